@@ -203,7 +203,7 @@ class Simulation:
         if asymmetric and task.observed_by is not None:
             names = input_names.of_full_observation(task, full.shape[1])
             names = names or [f"observation {number}" for number in range(full.shape[1])]
-            sensed_names = task.observed_by.names
+            sensed_names = task.observed_by.terms.names
             hidden = [column for column, name in enumerate(names) if name not in sensed_names]
             self._not_sensed = np.array(hidden, np.intp)
             self.privileged_names = tuple(names[column] for column in hidden)

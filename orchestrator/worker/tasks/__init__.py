@@ -18,11 +18,12 @@ from orchestrator.worker.tasks import observations, users_class
 from orchestrator.worker.tasks.balance import Balance
 from orchestrator.worker.tasks.base import Measure, States, Task, load_built_in
 from orchestrator.worker.tasks.forward import Forward
-from orchestrator.worker.tasks.observations import Observation, Term
+from orchestrator.worker.tasks.observations import Observation
 from orchestrator.worker.tasks.reach import Reach
 from orchestrator.worker.tasks.stand import Stand
 from orchestrator.worker.tasks.task_choice import choose
 from orchestrator.worker.tasks.task_options import CommonOptions, TaskError, read_options
+from orchestrator.worker.tasks.terms import Term
 from orchestrator.worker.tasks.track import Track
 
 __all__ = [

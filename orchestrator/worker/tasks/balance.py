@@ -10,6 +10,7 @@ clipped to ±10.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +20,10 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.mjmodel.joints import HINGE, SLIDE, joint_name, joint_type
 from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed_data
-from orchestrator.worker.tasks import input_names
-from orchestrator.worker.tasks.base import RewardAndTermination, States, Task
-from orchestrator.worker.tasks.motion import OBSERVED_VELOCITIES
-from orchestrator.worker.tasks.observation_limits import limits
+from orchestrator.worker.tasks import input_names, units
+from orchestrator.worker.tasks.base import RewardAndTermination, States
 from orchestrator.worker.tasks.task_options import CommonOptions, check_positive
+from orchestrator.worker.tasks.terms import UNLIMITED, TaskOfTerms, Term, turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class BalanceOptions(CommonOptions):
         check_positive(self, "max_tilt")
 
 
-class Balance(Task):
+class Balance(TaskOfTerms):
     """:raises ValueError: the robot is not poles on a driven base."""
 
     Options = BalanceOptions
@@ -48,25 +48,27 @@ class Balance(Task):
         self._driven = model.jnt_qposadr[driven]
         self._poles = model.jnt_qposadr[poles]
 
-    def observe(self, states: States) -> NDArray[np.float32]:
-        angles = states.qpos[:, self._poles]
-        velocities = np.clip(states.qvel, *OBSERVED_VELOCITIES)
-        parts = (states.qpos[:, self._driven], np.sin(angles), np.cos(angles), velocities)
-        return np.concatenate(parts, axis=1, dtype=np.float32)
-
-    def observation_names(self) -> list[str]:
-        positions = input_names.positions(self.model)
-        poles = positions[self._poles]
-        return [
-            *positions[self._driven],
-            *input_names.prefixed("sin", poles),
-            *input_names.prefixed("cos", poles),
-            *input_names.velocities(self.model),
-        ]
-
-    def observation_limits(self) -> Floats:
-        first = len(self._driven) + 2 * len(self._poles)
-        return limits(first + self.model.nv, slice(first, None), OBSERVED_VELOCITIES)
+    def make_observation_terms(self) -> Sequence[Term]:
+        model = self.model
+        driven, poles = self._driven, self._poles
+        positions = input_names.positions(model)
+        of_base = list(positions[driven])
+        velocities = list(input_names.velocities(model))
+        return (
+            Term(
+                names=of_base,
+                units=units.of_observations(model, of_base),
+                values=lambda states: states.qpos[:, driven],
+                limit=UNLIMITED,
+            ),
+            turns("sin", positions[poles], lambda states: np.sin(states.qpos[:, poles])),
+            turns("cos", positions[poles], lambda states: np.cos(states.qpos[:, poles])),
+            Term(
+                names=velocities,
+                units=units.of_observations(model, velocities),
+                values=lambda states: states.qvel,
+            ),
+        )
 
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States

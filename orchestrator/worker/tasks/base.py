@@ -139,15 +139,8 @@ class Task:
                 names += kind.fields if of_robot is None else ()  # type: ignore[attr-defined]
                 break
             names += vars(kind).get("fields", ())
-        names += () if self.observed_by is None else self.observed_by.fields
+        names += () if self.observed_by is None else self.observed_by.terms.fields
         return tuple(dict.fromkeys(names))
-
-    def _activations(self, states: States) -> Sequence[Floats]:
-        """``(n_envs, na)`` of actuators, where a robot has any with activations and the task has
-        ``"act"`` in its fields.
-        """
-        has_any = self.model.na and "act" in states.fields
-        return [states.fields["act"]] if has_any else []
 
     def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """``(qpos (nq,), qvel (nv,))`` of a new episode; ``rng`` is the only source of randomness.

@@ -163,7 +163,7 @@ def first_observation_by(observation: Observation, states: States) -> NDArray[An
     :raises TaskError: a term raises, or its values violate the contract.
     """
     kind = type(observation)
-    for term in observation.terms:
+    for term in observation.terms.all:
         what = f"{kind.__module__}:{kind.__qualname__}: the term {joined(term.names)}"
         try:
             values = term.values(states)

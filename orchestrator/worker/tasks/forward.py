@@ -15,6 +15,7 @@ muscles.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,10 +31,10 @@ from orchestrator.worker.mjmodel.structure import (
     as_index,
     posed_data,
 )
-from orchestrator.worker.tasks import input_names
-from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States, Task
+from orchestrator.worker.tasks import input_names, reference_frames, units
+from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States
 from orchestrator.worker.tasks.health import Health, HealthOptions
-from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY
+from orchestrator.worker.tasks.terms import UNLIMITED, TaskOfTerms, Term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class ForwardOptions(HealthOptions):
     ctrl_cost_weight: float = 0.1
 
 
-class Forward(Task):
+class Forward(TaskOfTerms):
     """:raises ValueError: the robot has no root that can move along x, or starts unhealthy."""
 
     Options = ForwardOptions
@@ -59,42 +60,27 @@ class Forward(Task):
         positions = np.setdiff1d(positions, horizontal)
         self._positions = as_index(positions)
         self._dofs = as_index(dofs)
-        # Columns of an observation: positions to _split, velocities to _end, then activations.
-        self._split = len(positions)
-        self._end = len(positions) + len(dofs)
-        self.fields = ("act",) if model.na else ()
-        self._highest_observed = np.full(self._end + model.na, np.inf, np.float32)
-        self._highest_observed[self._split : self._end] = MAX_OBSERVED_VELOCITY
-        self._limits = np.empty((2, 0, len(self._highest_observed)), np.float32)
-        """Bounds of the observations of as many environments as there have been: equal shapes are
-        faster."""
 
-    def observe(self, states: States) -> NDArray[np.float32]:
-        rows = len(states.qpos)
-        activations = states.fields.get("act")
-        if rows > self._limits.shape[1]:
-            highest = np.tile(self._highest_observed, (rows, 1))
-            self._limits = np.stack((-highest, highest))
-        lowest, highest = self._limits[:, :rows, : self._end if activations is None else None]
-        observations: NDArray[np.float32] = np.empty(highest.shape, np.float32)
-        observations[:, : self._split] = states.qpos[:, self._positions]
-        observations[:, self._split : self._end] = states.qvel[:, self._dofs]
-        if activations is not None:
-            observations[:, self._end :] = activations
-        np.minimum(observations, highest, out=observations)
-        np.maximum(observations, lowest, out=observations)
-        return observations
-
-    def observation_names(self) -> list[str]:
+    def make_observation_terms(self) -> Sequence[Term]:
         model = self.model
-        return [
-            *input_names.positions(model)[self._positions],
-            *input_names.velocities(model)[self._dofs],
-            *input_names.activations(model),
-        ]
-
-    def observation_limits(self) -> Floats:
-        return np.stack((-self._highest_observed, self._highest_observed))
+        positions, dofs = self._positions, self._dofs
+        of_positions = list(input_names.positions(model)[positions])
+        of_velocities = list(input_names.velocities(model)[dofs])
+        return (
+            Term(
+                names=of_positions,
+                units=units.of_observations(model, of_positions),
+                values=lambda states: states.qpos[:, positions],
+                limit=UNLIMITED,
+            ),
+            Term(
+                names=of_velocities,
+                units=units.of_observations(model, of_velocities),
+                values=lambda states: states.qvel[:, dofs],
+                frame=reference_frames.of_observations(model, of_velocities),
+            ),
+            *self._activations(UNLIMITED),
+        )
 
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States

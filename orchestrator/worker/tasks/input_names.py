@@ -36,7 +36,7 @@ def of_task(task: Task, size: int) -> list[str] | None:
     """
     if task.observed_by is None:
         return of_full_observation(task, size)
-    names = list(task.observed_by.names)
+    names = list(task.observed_by.terms.names)
     return names if len(names) == size else None
 
 

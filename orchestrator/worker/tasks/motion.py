@@ -14,15 +14,12 @@ import numpy as np
 from orchestrator.worker.mjmodel.robot import joints_of_robot
 from orchestrator.worker.mjmodel.root import NoRootError, Root, find_root
 from orchestrator.worker.mjmodel.structure import Floats, addresses, posed_data
-from orchestrator.worker.tasks import input_names
+from orchestrator.worker.tasks import input_names, reference_frames, units
 from orchestrator.worker.tasks.base import States, Task
 from orchestrator.worker.tasks.health import outer
-from orchestrator.worker.tasks.observation_limits import limits
-from orchestrator.worker.tasks.task_options import Range
+from orchestrator.worker.tasks.terms import Term
 
 GRAVITY_M_S2 = 9.81
-MAX_OBSERVED_VELOCITY = 10.0
-OBSERVED_VELOCITIES: Range = (-MAX_OBSERVED_VELOCITY, MAX_OBSERVED_VELOCITY)
 LEAST_HEIGHT_M = 0.05
 """Least height assumed for a robot, such as a swimmer or a snake, whose root lies lower."""
 
@@ -88,6 +85,7 @@ class Proprioception:
     """
 
     def __init__(self, model: mujoco.MjModel, root: Root, pose: Floats) -> None:
+        self._model = model
         self.root = root
         self._start_pitch = 0.0 if root.pitch is None else float(pose[root.pitch.address])
         start = np.eye(3)
@@ -149,27 +147,35 @@ class Proprioception:
         """``(n, len(joints))`` positions of the joints relative to the starting pose."""
         return states.qpos.take(self.joints, axis=1) - self._home
 
-    def observe(self, states: States, *more: Floats) -> Floats:
-        """``(n, …)`` float32: up, velocity, spin, joint offsets and velocities, then ``more``; all
-        clipped to ±10.
-        """
+    def terms(self) -> list[Term]:
+        """Up, velocity and spin of the root, joint offsets and velocities."""
+        model = self._model
+        offsets = list(input_names.prefixed("offset of", input_names.positions(model)[self.joints]))
+        velocities = list(input_names.velocities(model)[self.dofs])
+        return [
+            Term(  # one term, as three would ask for the motion three times
+                names=[
+                    f"{quantity} {axis}"
+                    for quantity in ("up", "velocity", "spin")
+                    for axis in "xyz"
+                ],
+                units=[*[units.NUMBER] * 3, *["m/s"] * 3, *["rad/s"] * 3],
+                values=self._motion_of_root,
+                frame=reference_frames.of_body(model, self.root.body),
+            ),
+            Term(names=offsets, units=units.of_observations(model, offsets), values=self.offsets),
+            Term(
+                names=velocities,
+                units=units.of_observations(model, velocities),
+                values=lambda states: states.qvel.take(self.dofs, axis=1),
+                frame=reference_frames.of_observations(model, velocities),
+            ),
+        ]
+
+    def _motion_of_root(self, states: States) -> Floats:
+        """``(n, 9)`` up, velocity and spin."""
         motion = self.motion(states)
-        velocities = states.qvel.take(self.dofs, axis=1)
-        parts = (motion.up, motion.velocity, motion.spin, self.offsets(states), velocities, *more)
-        observed: Floats = np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
-        np.minimum(observed, MAX_OBSERVED_VELOCITY, out=observed)
-        return np.maximum(observed, -MAX_OBSERVED_VELOCITY, out=observed)
-
-    @staticmethod
-    def limits(size: int) -> Floats:
-        """``(2, size)`` bounds of the columns of :meth:`observe`."""
-        return limits(size, slice(None), OBSERVED_VELOCITIES)
-
-    def names(self, model: mujoco.MjModel) -> list[str]:
-        """Of the columns of :meth:`observe`, without ``more``."""
-        root = [f"{quantity} {axis}" for quantity in ("up", "velocity", "spin") for axis in "xyz"]
-        offsets = input_names.prefixed("offset of", input_names.positions(model)[self.joints])
-        return [*root, *offsets, *input_names.velocities(model)[self.dofs]]
+        return np.concatenate((motion.up, motion.velocity, motion.spin), axis=1)
 
     def _rotations(self, states: States) -> Floats:
         """``(n, 3, 3)`` from the root's axes to the world's."""

@@ -1,10 +1,9 @@
 """What a policy observes in place of what its task gives: ``observe`` and ``history`` of
 ``task_options``.
 
-An observation consists of terms. Each is declared once, with names, units and a function; names,
-units and clipping of the whole follow from them. :class:`Sensors` has the terms that a robot's own
-sensors give: a gyroscope, encoders, and what its controller knows. What is not among them (the
-velocity of the root, heights, contacts) a real robot does not measure.
+It consists of terms, as the observations of built-in tasks do. :class:`Sensors` has the terms that a
+robot's own sensors give: a gyroscope, encoders, and what its controller knows. What is not among
+them (the velocity of the root, heights, contacts) a real robot does not measure.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import fnmatch
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import mujoco
@@ -29,41 +27,14 @@ from orchestrator.worker.runtime import failures
 from orchestrator.worker.tasks import input_names, reference_frames, units, users_class
 from orchestrator.worker.tasks.actions import Scaled
 from orchestrator.worker.tasks.base import LAST_ACTION, States, Task
-from orchestrator.worker.tasks.motion import (
-    MAX_OBSERVED_VELOCITY,
-    Motion,
-    Proprioception,
-    root_motion_of,
-)
+from orchestrator.worker.tasks.motion import Motion, Proprioception, root_motion_of
 from orchestrator.worker.tasks.task_options import CommonOptions, TaskError
+from orchestrator.worker.tasks.terms import UNLIMITED, Term, Terms
 
 FULL = "full"
 PROPRIOCEPTION = "proprioception"
 AXES = {1: ("",), 3: (" x", " y", " z"), 4: (" w", " x", " y", " z")}
 """Numbers of a sensor → what is behind its name in the name of each."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
-    """A part of an observation."""
-
-    names: Sequence[str]
-    units: Sequence[str]
-    """One for each name: ``rad``, ``m/s``, ``1`` for plain numbers, empty where it is not known."""
-    values: Callable[[States], NDArray[Any]]
-    """``(n_envs, len(names))`` of a batch of states, whose row i depends on environment i alone."""
-    limit: float = MAX_OBSERVED_VELOCITY
-    """Values are clipped to ± this."""
-    frame: str = ""
-    """The body, or site, in whose axes a vector is; empty: those of the world, or it is none."""
-    fields: tuple[str, ...] = ()
-    """What ``values`` needs of :attr:`States.fields`, as in :attr:`Task.fields`."""
-
-    def __post_init__(self) -> None:
-        if len(self.names) != len(self.units):
-            raise ValueError(
-                f"the term {list(self.names)} has {len(self.units)} units; expected one for each name"
-            )
 
 
 class Observation:
@@ -76,23 +47,17 @@ class Observation:
     def __init__(self, model: mujoco.MjModel, task: Task) -> None:
         self.model = model
         self.task = task
-        self.terms: tuple[Term, ...] = tuple(self.make_terms())
-        self.names = [name for term in self.terms for name in term.names]
-        self.units = [unit for term in self.terms for unit in term.units]
-        self.frames = [term.frame for term in self.terms for _ in term.names]
-        self.fields = tuple(dict.fromkeys(name for term in self.terms for name in term.fields))
-        twice = {name for name in self.names if self.names.count(name) > 1}
+        self.terms = Terms(self.make_terms())
+        names = self.terms.names
+        twice = {name for name in names if names.count(name) > 1}
         if twice:
             raise ValueError(
                 f"names come twice: {joined(sorted(twice))}; leave out the second term, or give its numbers other names"
             )
-        limits = [term.limit for term in self.terms for _ in term.names]
-        self._highest = np.array(limits, np.float32)
-        self.limits: Floats | None = None
-        """``(2, len(names))`` lower and upper bounds of the values; None where a class of the user
-        makes them in another way."""
-        if type(self).observe is Observation.observe:
-            self.limits = np.stack((-self._highest, self._highest))
+        makes_other_values = type(self).observe is not Observation.observe
+        self.limits: Floats | None = None if makes_other_values else self.terms.limits
+        """``(2, n)`` lower and upper bounds of the values; None where a class of the user makes them
+        in another way."""
 
     def make_terms(self) -> Sequence[Term]:
         """The terms, in the order of their columns."""
@@ -100,12 +65,7 @@ class Observation:
 
     def observe(self, states: States) -> NDArray[np.float32]:
         """``(n_envs, len(names))``, a new array."""
-        parts = [term.values(states) for term in self.terms]
-        observed: NDArray[np.float32] = np.concatenate(
-            parts, axis=1, dtype=np.float32, casting="same_kind"
-        )
-        np.minimum(observed, self._highest, out=observed)
-        return np.maximum(observed, -self._highest, out=observed)
+        return self.terms.observe(states)
 
     # -- terms to choose from
 
@@ -188,7 +148,7 @@ class Observation:
             names=[f"{name}{ending}" for ending in endings],
             units=[units.of_sensor(model, sensor)] * size,
             values=lambda states: states.fields["sensordata"][:, first : first + size],
-            limit=float("inf"),
+            limit=UNLIMITED,
             frame=_frame_of_sensor(model, sensor),
             fields=("sensordata",),
         )
@@ -303,7 +263,7 @@ def attach(task: Task) -> None:
             raise
         text = f"{what}: making it raises {failures.describe(error)}"
         raise TaskError(text, is_certain=False) from error
-    if not hasattr(observation, "_highest"):
+    if not hasattr(observation, "limits"):
         raise TaskError(f"{what}: its __init__ does not call super().__init__(model, task)")
     task.observed_by = observation
 

@@ -16,6 +16,7 @@ own target, which pictures show.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,18 +27,16 @@ from numpy.typing import NDArray
 from orchestrator.worker.mjmodel.joints import HINGE, joint_type
 from orchestrator.worker.mjmodel.robot import joints_of_tree
 from orchestrator.worker.mjmodel.structure import Floats, addresses
-from orchestrator.worker.tasks import input_names
+from orchestrator.worker.tasks import input_names, reference_frames, units
 from orchestrator.worker.tasks.base import (
     Measure,
     RewardAndTermination,
     States,
-    Task,
     control_steps,
 )
 from orchestrator.worker.tasks.effector import Workspace, find_effector
-from orchestrator.worker.tasks.motion import OBSERVED_VELOCITIES
-from orchestrator.worker.tasks.observation_limits import limits
 from orchestrator.worker.tasks.task_options import CommonOptions, check_positive
+from orchestrator.worker.tasks.terms import UNLIMITED, TaskOfTerms, Term, turns
 
 PRECISION_WIDTH = 0.1
 LEAST_SPAN_M = 1e-4
@@ -66,7 +65,7 @@ class ReachOptions(CommonOptions):
         check_positive(self, "target_period_s")
 
 
-class Reach(Task):
+class Reach(TaskOfTerms):
     """:raises ValueError: no such site, no driven chain on a fixed base, or a chain whose end
     cannot move.
     """
@@ -81,7 +80,7 @@ class Reach(Task):
         self.workspace = Workspace(
             model, self.effector, self.pose, self.actions, options.target_range
         )
-        self.fields = (self.effector.field, "act") if model.na else (self.effector.field,)
+        self.fields = (self.effector.field,)
         if options.target_period_s is not None:
             self.goal_period = control_steps(options.target_period_s, self.step_s)
         rng = np.random.default_rng(0)
@@ -111,41 +110,45 @@ class Reach(Task):
     def names_of_goal(self) -> list[str]:
         return [f"position of target {axis}" for axis in "xyz"]
 
-    def observe(self, states: States) -> Floats:
-        qpos = states.qpos
-        effector = states.fields[self.effector.field][:, self.effector.number]
-        velocities = np.clip(states.qvel.take(self._dofs, axis=1), *OBSERVED_VELOCITIES)
-        angles = qpos.take(self._turning, axis=1)
-        away = states.goals - effector
-        parts = [
-            qpos.take(self._limited, axis=1),
-            np.sin(angles),
-            np.cos(angles),
-            velocities,
-            effector,
-            away,
-        ]
-        parts += self._activations(states)
-        observations: Floats = np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
-        return observations
-
-    def observation_names(self) -> list[str]:
-        positions = input_names.positions(self.model)
-        turning = positions[self._turning]
-        return [
-            *positions[self._limited],
-            *input_names.prefixed("sin", turning),
-            *input_names.prefixed("cos", turning),
-            *input_names.velocities(self.model)[self._dofs],
-            *input_names.prefixed("end", "xyz"),
-            *input_names.prefixed("target", "xyz"),
-            *input_names.activations(self.model),
-        ]
-
-    def observation_limits(self) -> Floats:
-        first = len(self._limited) + 2 * len(self._turning)
-        velocities = slice(first, first + len(self._dofs))
-        return limits(len(self.observation_names()), velocities, OBSERVED_VELOCITIES)
+    def make_observation_terms(self) -> Sequence[Term]:
+        model = self.model
+        limited, turning, dofs = self._limited, self._turning, self._dofs
+        positions = input_names.positions(model)
+        of_limited = list(positions[limited])
+        velocities = list(input_names.velocities(model)[dofs])
+        return (
+            Term(
+                names=of_limited,
+                units=units.of_observations(model, of_limited),
+                values=lambda states: states.qpos.take(limited, axis=1),
+                limit=UNLIMITED,
+            ),
+            turns(
+                "sin", positions[turning], lambda states: np.sin(states.qpos.take(turning, axis=1))
+            ),
+            turns(
+                "cos", positions[turning], lambda states: np.cos(states.qpos.take(turning, axis=1))
+            ),
+            Term(
+                names=velocities,
+                units=units.of_observations(model, velocities),
+                values=lambda states: states.qvel.take(dofs, axis=1),
+                frame=reference_frames.of_observations(model, velocities),
+            ),
+            Term(
+                names=[f"end {axis}" for axis in "xyz"],
+                units=["m"] * 3,
+                values=self._place,
+                limit=UNLIMITED,
+            ),
+            Term(
+                names=[f"target {axis}" for axis in "xyz"],
+                units=["m"] * 3,
+                values=lambda states: states.goals - self._place(states),
+                limit=UNLIMITED,
+            ),
+            *self._activations(UNLIMITED),
+        )
 
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States
@@ -166,6 +169,11 @@ class Reach(Task):
 
     def _distances(self, states: States) -> Floats:
         """``(n,)`` metres from the effector to the target."""
-        away = states.goals - states.fields[self.effector.field][:, self.effector.number]
+        away = states.goals - self._place(states)
         distances: Floats = np.sqrt(np.square(away).sum(axis=1))
         return distances
+
+    def _place(self, states: States) -> Floats:
+        """``(n, 3)`` position of the effector in metres, world axes."""
+        place: Floats = states.fields[self.effector.field][:, self.effector.number]
+        return place

@@ -27,6 +27,7 @@ unhealthy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,17 +37,16 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.mjmodel.root import find_root, horizontal_push
 from orchestrator.worker.mjmodel.structure import Floats
-from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import (
     Measure,
     RewardAndTermination,
     States,
-    Task,
     control_steps,
 )
 from orchestrator.worker.tasks.health import Health, HealthOptions
 from orchestrator.worker.tasks.motion import LEAST_HEIGHT_M, Proprioception, brisk_speed
 from orchestrator.worker.tasks.task_options import check_at_least, check_positive
+from orchestrator.worker.tasks.terms import TaskOfTerms, Term
 
 HIGH_SHARE = 0.2
 POSE_WIDTH = 0.3
@@ -69,7 +69,7 @@ class StandOptions(HealthOptions):
         check_positive(self, "push_period_s")
 
 
-class Stand(Task):
+class Stand(TaskOfTerms):
     """:raises ValueError: the robot has neither a floating nor a planar root, or starts
     unhealthy.
     """
@@ -81,7 +81,6 @@ class Stand(Task):
         super().__init__(model, options)
         self.root = find_root(model, self.pose)
         self.healthy = Health(model, self.root, self.pose, options)
-        self.fields = ("act",) if model.na else ()
         self.root_motion = Proprioception(model, self.root, self.pose)
         self._brisk = brisk_speed(self.root)
         self._drop = HIGH_SHARE * max(self.root.start_height, LEAST_HEIGHT_M)
@@ -93,15 +92,11 @@ class Stand(Task):
     def push(self, rng: np.random.Generator) -> Floats:
         return horizontal_push(self.root, self.model.nv, self._push_speed, rng)
 
-    def observe(self, states: States) -> Floats:
-        height = self._height(states)[:, None]
-        return self.root_motion.observe(states, height, *self._activations(states))
-
-    def observation_names(self) -> list[str]:
-        return [*self.root_motion.names(self.model), "height", *input_names.activations(self.model)]
-
-    def observation_limits(self) -> Floats:
-        return self.root_motion.limits(len(self.observation_names()))
+    def make_observation_terms(self) -> Sequence[Term]:
+        height = Term(
+            names=["height"], units=["m"], values=lambda states: self._height(states)[:, None]
+        )
+        return (*self.root_motion.terms(), height, *self._activations())
 
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States

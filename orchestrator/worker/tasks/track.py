@@ -27,6 +27,7 @@ velocity along x alone, whatever ``sideways_speed`` and ``turn_rate`` are.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,18 +38,18 @@ from numpy.typing import NDArray
 from orchestrator.worker.mjmodel.joints import HINGE, joint_type
 from orchestrator.worker.mjmodel.root import find_root
 from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed_data
-from orchestrator.worker.tasks import input_names
+from orchestrator.worker.tasks import input_names, units
 from orchestrator.worker.tasks.actions import Scaled
 from orchestrator.worker.tasks.base import (
     Measure,
     RewardAndTermination,
     States,
-    Task,
     control_steps,
 )
 from orchestrator.worker.tasks.health import Health, HealthOptions
 from orchestrator.worker.tasks.motion import Motion, Proprioception, brisk_speed
 from orchestrator.worker.tasks.task_options import check_at_least, check_positive
+from orchestrator.worker.tasks.terms import TaskOfTerms, Term
 
 TURN_WEIGHT = 0.5
 FAR_WEIGHT = 0.5
@@ -82,12 +83,13 @@ class TrackOptions(HealthOptions):
         check_positive(self, "forward_speed", "command_period_s")
 
 
-class Track(Task):
+class Track(TaskOfTerms):
     """:raises ValueError: the robot has neither a floating nor a planar root, or starts
     unhealthy.
     """
 
     Options = TrackOptions
+    fields = ("ctrl",)
     measures = (Measure(name="velocity_error_m_s", over_episode="mean"),)
     actions: Scaled
 
@@ -96,7 +98,6 @@ class Track(Task):
         self.root = find_root(model, self.pose)
         self.healthy = Health(model, self.root, self.pose, options)
         self.goal_period = control_steps(options.command_period_s, self.step_s)
-        self.fields = ("ctrl", "act") if model.na else ("ctrl",)
         self.root_motion = Proprioception(model, self.root, self.pose)
         self._half = np.where(self.actions.half > 0, self.actions.half, 1.0)
         """Controls a unit of action, without zeros to divide by."""
@@ -127,19 +128,19 @@ class Track(Task):
         commands = ("forward", "left", "turn")[: self.goal_size]
         return list(input_names.prefixed("command", commands))
 
-    def observe(self, states: States) -> Floats:
-        last = self._last_action(states)
-        return self.root_motion.observe(states, states.goals, last, *self._activations(states))
-
-    def observation_names(self) -> list[str]:
-        names = input_names
-        last = names.prefixed("last action", names.controls(self.model))
-        own = self.root_motion.names(self.model)
-        activations = names.activations(self.model)
-        return [*own, *self.names_of_goal(), *last, *activations]
-
-    def observation_limits(self) -> Floats:
-        return self.root_motion.limits(len(self.observation_names()))
+    def make_observation_terms(self) -> Sequence[Term]:
+        commands = self.names_of_goal()
+        actions = list(input_names.prefixed("last action", input_names.controls(self.model)))
+        return (
+            *self.root_motion.terms(),
+            Term(
+                names=commands,
+                units=units.of_observations(self.model, commands),
+                values=lambda states: states.goals,
+            ),
+            Term(names=actions, units=[units.NUMBER] * len(actions), values=self._last_action),
+            *self._activations(),
+        )
 
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States

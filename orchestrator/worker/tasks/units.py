@@ -48,20 +48,12 @@ _FILTERS = (
     mujoco.mjtDyn.mjDYN_FILTEREXACT,
 )
 """Activations that follow the control."""
-_AXES = {
-    "up": NUMBER,
-    "velocity": "m/s",
-    "spin": "rad/s",
-    "end": "m",
-    "target": "m",
-    "position of target": "m",
-}
 _OTHERS = {
-    **{f"{quantity} {axis}": unit for quantity, unit in _AXES.items() for axis in "xyz"},
-    **{"height": "m", "command forward": "m/s", "command left": "m/s", "command turn": "rad/s"},
+    **{f"position of target {axis}": "m" for axis in "xyz"},
+    **{"command forward": "m/s", "command left": "m/s", "command turn": "rad/s"},
     "constraint force": "N",
 }
-_PREFIXES = {"sin ": NUMBER, "cos ": NUMBER, "last action ": NUMBER}
+_PREFIXES = {"sin ": NUMBER, "cos ": NUMBER}
 
 
 def of_observations(model: mujoco.MjModel, names: Sequence[str]) -> list[str]:

@@ -788,7 +788,7 @@ def test_a_joint_without_a_name_is_called_as_in_the_observations(tmp_path: Path)
     names = joint_drives(model, task).joint_names
     assert names == ["a", "tip joint 0"]
     assert task.observed_by is not None
-    assert {f"{name} velocity" for name in names} < set(task.observed_by.names)
+    assert {f"{name} velocity" for name in names} < set(task.observed_by.terms.names)
 
 
 # -- what cannot be exported, or read again

@@ -53,7 +53,7 @@ def test_documentation_lists_what_proprioception_observes_in_its_order_and_units
     for task, robot in (("track", "quadruped"), ("reach", "arm"), ("balance", "balancer")):
         model = mujoco.MjModel.from_xml_path(str(ROOT / f"mjcf/{robot}.xml"))
         places = []
-        for term in Sensors(model, make_task(task, model, {})).terms:
+        for term in Sensors(model, make_task(task, model, {})).terms.all:
             assert term.limit == 10
             for name, unit in zip(term.names, term.units, strict=True):
                 (place,) = (

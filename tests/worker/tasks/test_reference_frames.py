@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from orchestrator.worker.tasks import input_names, make_task, reference_frames
+from orchestrator.worker.tasks.terms import TaskOfTerms
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 MODELS = {
@@ -21,6 +22,14 @@ ON_A_BALL = """<mujoco><worldbody><geom type="plane" size="5 5 1"/>
     <body name="leg" pos="0 0 -0.3"><joint name="hip" type="ball"/><geom size="0.05"/>
     <body name="foot" pos="0 0 -0.2"><joint name="ankle" axis="0 1 0"/><geom size="0.05"/></body></body>
     </body></worldbody><actuator><motor joint="ankle"/></actuator></mujoco>"""
+
+
+def frames_of(task: str, model: mujoco.MjModel) -> dict[str, str]:
+    """Of each observation of a built-in task."""
+    made = make_task(task, model, {})
+    assert isinstance(made, TaskOfTerms)
+    terms = made.observation_terms
+    return dict(zip(terms.names, terms.frames, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -37,20 +46,13 @@ ON_A_BALL = """<mujoco><worldbody><geom type="plane" size="5 5 1"/>
 def test_what_is_observed_of_the_root_is_in_its_axes(
     robot: str, task: str, expected: dict[str, str]
 ) -> None:
-    made = make_task(task, MODELS[robot], {})
-    names = made.observation_names()
-    assert names is not None
-    frames = reference_frames.of_observations(made, names)
-    found = {name: frame for name, frame in zip(names, frames, strict=True) if frame}
-    assert found == expected
+    frames = frames_of(task, MODELS[robot])
+    assert {name: frame for name, frame in frames.items() if frame} == expected
 
 
 def test_the_turning_of_a_free_joint_is_in_the_axes_of_its_body_and_its_way_is_not() -> None:
     model = MODELS["quadruped"]
-    made = make_task("forward", model, {})
-    names = made.observation_names()
-    assert names is not None
-    frames = dict(zip(names, reference_frames.of_observations(made, names), strict=True))
+    frames = frames_of("forward", model)
     velocities = input_names.velocities(model)
     assert [frames[name] for name in velocities[:6]] == [*[""] * 3, *["trunk"] * 3]
     assert {frame for name, frame in frames.items() if name not in velocities[:6]} == {""}
@@ -60,7 +62,7 @@ def test_the_turning_of_a_ball_is_in_the_axes_of_its_body() -> None:
     """As MuJoCo measures it there."""
     model = mujoco.MjModel.from_xml_string(ON_A_BALL)
     names = [*input_names.velocities(model)[6:], "force for hip velocity 1"]
-    frames = reference_frames.of_observations(make_task("forward", model, {}), names)
+    frames = reference_frames.of_observations(model, names)
     assert frames == ["leg", "leg", "leg", "", "leg"]
     data = mujoco.MjData(model)
     data.joint("hip").qpos = [0.8, 0.36, 0.48, 0.0]

@@ -44,8 +44,8 @@ def state(task: Task, goal: tuple[float, ...] = (), **changes: Mapping[int, floa
         for index, value in change.items():
             values[name][index] += value
     ctrl = np.asarray(task.actions.ctrl(np.zeros((1, model.nu))))
-    fields: dict[str, np.ndarray[Any, Any]] = {"ctrl": ctrl} if "ctrl" in task.fields else {}
-    if "act" in task.fields:
+    fields: dict[str, np.ndarray[Any, Any]] = {"ctrl": ctrl} if "ctrl" in task.all_fields else {}
+    if "act" in task.all_fields:
         fields["act"] = np.zeros((1, model.na))
     return States(values["qpos"][None], values["qvel"][None], np.array([goal]), fields)
 

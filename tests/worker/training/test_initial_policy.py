@@ -163,7 +163,7 @@ def test_each_observation_has_the_name_of_the_joint_that_it_depends_on(
     qpos, qvel = simulation.task.pose[None], np.zeros((1, model.nv))
     fields = {
         name: np.zeros((1, *np.shape(getattr(simulation.data(0), name))))
-        for name in simulation.task.fields
+        for name in simulation.task.all_fields
     }
     goals = np.zeros((1, simulation.task.goal_size))
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from orchestrator.features.export.worker.joint_drives import JointDrives
     from orchestrator.worker.envs.simulation import Simulation
     from orchestrator.worker.tasks import Task
+    from orchestrator.worker.tasks.terms import Terms
 
 
 class _Interface(NamedTuple):
@@ -214,8 +215,8 @@ def _units(task: Task, model: mujoco.MjModel, names: Sequence[str]) -> list[str]
     """
     from orchestrator.worker.tasks import units
 
-    if task.observed_by is not None:
-        return task.observed_by.units * task.observed_steps
+    if (terms := _terms(task)) is not None:
+        return terms.units * task.observed_steps
     if not _has_our_observations(task):
         return [units.UNKNOWN] * len(names)
     at_once = names[: len(names) // task.observed_steps]
@@ -228,12 +229,23 @@ def _frames(task: Task, names: Sequence[str]) -> list[str]:
     """
     from orchestrator.worker.tasks import reference_frames
 
-    if task.observed_by is not None:
-        return task.observed_by.frames * task.observed_steps
+    if (terms := _terms(task)) is not None:
+        return terms.frames * task.observed_steps
     if not _has_our_observations(task):
         return [reference_frames.NONE] * len(names)
     at_once = names[: len(names) // task.observed_steps]
-    return reference_frames.of_observations(task, at_once) * task.observed_steps
+    return reference_frames.of_observations(task.model, at_once) * task.observed_steps
+
+
+def _terms(task: Task) -> Terms | None:
+    """What a policy observes, where it consists of terms."""
+    from orchestrator.worker.tasks.terms import TaskOfTerms
+
+    if task.observed_by is not None:
+        return task.observed_by.terms
+    if isinstance(task, TaskOfTerms) and _has_our_observations(task):
+        return task.observation_terms
+    return None
 
 
 def _limits(task: Task) -> Limits | None:

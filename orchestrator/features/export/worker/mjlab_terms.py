@@ -40,7 +40,7 @@ def mjlab_terms(task: Task, drives: JointDrives) -> Mapping[str, Sequence[Any]] 
     observed = task.observed_by
     if type(observed) is not Sensors or task.observed_steps != 1:
         return None
-    if observed.names[:3] != [f"angular velocity {axis}" for axis in "xyz"]:
+    if observed.terms.names[:3] != [f"angular velocity {axis}" for axis in "xyz"]:
         return None  # the root does not move
     commands: Sequence[str] = ()
     if task.names_of_goal():
@@ -53,7 +53,7 @@ def mjlab_terms(task: Task, drives: JointDrives) -> Mapping[str, Sequence[Any]] 
     return {
         "observation_names": terms,
         "observation_terms_scale": [1.0] * len(terms),
-        "observation_terms_clip": [_clip(term.limit) for term in observed.terms[: len(terms)]],
+        "observation_terms_clip": [_clip(term.limit) for term in observed.terms.all[: len(terms)]],
         "observation_terms_history_length": [0] * len(terms),
         "observation_terms_flatten_history_dim": [True] * len(terms),
         "command_names": commands,

@@ -1,0 +1,93 @@
+"""What built-in tasks observe is declared as terms, from which names, units, bounds and values
+follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestrator.features.export.worker import job_export
+from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.envs.simulation_factory import make_simulation
+from orchestrator.worker.tasks import TASKS, Forward, States, Term, observation_limits
+from orchestrator.worker.tasks.terms import TaskOfTerms
+
+MJCF = Path(__file__).parents[3] / "mjcf"
+ROBOTS = {
+    "forward": "frog",
+    "stand": "frog",
+    "track": "frog",
+    "reach": "arm",
+    "balance": "balancer",
+}
+"""Task → a robot for it; the frog has muscles."""
+OF_AN_OBSERVATION = ("observe", "observation_names", "observation_limits")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_built_in_task_declares_what_it_observes_once(task: str) -> None:
+    kinds = [kind for kind in TASKS[task].__mro__ if issubclass(kind, TaskOfTerms)]
+    assert kinds[-1] is TaskOfTerms
+    for kind in kinds[:-1]:
+        assert not set(OF_AN_OBSERVATION) & set(vars(kind))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_values_names_and_units_are_those_of_the_terms_in_their_order(task: str) -> None:
+    made = make_simulation(MJCF / f"{ROBOTS[task]}.xml", task, {}, {}, n_envs=3, seed=0)
+    made.reset()
+    states = made.states
+    assert isinstance(made.task, TaskOfTerms)
+    terms = made.task.observation_terms
+    values = [np.clip(term.values(states), -term.limit, term.limit) for term in terms.all]
+    expected = np.concatenate(values, axis=1).astype(np.float32)
+    assert made.task.observe(states).tobytes() == expected.tobytes()
+    assert made.observation_names() == terms.names
+    assert len(terms.names) == len(terms.units) == len(terms.frames) == expected.shape[1]
+    assert all(terms.units)
+    assert set(terms.fields) <= set(made.task.all_fields)
+
+
+def test_a_batch_of_any_size_is_clipped_alike() -> None:
+    made = make_simulation(MJCF / "hopper.xml", "forward", {}, {}, n_envs=4, seed=0)
+    made.reset()
+    far = States(made.states.qpos, np.full_like(made.states.qvel, -1e3))
+    whole = made.task.observe(far)
+    assert whole.min() == -10
+    for rows in (2, 4, 1, 3):
+        some = made.task.observe(States(far.qpos[:rows], far.qvel[:rows]))
+        assert np.array_equal(some, whole[:rows])
+
+
+class Heated(Forward):
+    """Observes one thing more than the task it is derived from."""
+
+    def make_observation_terms(self) -> Sequence[Term]:
+        heat = Term(
+            names=["heat"],
+            units=["K"],
+            values=lambda states: np.square(states.qvel[:, :1]),
+            limit=300.0,
+            frame="torso",
+        )
+        return (*super().make_observation_terms(), heat)
+
+
+def test_a_term_that_a_users_task_adds_has_name_unit_bounds_and_values() -> None:
+    made = make_simulation(MJCF / "hopper.xml", "forward", {}, {}, n_envs=2, seed=0)
+    task = Heated(made.model, made.task.options)
+    own: Any = Simulation(made.model, task, robot="hopper.xml", n_envs=2, seed=0)
+    own.reset()
+    names = own.observation_names()
+    assert names == [*(made.observation_names() or ()), "heat"]
+    limits = observation_limits.of_task(task)
+    assert limits is not None
+    assert limits[:, -1].tolist() == [-300, 300]
+    interface = job_export._of_task(own)
+    assert (interface.observation_units[-1], interface.observation_frames[-1]) == ("K", "torso")
+    hot = task.observe(States(own.states.qpos, np.full_like(own.states.qvel, 20.0)))
+    assert hot[:, -1].tolist() == [300, 300]
