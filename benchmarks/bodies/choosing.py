@@ -12,8 +12,7 @@ from orchestrator.features.search import estimates
 from orchestrator.features.search.declaration.spec import Direction
 from orchestrator.features.search.estimates import ranked_by
 from orchestrator.features.search.history import Trial
-from orchestrator.features.search.racing import shrunken
-from orchestrator.features.search.searcher.further_seeds import contenders
+from orchestrator.features.search.racing import contenders, shrunken
 from orchestrator.features.search.trials import best
 
 DIRECTION: Direction = "maximize"
@@ -33,7 +32,8 @@ Choose = Callable[[Landscape, Found], Choice]
 
 
 def best_seen(_landscape: Landscape, found: Found) -> Choice:
-    """That of the command ``best``. Where none came to its end: the best at the highest rung."""
+    """That of the command ``best`` where there is no race. Where none came to its end: the best at
+    the highest rung."""
     finished = best(found.trials, [DIRECTION])
     if not finished:
         last = max(found.trials, key=_progress)
@@ -45,8 +45,8 @@ def best_seen(_landscape: Landscape, found: Found) -> Choice:
 
 def best_shrunken(landscape: Landscape, found: Found) -> Choice:
     """The best mean over the seeds, each drawn to the mean of all by as much as it is noisy: the
-    leader of a race."""
-    worth = shrunken(contenders(found.history, DIRECTION, is_known=_has_ended))
+    leader of a race, which ``best`` shows first."""
+    worth = shrunken(contenders(found.history.asked, DIRECTION, is_known=_has_ended))
     if not worth:
         return best_seen(landscape, found)
     number = max(worth, key=lambda number: worth[number].mean)

@@ -7,7 +7,9 @@ from typing import Any
 
 from orchestrator.core.text import count, decimal, number_or_dash
 from orchestrator.features.search.declaration.spec import Direction
+from orchestrator.features.search.estimates import Estimate
 from orchestrator.features.search.history import Trial
+from orchestrator.features.search.racing import Shrunken
 from orchestrator.features.search.ranking import Ranking
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column, number_column
@@ -32,6 +34,8 @@ def _title(ranking: Ranking, total: str) -> str:
         by = ranking.objectives[0]
         if ranking.is_by_estimate:
             by = f"estimated {by}"
+        elif ranking.believed:
+            by = f"believed {by}"
         best = f"the best {len(ranking.shown):,} by {by}"
         return f"{shown}; {best} ({WAYS[ranking.directions[0]]} first)"
     wanted = [
@@ -54,7 +58,11 @@ def _columns(ranking: Ranking) -> list[Column[Trial]]:
             )
             columns.append(spread)
         if ranking.estimates:
-            columns.append(number_column("estimate", lambda trial: _estimate(ranking, trial)))
+            columns.append(
+                number_column(
+                    "estimate", lambda trial: _belief(ranking.estimates.get(trial.number))
+                )
+            )
         if ranking.in_search:
             in_search = number_column(
                 f"{name} in the search",
@@ -63,6 +71,10 @@ def _columns(ranking: Ranking) -> list[Column[Trial]]:
                 ),
             )
             columns.append(in_search)
+        if ranking.believed:
+            columns.append(
+                number_column("believed", lambda trial: _belief(ranking.believed.get(trial.number)))
+            )
     if any(trial.further for trial in ranking.shown):
         columns.append(number_column("seeds", lambda trial: str(len(trial.jobs)), rank=4))
     for name in ranking.measure_names:
@@ -104,8 +116,7 @@ def _spread(ranking: Ranking, trial: Trial, index: int) -> float | None:
     return ranking.over_seeds[trial.number].spread[index]
 
 
-def _estimate(ranking: Ranking, trial: Trial) -> str:
-    found = ranking.estimates.get(trial.number)
+def _belief(found: Estimate | Shrunken | None) -> str:
     return NONE if found is None else f"{decimal(found.mean, 2)} ± {decimal(found.error, 2)}"
 
 

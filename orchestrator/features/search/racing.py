@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
+
+from orchestrator.features.search.declaration.spec import Direction, SearchSpec
+from orchestrator.features.search.history import Trial
 
 REACH = 1.0
 """A trial may be the best if its mean plus so many errors reaches that of the leader less so
@@ -30,6 +33,9 @@ WEIGHT_AT_FIRST = 2.0
 LEAST_DIFFERENCES = 0.1
 """At least this share of the variance of first seeds is taken for differences between trials:
 otherwise all of them would be equal wherever they seem to be."""
+
+IsKnown: TypeAlias = Callable[[Trial], bool]
+"""Whether what has come of a trial may be known where it is decided what is trained next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +60,61 @@ class Shrunken:
     """What a trial is worth, by all values of all trials."""
 
     mean: float
+    """Over its seeds, drawn to that of all trials."""
     error: float
     """Standard deviation of the belief in it."""
+
+
+def contenders(trials: Iterable[Trial], direction: Direction, is_known: IsKnown) -> list[Contender]:
+    """Those of ``trials`` that have a value, by what is known of their seeds.
+
+    :param trials: none of them is a further seed of another.
+    """
+    found = [_contender(trial, direction, is_known) for trial in trials if is_known(trial)]
+    return [one for one in found if one.values]
+
+
+def _contender(trial: Trial, direction: Direction, is_known: IsKnown) -> Contender:
+    sign = _sign(direction)
+    known = [one for one in trial.further_with_value if is_known(one)]
+    values = [*trial.of_seeds, *(one.values[0] for one in known if one.values)]
+    return Contender(
+        number=trial.number,
+        values=[sign * value for value in values if math.isfinite(value)],
+        pending=len(trial.further) - len(known),
+    )
+
+
+def _sign(direction: Direction) -> float:
+    return 1.0 if direction == "maximize" else -1.0
+
+
+def believed(trials: Iterable[Trial], search: SearchSpec | None) -> Mapping[int, Shrunken]:
+    """What the race of a search makes of its trials, by number, in the unit of its objective; empty
+    where it has no race.
+
+    :param trials: all that are searched among.
+    """
+    if search is None or search.race is None:
+        return {}
+    (direction,) = search.directions
+    worth = shrunken(contenders(trials, direction, lambda trial: trial.is_over))
+    sign = _sign(direction)
+    return {number: replace(one, mean=sign * one.mean) for number, one in worth.items()}
+
+
+def by_belief(
+    trials: Sequence[Trial], worth: Mapping[int, Shrunken], direction: Direction
+) -> list[Trial]:
+    """``trials`` in the order of what is believed of them, the best first; after them, and where
+    they are equal, in the order that they have.
+
+    :param worth: as :func:`believed` gives it.
+    """
+    sign = _sign(direction)
+    known = [trial for trial in trials if trial.number in worth]
+    others = [trial for trial in trials if trial.number not in worth]
+    return [*sorted(known, key=lambda trial: -sign * worth[trial.number].mean), *others]
 
 
 def shrunken(contenders: Sequence[Contender]) -> Mapping[int, Shrunken]:

@@ -32,6 +32,7 @@ from orchestrator.features.search.job_values import (
     job_values,
     shown_names,
 )
+from orchestrator.features.search.racing import Shrunken, believed, by_belief
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import safe_name
 from orchestrator.keys.problems import suggestion
@@ -51,6 +52,11 @@ JUDGED = (
 LUCKY = (
     "A value is a draw, and the best one had luck, too. `estimate` is what a model of all finished trials says of "
     "the point; `--by estimate` ranks by it."
+)
+
+RACED = (
+    "With `race`, trials are in the order of `believed`: the mean over the seeds of the search, drawn to that of all "
+    "trials by as much as it is noise, ± its error. A high value of few seeds counts less than one of many."
 )
 
 LINEAGE = (
@@ -95,6 +101,8 @@ class Ranking:
     estimates: Mapping[int, Estimate]
     """Of finished trials, by number; empty where they are not ranked by them (see
     :mod:`.estimates`)."""
+    believed: Mapping[int, Shrunken]
+    """What a race makes of finished trials, by number; empty where they are not ranked by it."""
     lineages: Mapping[int, TrialLineage]
     """Of the shown trials, by number."""
     finished: int
@@ -123,6 +131,8 @@ class Ranking:
             found.append(LINEAGE)
         if self.in_search:
             found.append(JUDGED)
+        if self.believed:
+            found.append(RACED)
         if self.may_be_estimated and not self.is_by_estimate:
             found.append(LUCKY)
         found += [
@@ -171,7 +181,8 @@ class Ranking:
                 "values": self._by_objective(trial.values),
                 "spread": self._by_objective(self.over_seeds[trial.number].spread),
                 "measures": dict(self.over_seeds[trial.number].measures),
-                "estimate": self._estimate_facts(trial),
+                "estimate": _belief_facts(self.estimates.get(trial.number)),
+                "believed": _belief_facts(self.believed.get(trial.number)),
                 "again": self._by_objective(self.again(trial)),
                 "in_search": self._by_objective(self.in_search.get(trial.number)),
                 "point": dict(trial.point),
@@ -183,10 +194,6 @@ class Ranking:
             }
             for trial in self.shown
         ]
-
-    def _estimate_facts(self, trial: Trial) -> dict[str, float] | None:
-        found = self.estimates.get(trial.number)
-        return None if found is None else {"mean": found.mean, "error": found.error}
 
     def _by_objective(
         self, values: Sequence[float | None] | None
@@ -230,6 +237,10 @@ class Ranking:
         )
 
 
+def _belief_facts(found: Estimate | Shrunken | None) -> dict[str, float] | None:
+    return None if found is None else {"mean": found.mean, "error": found.error}
+
+
 def read(
     run_dir: Path, number: int, by: str | None = None, *, is_smallest_first: bool = False
 ) -> Ranking:
@@ -258,6 +269,7 @@ def read(
         over_seeds={trial.number: jobs.over_seeds(trial, order.objectives) for trial in shown},
         lineages={trial.number: jobs.lineage(trial) for trial in shown},
         estimates=order.estimates,
+        believed=order.believed,
         finished=order.finished,
         trials=len(content.trials),
         in_search=order.in_search,
@@ -358,23 +370,29 @@ class _Order:
     in_search: Mapping[int, Sequence[float]]
     """As in :class:`Ranking`."""
     estimates: Mapping[int, Estimate]
+    believed: Mapping[int, Shrunken]
+    """As in :class:`Ranking`."""
 
 
 def _order_of_objectives(content: _Content) -> _Order:
-    return _order(content, content.objectives, content.directions)
+    worth = believed(content.trials, content.search)
+    return _order(content, content.objectives, content.directions, worth)
 
 
 def _order_of_figure(content: _Content, by: str, direction: Direction) -> _Order:
     """:raises UsageError: none of the finished trials has a value of ``by``."""
-    return _order(content.valued_by(by), (by,), (direction,))
+    return _order(content.valued_by(by), (by,), (direction,), {})
 
 
 def _order(
     content: _Content,
     objectives: Sequence[str],
     directions: Sequence[Direction],
+    worth: Mapping[int, Shrunken],
 ) -> _Order:
-    """By values. Trials that were trained again come first, among them the reference."""
+    """By values, or by ``worth``. Trials that were trained again come first, among them the
+    reference.
+    """
     judged, others = trials.judged_apart(content.trials, content.repeated)
     again = {trial.number for trial in judged}
     reference = content.reference
@@ -384,12 +402,13 @@ def _order(
     return _Order(
         objectives=objectives,
         directions=directions,
-        ranked=[*compared, *trials.best(others, directions)],
+        ranked=[*compared, *by_belief(trials.best(others, directions), worth, directions[0])],
         finished=content.finished,
         in_search={
             trial.number: trial.values or () for trial in content.trials if trial.number in again
         },
         estimates={},
+        believed=worth,
     )
 
 
@@ -406,6 +425,7 @@ def _order_of_estimates(content: _Content) -> _Order:
         finished=content.finished,
         in_search={},
         estimates=found,
+        believed={},
     )
 
 

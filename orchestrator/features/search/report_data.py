@@ -11,6 +11,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.features.search.course import Improvement, SpentByThen
 from orchestrator.features.search.declaration.spec import ArchiveAxis, Dimension
 from orchestrator.features.search.history import Trial, is_measured
+from orchestrator.features.search.racing import Shrunken, believed
 from orchestrator.features.search.shown_trials import (
     MOST_REPORTED,
     ArchiveElite,
@@ -30,6 +31,12 @@ Values: TypeAlias = Mapping[int, float]
 """Number of a trial → its value."""
 
 
+class ReportedBelief(TypedDict):
+    mean: float
+    error: float
+    """Standard deviation."""
+
+
 class ReportedTrial(TypedDict):
     """A trial; ``best`` its place among the finished ones, from 0. ``repeated``: its values trained
     from nothing.
@@ -39,6 +46,8 @@ class ReportedTrial(TypedDict):
     state: str
     point: Mapping[str, Any]
     values: Sequence[float] | None
+    believed: ReportedBelief | None
+    """What a race makes of it."""
     repeated: Sequence[float] | None
     measures: Sequence[float] | None
     rungs: Sequence[float | None]
@@ -125,7 +134,7 @@ class SearchFacts(TypedDict):
     """What trials are compared by there: ``return``, or an expression of measures."""
     trials: Sequence[ReportedTrial]
     best: Sequence[int]
-    """Finished trials by their first value, the best first."""
+    """Finished trials by their first value, the best first; with a race, by what that believes."""
     front: Sequence[int]
     """Pareto front of several objectives."""
     improvements: Mapping[str, Sequence[Improvement]]
@@ -165,6 +174,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
             one.number: value for one in asked if (value := _first_return(one)) is not None
         }
     lineages = lineage_env_steps(ledger, asked)
+    worth = believed(asked, search)
     numbers = {trial.number for trial in finished}
     spent = {number: one for number, one in reader.course.spent.items() if number in numbers}
     return {
@@ -185,7 +195,13 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         "rungs": reader.rungs,
         "compared_by": compared,
         "trials": [
-            _trial(trial, reader.state(trial), repeated.get(trial.number), lineages[trial.number])
+            _trial(
+                trial,
+                reader.state(trial),
+                worth.get(trial.number),
+                repeated.get(trial.number),
+                lineages[trial.number],
+            )
             for trial in asked
         ],
         "best": leading.best,
@@ -226,13 +242,18 @@ def _first_return(trial: Trial) -> float | None:
 
 
 def _trial(
-    trial: Trial, state: str, repetition: Trial | None, lineage: int | None
+    trial: Trial,
+    state: str,
+    belief: Shrunken | None,
+    repetition: Trial | None,
+    lineage: int | None,
 ) -> ReportedTrial:
     return {
         "trial": trial.number,
         "state": state,
         "point": trial.point,
         "values": trial.values,
+        "believed": None if belief is None else {"mean": belief.mean, "error": belief.error},
         "repeated": None if repetition is None else repetition.values,
         "measures": trial.measures,
         "rungs": trial.reached,

@@ -124,7 +124,8 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
     if facts["race"]:
         sentences.append(
             f"Trials that may be the best got further seeds, up to {facts['race']} each. A value is over all seeds of "
-            "a trial, also those that were trained later."
+            "a trial, also those that were trained later. Trials are in the order of what the race believes: the mean "
+            "over seeds, drawn to that of all trials by as much as it is noise, ± its error."
         )
     if facts["inherit"]:
         sentences.append(
@@ -164,8 +165,7 @@ def _best_so_far(facts: SearchFacts) -> list[Part]:
     if facts["race"]:
         own = (
             "A dot is a finished trial with the value over all of its seeds, where the first of them had ended; the "
-            "line is the value of the best by the seeds that had ended by then, and gets worse where a further one "
-            "did worse."
+            "line is the best value by the seeds that had ended by then, and gets worse where a further one did worse."
         )
     axes = (
         "On the left against the env_steps of all trials that had reached a rung or ended by then, on the right "
@@ -222,6 +222,7 @@ def _columns(
     if any(one["repeated"] for one in rows):
         columns["from nothing"] = lambda one: ", ".join(map(number, one["repeated"] or ())) or DASH
     if facts["race"]:
+        columns.setdefault("believed", _believed)
         columns.setdefault("seeds", lambda one: str(len(one["jobs"])))
     if len(facts["dimensions"]) + len(facts["axes"]) + ("preview" in columns) <= MOST_COLUMNS:
         for dimension in facts["dimensions"]:
@@ -244,6 +245,11 @@ def _columns(
 def _picture(one: ReportedTrial, images: Mapping[str, str]) -> Cell | str:
     image = next((images[job] for job in one["jobs"] if job in images), None)
     return "" if image is None else Cell(text=f"picture of trial {one['trial']}", image=image)
+
+
+def _believed(one: ReportedTrial) -> str:
+    belief = one["believed"]
+    return DASH if belief is None else f"{number(belief['mean'])} ± {number(belief['error'])}"
 
 
 def _text_of_value(place: int, one: ReportedTrial) -> str:

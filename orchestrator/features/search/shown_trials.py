@@ -12,6 +12,7 @@ from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search.declaration.spec import ArchiveAxis, SearchSpec
 from orchestrator.features.search.history import Trial, is_measured, ranked_trials
+from orchestrator.features.search.racing import believed, by_belief
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.trials import best, with_further_seeds
 
@@ -54,7 +55,7 @@ class Leaders(NamedTuple):
     """The finished trials of a search in the orders in which pages show them."""
 
     best: Sequence[int]
-    """By their first value, the best first."""
+    """By their first value, the best first; with a race, by what that believes."""
     front: Sequence[int]
     """Pareto front of several objectives."""
     archive: Sequence[ArchiveElite]
@@ -66,11 +67,13 @@ class Leaders(NamedTuple):
 
 
 def leaders(trials: Iterable[Trial], search: SearchSpec) -> Leaders:
-    """:param trials: none of them repeats another."""
+    """:param trials: all that are searched among."""
     finished = [trial for trial in trials if is_measured(trial)]
     front = best(finished, search.directions) if len(search.directions) > 1 else []
+    by_value = ranked_trials(finished, search.directions[:1])
+    ranked = by_belief(by_value, believed(finished, search), search.directions[0])
     return Leaders(
-        best=[trial.number for trial in ranked_trials(finished, search.directions[:1])],
+        best=[trial.number for trial in ranked],
         front=[trial.number for trial in front],
         archive=archive(finished, search),
     )

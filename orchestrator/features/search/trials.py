@@ -22,6 +22,7 @@ from orchestrator.features.search.declaration.written import (
     unreadable,
 )
 from orchestrator.features.search.history import History, Trial, costs, ranked_trials
+from orchestrator.features.search.racing import believed, by_belief
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.jobfile.validation import check
@@ -101,6 +102,8 @@ class TrialReader:
         for number in dict.fromkeys(event.trial for event in events if event.kind == "over"):
             assert number is not None
             self._end(self.history.trials[number])
+        if self._is_raced and any(event.kind == "over" for event in events):
+            self._front = self._leader_of_race()
         self._count_failing(ledger)
         if self.search is not None and self.search.max_env_steps is not None:
             self.env_steps = job_figures.env_steps(ledger)
@@ -112,9 +115,7 @@ class TrialReader:
             self._failing.append(trial)
         elif trial.is_of_search:  # others have no rungs
             self._done_steps += self._total(trial)
-        if trial.is_further_seed:
-            self._front = self._new_front()
-        if not trial.is_of_search or not trial.values or self.search is None:
+        if not trial.is_of_search or not trial.values or self.search is None or self._is_raced:
             return
         mine = costs(trial, self.directions)
         if not any(_surpasses(theirs, mine) for theirs, *_ in self._front):
@@ -123,14 +124,16 @@ class TrialReader:
             if len(self.directions) == 1:
                 self._front = [min(self._front)]
 
-    def _new_front(self) -> list[tuple[Sequence[float], int, Trial]]:
-        """Of one objective, after the value of a trial has changed."""
-        finished = [
-            (costs(one, self.directions), one.index, one)
-            for one in self.history.asked
-            if one.values
-        ]
-        return [min(finished, key=lambda one: one[:2])]
+    @property
+    def _is_raced(self) -> bool:
+        return self.search is not None and self.search.race is not None
+
+    def _leader_of_race(self) -> list[tuple[Sequence[float], int, Trial]]:
+        """The :attr:`front` of a race: every value changes what is believed of all trials."""
+        asked = self.history.asked
+        finished = best(asked, self.directions)
+        ranked = by_belief(finished, believed(asked, self.search), self.directions[0])
+        return [(costs(one, self.directions), one.index, one) for one in ranked[:1]]
 
     def _total(self, trial: Trial) -> int:
         """``total_timesteps`` of its jobs, as far as the ledger still has them."""
@@ -149,8 +152,8 @@ class TrialReader:
 
     @property
     def front(self) -> Sequence[Trial]:
-        """The best finished trial; of several objectives, the Pareto front as :func:`best` ranks
-        it; none where there is no search.
+        """The best finished trial, with a race by what that believes; of several objectives, the
+        Pareto front as :func:`best` ranks it; none where there is no search.
         """
         return [trial for *_, trial in sorted(self._front)]
 
@@ -238,12 +241,16 @@ class TrialReader:
 
     def best(self, number: int | None = None) -> list[Trial]:
         """Finished trials as :func:`best` ranks them, at most ``number`` of them; none where there
-        is no search. Those that were trained again come first, as that training.
+        is no search. Those that were trained again come first, as that training; with a race, the
+        others are in the order of what that believes.
         """
         if self.search is None:
             return []
-        judged, others = judged_apart(self.asked, self.repeated)
-        return [*best(judged, self.directions), *best(others, self.directions)][:number]
+        asked = self.asked
+        judged, others = judged_apart(asked, self.repeated)
+        worth = believed(asked, self.search)
+        ranked = by_belief(best(others, self.directions), worth, self.directions[0])
+        return [*best(judged, self.directions), *ranked][:number]
 
     @property
     def saved_share(self) -> float | None:

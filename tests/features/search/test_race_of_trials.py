@@ -31,6 +31,7 @@ from orchestrator.features.search.declaration import written
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.declaration.spec import Dimension, RaceSpec, SearchSpec
 from orchestrator.features.search.history import History, InconsistentEventError, Trial
+from orchestrator.features.search.racing import contenders, shrunken
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.searcher.further_seeds import (
     fresh_seeds,
@@ -214,8 +215,8 @@ def test_trials_that_may_be_the_best_get_further_seeds_within_their_share(tmp_pa
         assert trial.values == [pytest.approx(statistics.median(values))]
     (again,) = [trial for trial in history.trials if trial.is_reevaluation]
     assert spec_of(tmp_path / "run", again.jobs[0]).seed == 1002
-    best = max(history.asked, key=lambda trial: trial.values or [0.0])
-    assert again.reevaluates == best.number
+    worth = shrunken(contenders(history.asked, "maximize", everything))
+    assert again.reevaluates == max(worth, key=lambda number: worth[number].mean)
     told = [event.trial for event in events_of(tmp_path / "run") if event.kind == "told"]
     assert sorted(told, key=lambda number: number or 0) == [
         trial.number for trial in history.trials if not trial.is_reevaluation
@@ -657,6 +658,43 @@ def test_every_command_shows_the_value_over_all_seeds(tmp_path: Path) -> None:
     assert reader.repeated == {}
     assert spent is not None
     assert (spent.trials, spent.repeated, spent.raced) == (3, 0, 3)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_few_lucky_seeds_come_after_many_that_are_nearly_as_good(
+    tmp_path: Path, sign: float
+) -> None:
+    """945 over two seeds, 930 over five."""
+    raced = {0: [860.0], 1: [1050.0, 930.0, 860.0, 1000.0]}
+    told = [Told(values=[sign * value]) for value in (1030.0, 810.0, 860.0, 820.0, 780.0)]
+    told += [
+        Told(values=[sign * value], reevaluates=trial, role="race", seed=1000 + place)
+        for trial, values in raced.items()
+        for place, value in enumerate(values)
+    ]
+    direction = "maximize" if sign > 0 else "minimize"
+    options: dict[str, Any] = {"race": 5, "aggregate": "mean", "direction": direction}
+    paths = search_run(tmp_path / "run", told, **options)
+    found = ranking.read(paths.root, 3)
+    assert [trial.number for trial in found.shown] == [1, 0, 2]
+    assert [trial.values for trial in found.shown] == [[sign * 930], [sign * 945], [sign * 860]]
+    facts = found.facts()
+    assert facts[0]["believed"]["mean"] == pytest.approx(sign * 907, abs=1)
+    assert 20 < facts[0]["believed"]["error"] < facts[1]["believed"]["error"]
+    text = " ".join(commands.succeed("best", paths.root, cwd=tmp_path).stdout.split())
+    assert "by believed eval_mean" in text
+    by_figure = ranking.read(paths.root, 3, "total_timesteps")
+    assert (by_figure.believed, by_figure.facts()[0]["believed"]) == ({}, None)
+    reader = TrialReader.of(paths)
+    assert reader is not None
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        reader.update(ledger)
+    assert [trial.number for trial in reader.front] == [1]
+    assert [trial.number for trial in reader.best(3)] == [1, 0, 2]
+    commands.succeed("report", paths.root, cwd=tmp_path)
+    reported = json.loads((paths.root / "report/report.json").read_text())["search"]
+    assert reported["best"] == [1, 0, 2, 3, 4]
+    assert reported["trials"][1]["believed"] == facts[0]["believed"]
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])

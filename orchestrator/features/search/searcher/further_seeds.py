@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count, islice
-from typing import TypeAlias
 
 from orchestrator.features.search.declaration.spec import Direction, RaceSpec, SearchSpec
 from orchestrator.features.search.history import History, Trial
-from orchestrator.features.search.racing import Contender, Rule, next_contender
+from orchestrator.features.search.racing import IsKnown, Rule, contenders, next_contender
 
 FIRST_OTHER_SEED = 1000
 """Trainings that are repeated have seeds from here on, without those of the job file."""
-
-IsKnown: TypeAlias = Callable[[Trial], bool]
-"""Whether what has come of a trial may be known where it is decided what is trained next."""
 
 
 def raced_trial(
@@ -30,28 +25,12 @@ def raced_trial(
 
     :param rule: another one, for comparison.
     """
-    number = rule(contenders(history, direction, is_known), most_seeds=race.seeds)
+    known = contenders(history.asked, direction, is_known)
+    number = rule(known, most_seeds=race.seeds)
     if number is None:
         return None
     trial = history.trials[number]
     return trial if _is_within_share(race, trial, history, is_known) else None
-
-
-def contenders(history: History, direction: Direction, is_known: IsKnown) -> list[Contender]:
-    """The trials that have a value, by what is known of their seeds."""
-    found = [_contender(trial, direction, is_known) for trial in history.asked if is_known(trial)]
-    return [one for one in found if one.values]
-
-
-def _contender(trial: Trial, direction: Direction, is_known: IsKnown) -> Contender:
-    sign = 1.0 if direction == "maximize" else -1.0
-    known = [one for one in trial.further_with_value if is_known(one)]
-    values = [*trial.of_seeds, *(one.values[0] for one in known if one.values)]
-    return Contender(
-        number=trial.number,
-        values=[sign * value for value in values if math.isfinite(value)],
-        pending=len(trial.further) - len(known),
-    )
 
 
 def _is_within_share(race: RaceSpec, trial: Trial, history: History, is_known: IsKnown) -> bool:

@@ -51,12 +51,12 @@ from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchS
 from orchestrator.features.search.estimates import estimates, ranked_by
 from orchestrator.features.search.event_contents import RACED
 from orchestrator.features.search.history import History, Trial, commonest, is_measured
+from orchestrator.features.search.racing import IsKnown, believed, by_belief
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.search_process import CANNOT_GO_ON, ENDED, WAITS_FOR_USER
 from orchestrator.features.search.searcher import outcomes, schedulers
 from orchestrator.features.search.searcher.further_seeds import (
-    IsKnown,
     fresh_seeds,
     further_seed,
     raced_trial,
@@ -554,8 +554,12 @@ class Searcher:
         return bool(missing)
 
     def _in_order_of_reevaluation(self, search: SearchSpec) -> Sequence[Trial]:
-        """The finished trials, or their Pareto front, the best first."""
-        in_order = best(self.history.asked, search.directions)
+        """The finished trials, or their Pareto front, the best first; with a race, by what that
+        believes.
+        """
+        asked = self.history.asked
+        by_value = best(asked, search.directions)
+        in_order = by_belief(by_value, believed(asked, search), search.directions[0])
         if search.reevaluation.by == "value":
             return in_order
         found = estimates(search.space, [trial for trial in in_order if is_measured(trial)])
