@@ -22,7 +22,6 @@ from benchmarks.bodies.landscape import World
 from orchestrator.features.search.declaration.spec import RaceSpec, SchedulerSpec, SearchSpec
 from orchestrator.features.search.event_contents import RACED
 from orchestrator.features.search.history import History, Trial
-from orchestrator.features.search.job_values import aggregated_value
 from orchestrator.features.search.racing import Rule, next_contender
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.searcher import outcomes, schedulers
@@ -30,6 +29,7 @@ from orchestrator.features.search.searcher.further_seeds import raced_trial
 from orchestrator.features.search.searcher.proposals import Proposals
 from orchestrator.features.search.searcher.schedulers import Promotion, Scheduler
 from orchestrator.features.search.searcher.watchdog import Watchdog
+from orchestrator.features.search.trial_values import aggregated_value
 
 OBJECTIVE = "eval_mean"
 

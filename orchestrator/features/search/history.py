@@ -15,8 +15,8 @@ from typing import Any
 from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration.spec import Direction, SearchSpec
 from orchestrator.features.search.event_contents import OF_UNCHANGED_JOB, RACED, WITHOUT_TRIAL
-from orchestrator.features.search.job_values import aggregated_value
 from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.features.search.trial_values import aggregated_value
 
 
 @dataclass(slots=True, kw_only=True)

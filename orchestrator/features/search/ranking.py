@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.analysis.job_values import figures_of, job_values
 from orchestrator.core.errors import LedgerDamagedError, UsageError
 from orchestrator.core.front_end import option
 from orchestrator.core.job import TERMINAL
@@ -26,13 +27,8 @@ from orchestrator.features.search.declaration.spec import (
 )
 from orchestrator.features.search.estimates import Estimate
 from orchestrator.features.search.history import Trial, is_measured
-from orchestrator.features.search.job_values import (
-    aggregated_value,
-    figures_of,
-    job_values,
-    shown_names,
-)
 from orchestrator.features.search.racing import Shrunken, believed, by_belief
+from orchestrator.features.search.trial_values import aggregated_value, shown_names
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import safe_name
 from orchestrator.keys.problems import suggestion

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from orchestrator.analysis.job_values import figures_of, job_values
 from orchestrator.core.job import TERMINAL
 from orchestrator.features.search.declaration.spec import RETURN, SearchSpec
 from orchestrator.features.search.history import Trial
-from orchestrator.features.search.job_values import (
-    aggregated_value,
-    figures_of,
-    job_values,
-    shown_names,
-)
 from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.features.search.trial_values import aggregated_value, shown_names
 from orchestrator.ledger import Ledger, Request, job_figures
 from orchestrator.ledger.job_figures import Figures
 

@@ -1,9 +1,8 @@
-"""What trials are judged by: columns, measures and expressions of their jobs."""
+"""What a figure of jobs is computed from: columns, measures and expressions of them."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,20 +11,12 @@ from orchestrator.core.measure_expressions import (
     NoValueError,
     parse_expression,
 )
-from orchestrator.features.search.declaration.rules import COLUMNS
-from orchestrator.features.search.declaration.spec import Aggregate
 from orchestrator.ledger import SummaryRow
-
-AGGREGATES: Mapping[Aggregate, Callable[[Iterable[float]], float]] = {
-    "median": statistics.median,
-    "mean": statistics.fmean,
-    "min": min,
-}
 
 
 @dataclass(frozen=True, slots=True)
 class JobValues:
-    """Values of a column, measure or expression, of the jobs of a trial."""
+    """Values of a column, measure or expression, of several jobs."""
 
     of_jobs: Sequence[float | None]
     why: str
@@ -33,15 +24,9 @@ class JobValues:
 
 
 def figures_of(row: SummaryRow) -> dict[str, float]:
-    """What an objective may be computed from: numbers among columns and measures of a job."""
+    """What a value may be computed from: numbers among columns and measures of a job."""
     columns: dict[str, Any] = {**row, **(row["measures"] or {})}
     return {name: one for name, one in columns.items() if isinstance(one, int | float)}
-
-
-def shown_names(row: SummaryRow) -> list[str]:
-    """The figures of a job that can be objectives."""
-    measures = row["measures"] or {}
-    return sorted(name for name in figures_of(row) if name in COLUMNS or name in measures)
 
 
 def job_values(text: str, known: Sequence[Mapping[str, float]]) -> JobValues:
@@ -64,11 +49,3 @@ def job_values(text: str, known: Sequence[Mapping[str, float]]) -> JobValues:
             reason = str(error)
             why = why or (reason if reason.startswith(text) else f"{text} has no value: {reason}")
     return JobValues(values, why)
-
-
-def aggregated_value(values: Sequence[float | None], how: Aggregate) -> float | None:
-    """The value of a trial from those of its seeds; None where one of them has none, and where
-    there are none.
-    """
-    numbers = [value for value in values if value is not None]
-    return AGGREGATES[how](numbers) if numbers and len(numbers) == len(values) else None

@@ -1,0 +1,31 @@
+"""What trials are judged by: figures of their jobs, aggregated over seeds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from orchestrator.analysis.job_values import figures_of
+from orchestrator.features.search.declaration.rules import COLUMNS
+from orchestrator.features.search.declaration.spec import Aggregate
+from orchestrator.ledger import SummaryRow
+
+AGGREGATES: Mapping[Aggregate, Callable[[Iterable[float]], float]] = {
+    "median": statistics.median,
+    "mean": statistics.fmean,
+    "min": min,
+}
+
+
+def shown_names(row: SummaryRow) -> list[str]:
+    """The figures of a job that can be objectives."""
+    measures = row["measures"] or {}
+    return sorted(name for name in figures_of(row) if name in COLUMNS or name in measures)
+
+
+def aggregated_value(values: Sequence[float | None], how: Aggregate) -> float | None:
+    """The value of a trial from those of its seeds; None where one of them has none, and where
+    there are none.
+    """
+    numbers = [value for value in values if value is not None]
+    return AGGREGATES[how](numbers) if numbers and len(numbers) == len(values) else None
