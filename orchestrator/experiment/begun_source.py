@@ -4,7 +4,7 @@ its ledger, whether or not a supervisor runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from orchestrator.core.errors import LedgerBusyError, OrchestratorError
@@ -23,6 +23,7 @@ that wait at rungs."""
 Outcome: TypeAlias = Literal["underway", "succeeded", "failed", "as its jobs"]
 """What has become of it: it may go on, or has come to its end; ``as its jobs``: their states say
 it, since nothing makes them."""
+Direction: TypeAlias = Literal["maximize", "minimize"]
 
 
 class BegunSource:
@@ -48,6 +49,15 @@ class BegunSource:
         whether it has succeeded.
         """
         raise NotImplementedError
+
+    @property
+    def objectives(self) -> Mapping[str, Direction]:
+        """What the jobs are made for: columns, measures or expressions of them, the first one first;
+        empty where nothing says so.
+
+        :raises LedgerError: the declaration cannot be read.
+        """
+        return {}
 
     def has_succeeded(self) -> bool:
         """Of one that makes jobs and has come to its end."""

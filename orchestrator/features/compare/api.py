@@ -69,8 +69,9 @@ def compare(
     :param jobs: names of jobs without their seeds, at least two. A name with one ``*`` means
         several bodies: ``["ppo-*", "sac-*"]`` compares two algorithms over the bodies that both
         have.
-    :param by: a measure, ``eval_mean`` or ``ep_rew_mean``; None: the return of the evaluation, or
-        that of training where not all jobs were evaluated.
+    :param by: a measure, a column such as ``eval_mean`` or an expression of them, such as
+        ``"distance_m / energy_j"``; None: the objective of a search that has made the jobs, else the
+        return of the evaluation, or that of training where not all jobs were evaluated.
     :param most_seeds: the budget, of each job, those that it has included: 3 to 200; the default
         is 30.
     :param smallest_difference: of the means, in the unit of the figure, the smallest that matters:

@@ -42,8 +42,9 @@ def compare(
         str | None,
         Option(
             metavar="FIGURE",
-            help="With --jobs: a measure of the task, eval_mean or ep_rew_mean.",
-            show_default="the return",
+            help="With --jobs: a measure of the task, a column such as eval_mean, or an expression of them, such "
+            "as 'distance_m / energy_j'.",
+            show_default="the objective of a search, else the return",
         ),
     ] = None,
     race: Annotated[

@@ -13,15 +13,14 @@ from typing import Any
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
 from orchestrator.core.job import TERMINAL, Job
+from orchestrator.core.measure_expressions import ExpressionError, parse_expression
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import FROM_NOTHING, WorkerSpec
-from orchestrator.experiment.begun_source import begun_source
-from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.features.compare import comparison, job_groups
-from orchestrator.features.compare.job_groups import TRAINING, Cases
+from orchestrator.features.compare import chosen_jobs, comparison, job_groups
+from orchestrator.features.compare.job_groups import EVALUATION, TRAINING, Cases
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import JobRow, SummaryRow
 
@@ -111,7 +110,7 @@ class Field:
 
     run_dir: Path
     by: str
-    """The figure that they are compared by."""
+    """The figure that they are compared by: a measure, a column or an expression of them."""
     first: Contestant
     second: Contestant
     seeds_of_run: Collection[int]
@@ -121,6 +120,8 @@ class Field:
     chosen_by: str
     """What has chosen jobs by their values in the run directory, so that only fresh seeds count;
     empty for nothing."""
+    figure_remark: str
+    """Why they are compared by :attr:`by`; empty where that was named, or is the return."""
 
     @property
     def both(self) -> tuple[Contestant, Contestant]:
@@ -160,13 +161,14 @@ def read(run_dir: Path, names: Sequence[str], by: str | None, conditions: Condit
         raise UsageError(f"{run_dir}: {option('jobs')}: {names[0]} is named twice")
     for name in names:
         _refuse_several(run_dir, name, cases)
-    chosen_by = _chosen_by(snapshot.paths)
-    conditions = dataclasses.replace(conditions, is_fresh=conditions.is_fresh or bool(chosen_by))
+    chooser = chosen_jobs.chooser(snapshot.paths)
+    conditions = dataclasses.replace(conditions, is_fresh=conditions.is_fresh or bool(chooser.noun))
     first, second = (
         _contestant(snapshot.paths, name, cases[name], declared, conditions) for name in names
     )
     _refuse_other_protocols(run_dir, first, second)
-    figure = _figure(run_dir, by, (first, second), cases)
+    objective = chooser.figure if by is None else None
+    figure = _figure(run_dir, by, objective, (first, second), snapshot.rows)
     if not conditions.is_fresh:
         _refuse_unfinished(run_dir, (first, second), cases)
     return Field(
@@ -176,7 +178,8 @@ def read(run_dir: Path, names: Sequence[str], by: str | None, conditions: Condit
         second=_with_values(second, cases[second.name], figure),
         seeds_of_run={row["seed"] for row in snapshot.rows},
         is_fresh=conditions.is_fresh,
-        chosen_by=chosen_by,
+        chosen_by=chooser.noun,
+        figure_remark=chooser.figure_remark() if objective is not None else "",
     )
 
 
@@ -189,12 +192,6 @@ def _refuse_several(run_dir: Path, name: str, cases: Cases) -> None:
         f"{run_dir}: {option('jobs')}: a race is between two jobs, and {name} means"
         f" {listed(list(bodies.values()))}; name one of them"
     )
-
-
-def _chosen_by(paths: RunPaths) -> str:
-    with run_directory.reading_ledger(paths) as ledger:
-        source = begun_source(paths, ledger)
-    return "" if source is None else source.noun
 
 
 def _contestant(
@@ -293,23 +290,41 @@ def _task(spec: WorkerSpec) -> str:
 
 
 def _figure(
-    run_dir: Path, by: str | None, both: tuple[Contestant, Contestant], cases: Cases
+    run_dir: Path,
+    by: str | None,
+    objective: str | None,
+    both: tuple[Contestant, Contestant],
+    rows: Sequence[SummaryRow],
 ) -> str:
-    """:raises UsageError: not both will have it."""
+    """What they are compared by: ``by``, or ``objective``, or their return.
+
+    :param rows: of all jobs of the run directory.
+    :raises UsageError: not both will have it.
+    """
     without = [one.name for one in both if not one.template.job.spec.eval_episodes]
-    if by is None and without:
-        return TRAINING
-    rows = [row for case in cases.values() for row in case]
-    bodies = {one.name: {"": one.name} for one in both}
-    figure = job_groups.figure_of(run_dir, by, rows, bodies, cases)
-    if by is None:
-        return job_groups.EVALUATION
-    if figure != TRAINING and without:
+    if by is not None:
+        figure = job_groups.checked_figure(run_dir, by, rows)
+    elif objective is not None:
+        figure = objective
+    else:
+        return TRAINING if without else EVALUATION
+    if without and _is_of_evaluation(figure):
         raise UsageError(
             f"{run_dir}: {option('by')}: {without[0]} is not evaluated (eval_episodes = 0), so it"
             f" has no {figure}; {option('by', TRAINING)} compares the returns of training"
         )
     return figure
+
+
+def _is_of_evaluation(figure: str) -> bool:
+    """Whether it is a measure, or another figure of episodes of the evaluation, or computed from
+    one.
+    """
+    try:
+        names = parse_expression(figure).names
+    except ExpressionError:  # a measure has a name that is none
+        return True
+    return any(name == EVALUATION or name not in SummaryRow.__annotations__ for name in names)
 
 
 def _refuse_unfinished(run_dir: Path, both: tuple[Contestant, Contestant], cases: Cases) -> None:

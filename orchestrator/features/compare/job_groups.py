@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from orchestrator.analysis import two_groups
+from orchestrator.analysis.job_values import figures_of, job_values
 from orchestrator.analysis.two_groups import Figure, TwoGroups
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
+from orchestrator.core.measure_expressions import ExpressionError, parse_expression
 from orchestrator.core.text import count, listed
 from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.features.compare import comparison
+from orchestrator.features.compare import chosen_jobs, comparison
 from orchestrator.features.compare.comparison import Difference
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.keys.problems import suggestion
@@ -111,7 +113,7 @@ class AgainstFirst:
 class JobComparison:
     """Groups of jobs of one run directory, compared by one figure.
 
-    :ivar by: the figure: a measure, ``eval_mean`` or ``ep_rew_mean``.
+    :ivar by: the figure: a measure, a column such as ``eval_mean``, or an expression of them.
     :ivar bodies: over which they were compared: those that all groups have.
     :ivar groups: each by itself, in the order in which they were named.
     :ivar others: each but the first compared with the first.
@@ -146,7 +148,12 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
     declared = {row.job_id: row for row in comparison.declared_jobs(snapshot.paths)}
     cases = cases_of(snapshot.rows)
     bodies = {name: bodies_named(run_dir, name, cases) for name in names}
-    figure = figure_of(run_dir, by, [row for case in cases.values() for row in case], bodies, cases)
+    chooser = chosen_jobs.chooser(snapshot.paths)
+    if by is not None:
+        figure = checked_figure(run_dir, by, snapshot.rows)
+    else:
+        named = [row for of_group in bodies.values() for row in _rows(of_group, cases)]
+        figure = chooser.figure or _return_of(named)
     groups = [_group(run_dir, name, bodies[name], cases, figure) for name in names]
     common = [body for body in groups[0].values if all(body in group.values for group in groups)]
     if not common:
@@ -155,6 +162,7 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
             f" {'; '.join(map(_bodies_text, groups))}"
         )
     settings = comparison.settings_of_cases(declared.values())
+    why_this_figure = [chooser.figure_remark()] if by is None and chooser.figure else []
     shown = [_figures_of(group, common) for group in groups]
     return JobComparison(
         run_dir=run_dir,
@@ -162,7 +170,7 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
         bodies=common,
         groups=shown,
         others=[_against_first(groups[0], group, common, settings) for group in groups[1:]],
-        remarks=[*_remarks(shown), *_remarks_on_bodies(groups, common)],
+        remarks=[*why_this_figure, *_remarks(shown), *_remarks_on_bodies(groups, common)],
     )
 
 
@@ -199,6 +207,11 @@ def bodies_named(run_dir: Path, name: str, cases: Cases) -> dict[str, str]:
     raise UsageError(f"{run_dir}: {option('jobs')}: {name} {what}; {hint}")
 
 
+def _rows(bodies: Mapping[str, str], cases: Cases) -> list[SummaryRow]:
+    """Of all bodies of a group. :param bodies: body → case."""
+    return [row for case in bodies.values() for row in cases[case]]
+
+
 def _bodies_text(group: Group) -> str:
     return f"{group.name} has {listed([body or group.name for body in group.values])}"
 
@@ -206,44 +219,44 @@ def _bodies_text(group: Group) -> str:
 # -- the figure
 
 
-def figure_of(
-    run_dir: Path,
-    by: str | None,
-    rows: Sequence[SummaryRow],
-    bodies: Mapping[str, Mapping[str, str]],
-    cases: Cases,
-) -> str:
-    """What jobs are compared by.
+def _return_of(rows: Sequence[SummaryRow]) -> str:
+    """The return of the evaluation, or that of training where not all were evaluated."""
+    succeeded = [row for row in rows if row["state"] == "SUCCEEDED"]
+    is_all_evaluated = all(row["eval_mean"] is not None for row in succeeded)
+    return EVALUATION if is_all_evaluated else TRAINING
 
-    :param bodies: of each group, body → case.
-    """
-    if by is None:
-        named = [
-            row for cases_of in bodies.values() for case in cases_of.values() for row in cases[case]
-        ]
-        succeeded = [row for row in named if row["state"] == "SUCCEEDED"]
-        is_all_evaluated = all(row["eval_mean"] is not None for row in succeeded)
-        return EVALUATION if is_all_evaluated else TRAINING
+
+def checked_figure(run_dir: Path, by: str, rows: Sequence[SummaryRow]) -> str:
+    """:raises UsageError: ``by`` is neither a figure of these jobs nor an expression of such."""
     measures = {name for row in rows for name in row["measures"] or {}}
-    if by in (EVALUATION, TRAINING) or by in measures:
+    reported = {EVALUATION, TRAINING, *(name for row in rows for name in figures_of(row))}
+    if by in reported:
         return by
+    try:
+        names = parse_expression(by).names
+    except ExpressionError as error:
+        raise UsageError(f"{run_dir}: {option('by', by)}: {error}") from error
     known = sorted({*measures, EVALUATION, TRAINING})
-    near = suggestion(by, known)
-    hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}"
-    raise UsageError(f"{run_dir}: {option('by')}: no job has reported {by}; {hint}")
+    for name in names:
+        if name not in reported:
+            near = suggestion(name, known)
+            hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}"
+            raise UsageError(f"{run_dir}: {option('by')}: no job has reported {name}; {hint}")
+    return by
 
 
 def value_of(row: SummaryRow, figure: str) -> float | None:
     """None where there is none, or no finite one."""
     if row["state"] != "SUCCEEDED":
         return None
-    if figure == EVALUATION:
-        value = row["eval_mean"]
-    elif figure == TRAINING:
-        value = row["ep_rew_mean"]
-    else:
-        value = (row["measures"] or {}).get(figure)
+    (value,) = job_values(figure, [figures_of(row)]).of_jobs
     return value if value is not None and math.isfinite(value) else None
+
+
+def _why_without_value(rows: Sequence[SummaryRow], figure: str) -> str:
+    """:param rows: none of them has a value."""
+    succeeded = [figures_of(row) for row in rows if row["state"] == "SUCCEEDED"]
+    return job_values(figure, succeeded).why or "jobs that have succeeded have one"
 
 
 # -- groups
@@ -273,10 +286,11 @@ def _group(
             values.setdefault(body, []).append(value)
             protocols.setdefault(body, set()).add(_protocol(row))
     if not values:
-        states = sorted({row["state"] for case in bodies.values() for row in cases[case]})
+        rows = _rows(bodies, cases)
+        states = sorted({row["state"] for row in rows})
         raise UsageError(
             f"{run_dir}: {name}: none of its {count(missing.total(), 'job')} ({', '.join(states)}) has a"
-            f" value of {figure}; jobs that have succeeded have one"
+            f" value of {figure}; {_why_without_value(rows, figure)}"
         )
     return Group(name=name, cases=bodies, values=values, missing=missing, protocols=protocols)
 

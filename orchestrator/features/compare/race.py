@@ -83,7 +83,7 @@ class RaceResult:
 
     :ivar race_dir: the run directory of the seeds that were trained for it; there is none where the
         values of ``run_dir`` decided it.
-    :ivar by: the figure: a measure, ``eval_mean`` or ``ep_rew_mean``.
+    :ivar by: the figure: a measure, a column such as ``eval_mean``, or an expression of them.
     :ivar jobs: both, in the order in which they were named.
     :ivar seeds: those with a value of both.
     :ivar trained: how many trainings ``race_dir`` has that are over.
@@ -490,7 +490,7 @@ def _raced_job(standing: _Standing, contestant: Contestant) -> RacedJob:
 
 def _remarks(standing: _Standing) -> list[str]:
     field = standing.field
-    remarks = []
+    remarks = [field.figure_remark] if field.figure_remark else []
     if field.chosen_by:
         remarks.append(
             f"Only seeds that were trained for the race count: the {field.chosen_by} of"

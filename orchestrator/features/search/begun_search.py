@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.begun_source import BegunSource, Standing
+from orchestrator.experiment.begun_source import BegunSource, Direction, Standing
 from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration.written import read_declaration
 from orchestrator.features.search.search_paths import SearchPaths
@@ -42,6 +42,16 @@ class BegunSearch(BegunSource):
         with contextlib.suppress(LedgerError):
             return "search" in read_declaration(self.paths)["data"]
         return True
+
+    @property
+    def objectives(self) -> Mapping[str, Direction]:
+        from orchestrator.features.search.trials import TrialReader
+
+        reader = TrialReader.of(self.paths)
+        search = None if reader is None else reader.search
+        if search is None:
+            return {}
+        return dict(zip(search.objectives, search.directions, strict=True))
 
     def has_succeeded(self) -> bool:
         return search_events.has_value(self.ledger)

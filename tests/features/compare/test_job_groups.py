@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import command_helpers as commands
@@ -11,6 +12,8 @@ from report_helpers import Trained, make_run_dir
 
 import orchestrator
 from orchestrator.core.errors import UsageError
+from orchestrator.experiment.begun_source import BegunSource, Direction
+from orchestrator.features.compare import chosen_jobs
 from orchestrator.features.compare.api import compare
 from orchestrator.features.compare.job_groups import JobComparison
 
@@ -69,6 +72,43 @@ def test_it_is_compared_by_the_return_where_no_figure_is_named(run_dir: Path) ->
     found = compared(run_dir, "parent", "child", by=None)
     assert found.by == "eval_mean"
     assert found.groups[0].mean.value == pytest.approx(104)
+
+
+class Search(BegunSource):
+    noun = "search"
+
+    def __init__(self, **objectives: Direction) -> None:
+        self._objectives = objectives
+
+    @property
+    def objectives(self) -> Mapping[str, Direction]:
+        return self._objectives
+
+
+def let_search(monkeypatch: pytest.MonkeyPatch, search: Search) -> None:
+    """Let ``search`` have made the jobs of all run directories."""
+    monkeypatch.setattr(chosen_jobs, "begun_source", lambda *_: search)
+
+
+def test_jobs_of_a_search_are_compared_by_its_objective_where_no_figure_is_named(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_search(monkeypatch, Search(distance_m="minimize"))
+    found = compared(run_dir, "parent", "child", by=None)
+    assert found.by == "distance_m"
+    assert "The search minimizes distance_m: that is compared." in found.remarks
+    let_search(monkeypatch, Search(distance_m="maximize", eval_mean="minimize"))
+    found = compared(run_dir, "parent", "child", by=None)
+    assert found.by == "distance_m"
+    (remark,) = [remark for remark in found.remarks if "maximizes" in remark]
+    assert "maximizes distance_m, minimizes eval_mean: the first is compared; by names" in remark
+    assert compared(run_dir, "parent", "child", by="eval_mean").by == "eval_mean"
+
+
+def test_an_expression_of_figures_is_compared(run_dir: Path) -> None:
+    found = compared(run_dir, "parent", "child", by="eval_mean - 10 * distance_m")
+    assert found.by == "eval_mean - 10 * distance_m"
+    assert found.groups[0].mean.value == pytest.approx(90 * 1.04)
 
 
 def test_of_patterns_those_bodies_belong_together_for_which_the_star_is_the_same(
@@ -168,6 +208,13 @@ def test_bodies_that_are_left_out_are_in_no_remark(tmp_path: Path) -> None:
             ["parent", "child"],
             "jumps",
             "no job has reported jumps; there are distance_m, ep_rew_mean, eval_mean",
+        ),
+        (["parent", "child"], "eval_mean / dist_m", "no job has reported dist_m; did you mean dis"),
+        (["parent", "child"], "eval_mean /", "by=.eval_mean /.: is no expression; expected names"),
+        (
+            ["parent", "child"],
+            "eval_mean / (distance_m - distance_m)",
+            r"parent: none of its 5 jobs \(SUCCEEDED\) has a value of .* is 0, and nothing can be",
         ),
         (["*-ppo", "lon*"], None, r"no body in common: \*-ppo has ant, crab, dog; lon\* has e"),
     ],

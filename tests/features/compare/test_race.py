@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import command_helpers as commands
 import pytest
@@ -28,8 +28,9 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.experiment import session
-from orchestrator.experiment.begun_source import BegunSource
+from orchestrator.experiment.begun_source import BegunSource, Direction
 from orchestrator.experiment.directory import run_directory
+from orchestrator.features.compare import chosen_jobs
 from orchestrator.features.compare.race import RESULTS, RaceResult
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import DeclaredJob
@@ -234,16 +235,20 @@ def test_jobs_of_a_search_are_compared_by_fresh_seeds(
 
     class Search(BegunSource):
         noun = "search"
+        objectives: ClassVar[Mapping[str, Direction]] = {"eval_mean - distance_m": "maximize"}
 
     def source(paths: RunPaths, _: Ledger) -> BegunSource | None:
         return Search() if paths.root == world.run_dir else None
 
-    monkeypatch.setattr("orchestrator.features.compare.contestants.begun_source", source)
+    monkeypatch.setattr(chosen_jobs, "begun_source", source)
     world.say(parent=[9.0] * 6 + PARENT, child=[9.0] * 6 + CHILD)
-    found = world.race()
+    found = world.race(by=None)
     assert min(found.seeds) == 6
+    assert found.by == "eval_mean - distance_m"
+    assert found.jobs[1].values == pytest.approx([9 * value for value in CHILD[: len(found.seeds)]])
     assert found.outcome == "higher"
-    assert found.remarks[0].startswith(
+    assert found.remarks[0].startswith("The search maximizes eval_mean - distance_m: that is")
+    assert found.remarks[1].startswith(
         "Only seeds that were trained for the race count: the search"
     )
 
@@ -335,6 +340,11 @@ REFUSED: Sequence[tuple[Sequence[str], Mapping[str, Any], str]] = [
         ("parent", "child"),
         {"most_seeds": 2},
         "most_seeds: expected a whole number from 3 to 200",
+    ),
+    (
+        ("parent", "unevaluated"),
+        {"by": "env_steps / distance_m"},
+        r"unevaluated is not evaluated \(eval_episodes = 0\), so it has no env_steps / distance_m",
     ),
     (("parent", "child"), {"smallest_difference": 0}, "expected a number above 0"),
     (("parent", "child"), {"smallest_difference": float("nan")}, "expected a number above 0"),

@@ -18,6 +18,7 @@ from trial_helpers import Told, point_of, search_run
 from orchestrator import Search
 from orchestrator.core.job import Job, Succeeded
 from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import begun_source
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import copied_trials, search_events, trials
 from orchestrator.features.search.history import Trial
@@ -96,6 +97,11 @@ def test_of_several_objectives_the_pareto_front_is_shown(tmp_path: Path) -> None
     )
     # More return with fewer env_steps: 3.0 at 4.0 surpasses all but the cheapest.
     assert [row["trial"] for row in best(paths.root)] == [2, 5]
+    with run_directory.reading_ledger(paths) as ledger:
+        source = begun_source.begun_source(paths, ledger)
+        assert source is not None
+        objectives = dict(source.objectives)
+    assert list(objectives.items()) == [("eval_mean", "maximize"), ("env_steps", "minimize")]
 
 
 def test_a_value_from_nothing_is_shown_beside_that_of_a_trial_that_inherited(

@@ -1,0 +1,44 @@
+"""What has chosen jobs of a run directory by their values, such as a search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.core.front_end import option
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import listed
+from orchestrator.experiment.begun_source import Direction, begun_source
+from orchestrator.experiment.directory import run_directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chooser:
+    noun: str = ""
+    """What it is called in messages, without an article; empty where nothing has chosen."""
+    objectives: Mapping[str, Direction] = field(default_factory=dict)
+    """What it chooses by; empty where that is not declared."""
+
+    @property
+    def figure(self) -> str | None:
+        """Its objective, the first of several; None without one."""
+        return next(iter(self.objectives), None)
+
+    def figure_remark(self) -> str:
+        """On a comparison by :attr:`figure`, where none was named; empty without one."""
+        if not self.objectives:
+            return ""
+        aims = [f"{direction}s {figure}" for figure, direction in self.objectives.items()]
+        compared = "that is compared"
+        if len(aims) > 1:
+            compared = f"the first is compared; {option('by')} names another figure"
+        return f"The {self.noun} {listed(aims)}: {compared}."
+
+
+def chooser(paths: RunPaths) -> Chooser:
+    """:raises OrchestratorError: what has chosen here cannot be read."""
+    with run_directory.reading_ledger(paths) as ledger:
+        source = begun_source(paths, ledger)
+        if source is None:
+            return Chooser()
+        return Chooser(noun=source.noun, objectives=source.objectives)
