@@ -60,13 +60,15 @@ MEASURED_S = 0.5
 BLOCK_BYTES = 512
 """The unit of ``st_blocks`` (stat(2))."""
 
-NO_TIME = "not read: the other run directories of this user have taken the time that each user has"
+NO_TIME = (
+    "not read: this or another run directory of the user has taken the time that each user has"
+)
 KEYS = ("state", "cause", "env_steps", "total_timesteps", "env_steps_per_s")
 """Of a row of ``summary.json``, which are read."""
 
-Reading: TypeAlias = Callable[[float], list[str]]
-"""Called with the moment (monotonic) by which it is to end; a line of :class:`RunFacts` for each run
-directory."""
+Reading: TypeAlias = Callable[[float], Iterator[str]]
+"""Called with the moment (monotonic) by which it is to end; gives lines of :class:`RunFacts`, of
+which the last one of a run directory counts."""
 FoundState: TypeAlias = Literal["running", "paused", "interrupted", "unreadable", "finished"]
 
 
@@ -133,7 +135,7 @@ class LateUsers:
     def __init__(self) -> None:
         self._waited_s = 0.0
         """In this look."""
-        self._resting: dict[int, tuple[float, str]] = {}
+        self._resting: dict[int, tuple[float, LateError]] = {}
         """Until when (monotonic), and why."""
 
     def begin_look(self) -> None:
@@ -145,12 +147,13 @@ class LateUsers:
         return LIMIT_S if self._waited_s < LIMIT_S else LATE_LIMIT_S
 
     def refuse_resting(self, uid: int) -> None:
-        """:raises OrchestratorError: the user was late a short while ago."""
-        until, why = self._resting.get(uid, (0.0, ""))
-        if time.monotonic() < until:
-            raise OrchestratorError(why)
+        """:raises LateError: the user was late a short while ago; with what was read then."""
+        if uid in self._resting:
+            until, why = self._resting[uid]
+            if time.monotonic() < until:
+                raise why.with_traceback(None)
 
-    def note(self, uid: int, why: str, limit_s: float) -> None:
+    def note(self, uid: int, why: LateError, limit_s: float) -> None:
         self._waited_s += limit_s
         if limit_s == LIMIT_S:
             self._resting[uid] = time.monotonic() + REST_S, why
@@ -166,13 +169,16 @@ def all_runs(late: LateUsers | None = None) -> MachineRuns:
     found: list[MachineRun] = []
     problems = []
     for uid, place in sorted(_places().items()):
-        facts: list[RunFacts] = []
+        facts: dict[str, RunFacts] = {}
         for reader, work in _readings(uid, place):
             try:
-                facts += map(RunFacts.from_line, _lines_by(reader, work, late))
+                facts |= _latest(_lines_by(reader, work, late))
+            except LateError as error:
+                facts |= _latest(error.done)
+                problems.append(f"The experiments of {user_name(uid)} are not all read: {error}.")
             except (OrchestratorError, OSError, ValueError) as error:
                 problems.append(f"The experiments of {user_name(uid)} cannot be read: {error}.")
-        found += _with_holders(uid, facts, place.holders)
+        found += _with_holders(uid, list(facts.values()), place.holders)
     if passed_over := run_index.passed_over():
         problems.append(f"{passed_over}.")
     return MachineRuns(runs=_measured(found), problems=problems)
@@ -207,22 +213,30 @@ def _readings(uid: int, place: _Places) -> Iterator[tuple[int | None, Reading]]:
         yield reader, partial(_lines, some)
 
 
-def _lines_by(reader: int | None, reading: Reading, late: LateUsers) -> list[bytes]:
-    """:raises OrchestratorError: it takes too long, or nobody may act for the user."""
+def _lines_by(reader: int | None, reading: Reading, late: LateUsers) -> list[str]:
+    """:raises LateError: it takes too long, now or a short while ago; with what was read until then.
+    :raises OrchestratorError: nobody may act for the user.
+    """
     if reader is None:
-        lines = reading(math.inf)
-    else:
-        late.refuse_resting(reader)
-        limit_s = late.limit_s
-        end_by = time.monotonic() + READ_SHARE * limit_s
-        try:
-            lines = done_by(reader, partial(reading, end_by), limit_s=limit_s)
-        except LateError as error:
-            listing = f"`sudo -u {sudo_name(reader)} orchestrator list`"
-            why = f"{error}: a disk may not answer; {listing} waits for it"
-            late.note(reader, why, limit_s)
-            raise OrchestratorError(why) from None
-    return [line.encode() for line in lines]
+        return list(reading(math.inf))
+    late.refuse_resting(reader)
+    limit_s = late.limit_s
+    end_by = time.monotonic() + READ_SHARE * limit_s
+    try:
+        return done_by(reader, partial(reading, end_by), limit_s=limit_s)
+    except LateError as error:
+        at = time.strftime("at %H:%M:%S")
+        listing = f"`sudo -u {sudo_name(reader)} orchestrator list`"
+        advice = f"a disk may not answer; {listing} waits for it"
+        why = LateError(f"{at}, {error}: {advice}", error.done)
+        late.note(reader, why, limit_s)
+        raise why from None
+
+
+def _latest(lines: Iterable[str]) -> dict[str, RunFacts]:
+    """By run directory, what was said of it last."""
+    found = (RunFacts.from_line(line.encode()) for line in lines)
+    return {facts.run_dir: facts for facts in found}
 
 
 def _names(place: _Places, entries: Iterable[RunEntry]) -> dict[str, str]:
@@ -235,19 +249,28 @@ def _entries(place: _Places) -> list[RunEntry]:
     return [] if place.home is None else run_index.entries_of_home(place.home)
 
 
-def _lines(names: Mapping[str, str], end_by: float) -> list[str]:
-    """A line of :class:`RunFacts` for each run directory.
+def _lines(names: Mapping[str, str], end_by: float) -> Iterator[str]:
+    """As :data:`Reading`. Each run directory is named before the first one is read: reading one may
+    never end.
 
     :param names: run directory → the name of its experiment.
-    :param end_by: after this moment (monotonic) nothing more is read.
     """
-    found = [
-        _facts(Path(run_dir), name)
-        if time.monotonic() < end_by
-        else RunFacts(run_dir=run_dir, name=name, state="unreadable", problem=NO_TIME)
-        for run_dir, name in names.items()
-    ]
-    return [_with_disk_space(facts, end_by).to_line().decode() for facts in found]
+    return (facts.to_line().decode() for facts in _read_facts(names, end_by))
+
+
+def _read_facts(names: Mapping[str, str], end_by: float) -> Iterator[RunFacts]:
+    for run_dir, name in names.items():
+        yield RunFacts(run_dir=str(Path(run_dir)), name=name, state="unreadable", problem=NO_TIME)
+    read = []
+    for run_dir, name in names.items():
+        if time.monotonic() < end_by:
+            facts = _facts(Path(run_dir), name)
+            read.append(facts)
+            yield facts
+    for facts in read:
+        if not facts.problem:
+            disk_mib = _disk_mib(Path(facts.run_dir), end_by)
+            yield dataclasses.replace(facts, disk_mib=disk_mib)
 
 
 def _facts(run_dir: Path, name: str) -> RunFacts:
@@ -274,13 +297,6 @@ def _facts(run_dir: Path, name: str) -> RunFacts:
         jobs=jobs,
         eta_s=None if holder is None else _eta_s(rows),
     )
-
-
-def _with_disk_space(facts: RunFacts, end_by: float) -> RunFacts:
-    """:param end_by: as for :func:`_lines`."""
-    if facts.problem:
-        return facts
-    return dataclasses.replace(facts, disk_mib=_disk_mib(Path(facts.run_dir), end_by))
 
 
 def _rows(paths: RunPaths) -> list[Mapping[str, Any]]:

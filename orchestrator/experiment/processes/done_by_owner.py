@@ -15,7 +15,7 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.core.errors import OrchestratorError, RunDirError
@@ -23,12 +23,17 @@ from orchestrator.core.files.trial_file import status_of_new_file
 from orchestrator.core.text import plain
 from orchestrator.machine.users import ask_owner, user_name
 
-MOST_BYTES = 1 << 24
+MOST_BYTES = 1 << 26
 """Of an answer; it may be the user's."""
 
 
 class LateError(RunDirError):
-    """Who acts for a user has not answered in time."""
+    """Who acts for a user has not come to an end in time."""
+
+    def __init__(self, message: str, done: Sequence[str] = ()) -> None:
+        """:param done: what was returned until then."""
+        super().__init__(message)
+        self.done = done
 
 
 def owner_if_not_root(root: Path) -> int | None:
@@ -106,9 +111,10 @@ def _user(uid: int) -> str:
 
 
 def done_by(
-    owner: int, work: Callable[[], list[str]], *, limit_s: float | None = None
+    owner: int, work: Callable[[], Iterable[str]], *, limit_s: float | None = None
 ) -> list[str]:
-    """Call ``work`` in a child process of the user ``owner`` alone, and return what it returns.
+    """Call ``work`` in a child process of the user ``owner`` alone, and return what it returns; an
+    iterator sends each part as soon as there is one.
 
     It must load nothing, nor start another program: this package may lie where the user cannot
     read.
@@ -121,66 +127,74 @@ def done_by(
     child = os.fork()
     if child == 0:
         try:
-            answer = _answer(owner, work)
             with os.fdopen(writing, "wb") as pipe:
-                pipe.write(json.dumps(answer).encode())
+                for message in _messages(owner, work):
+                    pipe.write(json.dumps(message).encode() + b"\n")
+                    pipe.flush()
         finally:
             os._exit(0)
     os.close(writing)
+    content = bytearray()
     try:
-        content = _read_to_end(reading, limit_s)
+        has_ended = _read_to_end(reading, content, limit_s)
     finally:
         os.close(reading)
         os.kill(child, signal.SIGKILL)  # usually it has ended, and is not reaped yet
         os.waitpid(child, 0)
-    if not content:
-        raise RunDirError("the process that acts for its owner has ended without an answer")
-    answer = json.loads(content)
-    if "error" in answer:
-        raise RunDirError(answer["error"])
-    done: list[str] = answer["done"]
+    messages = list(map(json.loads, content.split(b"\n")[:-1]))
+    done = [message["done"] for message in messages if "done" in message]
+    if not has_ended:
+        late = f"the process that acts for its owner has not come to an end within {limit_s:g} s"
+        raise LateError(late, done)
+    if not messages or "done" in messages[-1]:
+        raise RunDirError("the process that acts for its owner has ended before its work")
+    if error := messages[-1]["error"]:
+        raise RunDirError(error)
     return done
 
 
-def _read_to_end(pipe: int, limit_s: float | None) -> bytes:
-    """What is written to ``pipe``.
+def _read_to_end(pipe: int, content: bytearray, limit_s: float | None) -> bool:
+    """Add what is written to ``pipe`` to ``content``. Returns whether it has an end within
+    ``limit_s``.
 
-    :raises LateError: it has no end within ``limit_s``.
     :raises RunDirError: it has more than :data:`MOST_BYTES`.
     """
     deadline = None if limit_s is None else time.monotonic() + limit_s
-    content = b""
     while True:
         left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not select.select([pipe], [], [], left_s)[0]:
-            raise LateError(
-                f"the process that acts for its owner has not answered within {limit_s:g} s"
-            )
+            return False
         chunk = os.read(pipe, 1 << 16)
         content += chunk
         if not chunk:
-            return content
+            return True
         if len(content) > MOST_BYTES:
             raise RunDirError("the process that acts for its owner has answered without end")
 
 
-def _answer(owner: int, work: Callable[[], list[str]]) -> dict[str, object]:
+def _messages(owner: int, work: Callable[[], Iterable[str]]) -> Iterator[dict[str, str]]:
+    """``done`` for each part of what ``work`` returns; at the end ``error``, empty where there is
+    none.
+    """
     user = _user(owner)
     try:
         _become(owner)
     except OSError as error:
         what = f"root cannot act as {user} here: {error.strerror}"
-        return {"error": f"{what}. Run the command as that user"}
+        yield {"error": f"{what}. Run the command as that user"}
+        return
     try:
-        return {"done": work()}
+        for part in work():
+            yield {"done": part}
+        yield {"error": ""}
     except OrchestratorError as error:
-        return {"error": str(error)}
+        yield {"error": str(error)}
     except OSError as error:
         advice = _whom_to_ask(error) or f"ask {user_name(owner)}"
-        return {"error": f"{_what_failed(error)}; {advice}. Root acts there as {user} alone"}
+        yield {"error": f"{_what_failed(error)}; {advice}. Root acts there as {user} alone"}
     except Exception as error:
         what = f"an unexpected error, {error!r}, of root's process that acts as {user}"
-        return {"error": f"{what}. Run the command as that user"}
+        yield {"error": f"{what}. Run the command as that user"}
 
 
 def _what_failed(error: OSError) -> str:

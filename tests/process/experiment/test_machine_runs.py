@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import pwd
-import signal
 import tempfile
 import time
 from collections import Counter
@@ -26,6 +25,7 @@ from orchestrator.experiment.directory import run_directory, run_index
 from orchestrator.experiment.from_outside import machine_runs, resume_all
 from orchestrator.experiment.from_outside.machine_runs import MachineRun
 from orchestrator.experiment.processes import done_by_owner
+from orchestrator.experiment.processes.done_by_owner import LateError
 from orchestrator.ledger import summary
 from orchestrator.machine import cpu_holders
 from orchestrator.machine.cpu_holders import holders_folder
@@ -348,23 +348,37 @@ def test_a_process_that_is_not_the_users_is_not_measured_for_them(homes: Path) -
 def test_a_user_who_keeps_root_waiting_is_named_and_the_others_are_shown(
     homes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_of(ANN, homes, "walkers", {})
+    names = ("walkers", "runners", "crawlers")
+    for name in names:
+        run_of(ANN, homes, name, {})
     run_of(BOB, homes, "hoppers", {})
-    monkeypatch.setattr(machine_runs, "LIMIT_S", 1.0)
+    monkeypatch.setattr(machine_runs, "LIMIT_S", 5.0)
     facts = machine_runs._facts
+    read = Counter[int]()
 
-    def stopped(run_dir: Path, name: str) -> Any:
-        if name == "walkers":
-            os.kill(os.getpid(), signal.SIGSTOP)
+    def hanging(run_dir: Path, name: str) -> Any:
+        read[os.getpid()] += 1
+        if name in names and read[os.getpid()] == 2:
+            os.open(run_dir / "pipe", os.O_RDONLY)  # as of a disk that does not answer
         return facts(run_dir, name)
 
-    monkeypatch.setattr(machine_runs, "_facts", stopped)
-    runs = machine_runs.all_runs()
-    assert [run.facts.name for run in runs.runs] == ["hoppers"]
-    (problem,) = runs.problems
-    assert f"uid {ANN}" in problem
-    assert "not answered within 1 s" in problem
-    assert f"sudo -u '#{ANN}'" in problem, "what to do"
+    for name in names:
+        os.mkfifo(homes / "ann/runs" / name / "pipe", 0o666)
+    monkeypatch.setattr(machine_runs, "_facts", hanging)
+    users = machine_runs.LateUsers()
+    for _ in range(2):  # the second time Ann is not waited for
+        runs = machine_runs.all_runs(users)
+        states = {run.facts.name: (run.facts.state, run.facts.problem) for run in runs.runs}
+        assert states.pop("hoppers") == ("interrupted", "")
+        assert states.keys() == set(names)
+        assert Counter(states.values()) == {
+            ("interrupted", ""): 1,
+            ("unreadable", machine_runs.NO_TIME): 2,
+        }
+        (problem,) = runs.problems
+        assert f"uid {ANN}" in problem
+        assert "within 5 s" in problem
+        assert f"sudo -u '#{ANN}'" in problem, "what to do"
 
 
 @only_root
@@ -462,8 +476,18 @@ def test_who_acts_for_a_user_without_end_is_ended(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(done_by_owner, "MOST_BYTES", 1000)
     with pytest.raises(RunDirError, match="without end"):
         done_by_owner.done_by(ANN, lambda: ["x" * 100_000])
-    with pytest.raises(RunDirError, match="not answered"):  # long before the test's own limit
+    with pytest.raises(LateError):  # long before the test's own limit
         done_by_owner.done_by(ANN, lambda: [str(time.sleep(6000))], limit_s=0.2)
+
+
+@only_root
+def test_who_has_ended_before_its_work_has_not_done_it() -> None:
+    def ended() -> Iterator[str]:
+        yield "a part"
+        os._exit(0)
+
+    with pytest.raises(RunDirError, match="before its work"):
+        done_by_owner.done_by(ANN, ended)
 
 
 def test_the_command_filters_and_sorts(tmp_path: Path) -> None:
