@@ -54,7 +54,8 @@ class Pair:
     less_is_better: bool = False
 
 
-class Difference(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Difference:
     what: str
     a: str
     """The value in A."""
@@ -89,8 +90,6 @@ class Comparison:
             **asdict(self),
             "a": str(self.a),
             "b": str(self.b),
-            "differences": [one._asdict() for one in self.differences],
-            "settings": [one._asdict() for one in self.settings],
         }
 
 
@@ -353,7 +352,7 @@ def differing_settings(
 
 
 def _of_cases(difference: Difference, cases: Sequence[str]) -> Difference:
-    return difference._replace(what=f"{difference.what} ({listed(cases, CASES_SHOWN)})")
+    return replace(difference, what=f"{difference.what} ({listed(cases, CASES_SHOWN)})")
 
 
 def _declared_settings(rows: Sequence[JobRow]) -> dict[str, Any]:

@@ -13,13 +13,13 @@ from typing import Any
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
 from orchestrator.core.job import TERMINAL, Job
-from orchestrator.core.measure_expressions import ExpressionError, parse_expression
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import FROM_NOTHING, WorkerSpec
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.features.compare import chosen_jobs, comparison, job_groups
+from orchestrator.features.compare.comparison import Difference
 from orchestrator.features.compare.job_groups import EVALUATION, TRAINING, Cases
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import JobRow, SummaryRow
@@ -113,6 +113,8 @@ class Field:
     """The figure that they are compared by: a measure, a column or an expression of them."""
     first: Contestant
     second: Contestant
+    settings: Sequence[Difference]
+    """What they are trained with, where that differs: A is the first, B the second."""
     seeds_of_run: Collection[int]
     """All that the run directory has, of whatever job: those of another one may be of the same
     body, as where a search has trained it again."""
@@ -176,6 +178,7 @@ def read(run_dir: Path, names: Sequence[str], by: str | None, conditions: Condit
         by=figure,
         first=_with_values(first, cases[first.name], figure),
         second=_with_values(second, cases[second.name], figure),
+        settings=comparison.differing_settings({"": _settings(first)}, {"": _settings(second)}),
         seeds_of_run={row["seed"] for row in snapshot.rows},
         is_fresh=conditions.is_fresh,
         chosen_by=chooser.noun,
@@ -280,6 +283,15 @@ def _refuse_other_protocols(run_dir: Path, first: Contestant, second: Contestant
             )
 
 
+def _settings(contestant: Contestant) -> Mapping[str, Any]:
+    """Without its seeds, which are those of the race, and with the start that it has there."""
+    template = contestant.template
+    if contestant.from_nothing:
+        template = dataclasses.replace(template, declared=template.job.with_spec(**FROM_NOTHING))
+    (settings,) = comparison.settings_of_cases([template]).values()
+    return {key: value for key, value in settings.items() if key != "seeds"}
+
+
 def _start_text(contestant: Contestant) -> str:
     init = contestant.template.job.spec.init
     return "nothing" if contestant.start is None else f"the policy of {init}"
@@ -320,10 +332,7 @@ def _is_of_evaluation(figure: str) -> bool:
     """Whether it is a measure, or another figure of episodes of the evaluation, or computed from
     one.
     """
-    try:
-        names = parse_expression(figure).names
-    except ExpressionError:  # a measure has a name that is none
-        return True
+    names = job_groups.names_in(figure)
     return any(name == EVALUATION or name not in SummaryRow.__annotations__ for name in names)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -32,6 +32,8 @@ from orchestrator.ledger.lineage import env_steps_before
 
 EVALUATION = "eval_mean"
 TRAINING = "ep_rew_mean"
+OPTIONS_OF_TASKS = ("task_options.", "env_kwargs.")
+"""What keys of a job begin with that may change its reward."""
 ANY_TEXT = "*"
 ENOUGH_SEEDS = 5
 """With so many seeds in both groups, p can be far below 0.05."""
@@ -129,11 +131,7 @@ class JobComparison:
 
     def facts(self) -> dict[str, Any]:
         """The content of ``--json``."""
-        others = [
-            {**asdict(other), "settings": [one._asdict() for one in other.settings]}
-            for other in self.others
-        ]
-        return {**asdict(self), "run_dir": str(self.run_dir), "others": others}
+        return {**asdict(self), "run_dir": str(self.run_dir)}
 
 
 def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComparison:
@@ -164,13 +162,19 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
     settings = comparison.settings_of_cases(declared.values())
     why_this_figure = [chooser.figure_remark()] if by is None and chooser.figure else []
     shown = [_figures_of(group, common) for group in groups]
+    others = [_against_first(groups[0], group, common, settings) for group in groups[1:]]
     return JobComparison(
         run_dir=run_dir,
         by=figure,
         bodies=common,
         groups=shown,
-        others=[_against_first(groups[0], group, common, settings) for group in groups[1:]],
-        remarks=[*why_this_figure, *_remarks(shown), *_remarks_on_bodies(groups, common)],
+        others=others,
+        remarks=[
+            *why_this_figure,
+            *other_tasks_remarks(figure, [one for other in others for one in other.settings]),
+            *_remarks(shown),
+            *_remarks_on_bodies(groups, common),
+        ],
     )
 
 
@@ -243,6 +247,28 @@ def checked_figure(run_dir: Path, by: str, rows: Sequence[SummaryRow]) -> str:
             hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}"
             raise UsageError(f"{run_dir}: {option('by')}: no job has reported {name}; {hint}")
     return by
+
+
+def names_in(figure: str) -> Sequence[str]:
+    """The measures and columns that it is computed from."""
+    try:
+        return parse_expression(figure).names
+    except ExpressionError:  # a measure whose name is no expression
+        return [figure]
+
+
+def other_tasks_remarks(figure: str, settings: Iterable[Difference]) -> list[str]:
+    """That a return is compared of tasks that may not pay alike; none for another figure, and for
+    tasks with equal options.
+    """
+    returns = [name for name in names_in(figure) if name in (EVALUATION, TRAINING)]
+    options = dict.fromkeys(one.what for one in settings if one.what.startswith(OPTIONS_OF_TASKS))
+    if not returns or not options:
+        return []
+    return [
+        f"{returns[0]} is a return, and what earns it may differ with {listed(list(options))}:"
+        f" {option('by')} with a measure of the task compares what both achieve."
+    ]
 
 
 def value_of(row: SummaryRow, figure: str) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from orchestrator.analysis.two_groups import Figure, Interval
+from orchestrator.features.compare.comparison import Difference
 from orchestrator.features.compare.job_groups import AgainstFirst, GroupFigures, JobComparison
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import Column, number_column
@@ -22,7 +23,7 @@ def show(compared: JobComparison) -> None:
         if other.settings:
             title = f"Settings of {compared.groups[0].name} → {other.name}"
             below += ["", Text(title, style="bold")]
-            below += [f"{one.what}: {one.a} → {one.b}" for one in other.settings]
+            below += map(setting_text, other.settings)
     if compared.remarks:
         below += ["", *compared.remarks]
     show_table(_columns(compared), compared.groups, above=above, below=below)
@@ -99,6 +100,11 @@ def _sentences(compared: JobComparison, other: AgainstFirst) -> list[str]:
             f" {with_method(figures.probability_higher)}."
         )
     return lines
+
+
+def setting_text(one: Difference) -> str:
+    """Of one that differs between two jobs."""
+    return f"{one.what}: {one.a} → {one.b}"
 
 
 def difference_text(difference: Figure, first: str) -> str:

@@ -33,6 +33,7 @@ from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.features.compare import comparison, contestants, job_groups
+from orchestrator.features.compare.comparison import Difference
 from orchestrator.features.compare.contestants import Conditions, Contestant, Field
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_names import without_seed
@@ -95,6 +96,7 @@ class RaceResult:
     :ivar p: of no difference, over all looks, at least 0.001; None likewise.
     :ivar most_seeds: the budget, of each job.
     :ivar smallest_difference: the smallest that matters; None: each does.
+    :ivar settings: what both are trained with, where that differs: A is the first job, B the second.
     :ivar remarks: what has to be known to trust it.
     """
 
@@ -109,6 +111,7 @@ class RaceResult:
     p: float | None
     most_seeds: int
     smallest_difference: float | None
+    settings: Sequence[Difference] = ()
     remarks: Sequence[str]
 
     def facts(self) -> dict[str, Any]:
@@ -147,6 +150,8 @@ def race(run_dir: Path, names: Sequence[str], by: str | None, options: RaceOptio
     """
     field = contestants.read(run_dir, names, by, options.conditions)
     race_dir = _race_dir(field)
+    for remark in job_groups.other_tasks_remarks(field.by, field.settings):
+        _tell("warning", remark, options.progress)
     while True:
         standing = _standing(field, race_dir, options.rules)
         look = standing.look()
@@ -158,7 +163,7 @@ def race(run_dir: Path, names: Sequence[str], by: str | None, options: RaceOptio
                 f"{race_dir}: no seed has a value of both jobs, and the budget of"
                 f" {standing.rules.most_seeds} seeds is spent; `status {race_dir}` says why"
             )
-        _tell(_progress_text(standing, look, seeds), options.progress)
+        _tell("race", _progress_text(standing, look, seeds), options.progress)
         _train(standing, seeds, options)
         _refuse_standstill(standing, seeds)
 
@@ -438,10 +443,10 @@ def _numbers(seeds: Sequence[int]) -> str:
 # -- what is said
 
 
-def _tell(text: str, progress: TextIO | None) -> None:
+def _tell(kind: str, text: str, progress: TextIO | None) -> None:
     if progress is not None:
         with in_background(progress) as out:
-            LineReporter(out).event("race", text)
+            LineReporter(out).event(kind, text)
 
 
 def _progress_text(standing: _Standing, look: Look | None, seeds: Sequence[int]) -> str:
@@ -478,6 +483,7 @@ def _result(standing: _Standing, look: Look) -> RaceResult:
         p=look.p,
         most_seeds=standing.budget,
         smallest_difference=standing.rules.smallest_difference,
+        settings=field.settings,
         remarks=_remarks(standing),
     )
 
@@ -491,6 +497,7 @@ def _raced_job(standing: _Standing, contestant: Contestant) -> RacedJob:
 def _remarks(standing: _Standing) -> list[str]:
     field = standing.field
     remarks = [field.figure_remark] if field.figure_remark else []
+    remarks += job_groups.other_tasks_remarks(field.by, field.settings)
     if field.chosen_by:
         remarks.append(
             f"Only seeds that were trained for the race count: the {field.chosen_by} of"

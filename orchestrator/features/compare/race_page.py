@@ -9,8 +9,9 @@ from typing import Any
 from orchestrator.analysis import run_reader
 from orchestrator.core.decoding import from_values
 from orchestrator.features.compare import race_view
+from orchestrator.features.compare.comparison import Difference
 from orchestrator.features.compare.race import RESULTS, RacedJob, RaceResult
-from orchestrator.report.document import AddedSections, Columns, Part, Section, Text, table
+from orchestrator.report.document import AddedSections, Columns, Part, Section, Table, Text, table
 from orchestrator.report.number_format import one_line
 
 MOST_TEXT = 400
@@ -51,5 +52,18 @@ def _section(raced: RaceResult) -> Section:
         Text(sentences=[one_line(race_view.sentence(raced), MOST_TEXT)]),
         table(raced.jobs, columns, caption=caption, text=["job"]),
     ]
+    if raced.settings:
+        parts.append(_settings(raced))
     parts += [Text(sentences=[one_line(remark, MOST_TEXT)]) for remark in raced.remarks]
     return Section(title=f"Race by {one_line(raced.by)}", parts=parts)
+
+
+def _settings(raced: RaceResult) -> Table:
+    first, second = (one_line(job.name) for job in raced.jobs)
+    columns: Columns[Difference] = {
+        "setting": lambda one: one_line(one.what),
+        first: lambda one: one_line(one.a),
+        second: lambda one: one_line(one.b),
+    }
+    caption = "What both are trained with, where that differs."
+    return table(raced.settings, columns, caption=caption, text=list(columns))

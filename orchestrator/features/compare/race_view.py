@@ -10,6 +10,7 @@ from orchestrator.analysis import sequential
 from orchestrator.core.text import count
 from orchestrator.features.compare.job_groups_view import (
     difference_text,
+    setting_text,
     short_number,
 )
 from orchestrator.features.compare.race import RacedJob, RaceResult
@@ -39,6 +40,9 @@ def show(raced: RaceResult) -> None:
     if raced.trained:
         where = f"{count(raced.trained, 'training')} of the race: {raced.race_dir}"
         below.append(Text(where, style="dim"))
+    if raced.settings:
+        title = f"Settings of {first.name} → {second.name}"
+        below += ["", Text(title, style="bold"), *map(setting_text, raced.settings)]
     if raced.remarks:
         below += ["", *raced.remarks]
     show_table(_columns(), raced.jobs, above=above, below=below)

@@ -90,8 +90,8 @@ class TestBenchmarks:
 
     def test_other_differences_are_listed(self, machines: tuple[Path, Path]) -> None:
         found = compare(*machines)
-        assert ("torch", "2.13.0", "2.14.0") in found.differences
-        assert ("cpu model", "Example 9000", "Other") in found.differences
+        assert Difference("torch", "2.13.0", "2.14.0") in found.differences
+        assert Difference("cpu model", "Example 9000", "Other") in found.differences
         assert found.only_b == ["pinned × 4", "default × 4"]
 
     def test_another_learner_is_listed(self, machines: tuple[Path, Path], tmp_path: Path) -> None:
@@ -101,9 +101,8 @@ class TestBenchmarks:
         ]
         bench.write(tmp_path / "fast", measured, learner="auto")
         bench.write(tmp_path / "before", measurements("pinned", 1), learner="sb3")
-        assert ("learner", "sb3", "fast") in compare(
-            tmp_path / "before", tmp_path / "fast"
-        ).differences
+        found = compare(tmp_path / "before", tmp_path / "fast")
+        assert Difference("learner", "sb3", "fast") in found.differences
 
     def test_a_benchmark_compared_with_itself_is_as_fast(self, machines: tuple[Path, Path]) -> None:
         found = compare(machines[1], machines[1])

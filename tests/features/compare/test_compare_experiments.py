@@ -15,7 +15,12 @@ from command_helpers import Experiment
 from measurement_helpers import measurements
 
 from orchestrator.core.errors import UsageError
-from orchestrator.features.compare.comparison import Comparison, Pair, compare_with_first
+from orchestrator.features.compare.comparison import (
+    Comparison,
+    Difference,
+    Pair,
+    compare_with_first,
+)
 
 
 def compare(run_a: Path, run_b: Path) -> Comparison:
@@ -42,7 +47,9 @@ class TestExperiments:
         with sqlite3.connect(copy / "ledger.sqlite3") as ledger:
             ledger.execute("UPDATE jobs SET learner = 'sb3'")
         ledger.close()
-        assert ("learner", "sb3", "fast") in compare(copy, finished_once.run_dir).differences
+        assert (
+            Difference("learner", "sb3", "fast") in compare(copy, finished_once.run_dir).differences
+        )
 
     def test_a_return_that_is_not_positive_has_no_ratio(
         self, tmp_path: Path, finished_once: Experiment
@@ -112,19 +119,19 @@ class TestSettings:
         self, runs: list[Path]
     ) -> None:
         assert list(compare(runs[0], runs[1]).settings) == [
-            ("ppo.n_steps", "64", "512"),
-            ("total_timesteps", "512", "40000"),
+            Difference("ppo.n_steps", "64", "512"),
+            Difference("total_timesteps", "512", "40000"),
         ]
         (robot, option) = compare(runs[0], runs[2]).settings
-        assert (robot[0], robot[2]) == ("robot_hash (hopper)", "ffff")
-        assert option == ("task_options.speed (hopper)", "–", "2")
+        assert (robot.what, robot.b) == ("robot_hash (hopper)", "ffff")
+        assert option == Difference("task_options.speed (hopper)", "–", "2")
 
     def test_a_default_that_is_written_is_no_difference(self, runs: list[Path]) -> None:
         with contextlib.closing(sqlite3.connect(runs[1] / "ledger.sqlite3")) as ledger, ledger:
             ledger.execute(
                 "UPDATE declared SET spec = json_set(spec, '$.hyperparameters.gamma', 0.99)"
             )
-        assert "ppo.gamma" not in {what for what, _, _ in compare(runs[0], runs[1]).settings}
+        assert "ppo.gamma" not in {one.what for one in compare(runs[0], runs[1]).settings}
 
     def test_more_than_two_are_compared_with_the_first(
         self, runs: list[Path], tmp_path: Path

@@ -15,6 +15,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.experiment.begun_source import BegunSource, Direction
 from orchestrator.features.compare import chosen_jobs
 from orchestrator.features.compare.api import compare
+from orchestrator.features.compare.comparison import Difference
 from orchestrator.features.compare.job_groups import JobComparison
 
 
@@ -147,7 +148,7 @@ def test_a_job_that_started_from_the_policy_of_another_one_is_said_to_have(tmp_p
     (protocol,) = found.groups[1].protocols
     assert (protocol.env_steps, protocol.earlier_env_steps) == (5 * 2048, 5 * 2048)
     assert any("not reached alike" in remark for remark in found.remarks)
-    assert ("init", "–", "job:parent-s0") in found.others[0].settings
+    assert Difference("init", "–", "job:parent-s0") in found.others[0].settings
 
 
 @pytest.mark.parametrize(

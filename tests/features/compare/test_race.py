@@ -289,6 +289,25 @@ def test_it_is_compared_by_the_return_where_no_figure_is_named(world: World) -> 
     assert found.jobs[0].mean == pytest.approx(10 * sum(PARENT[:6]) / 6)
 
 
+def test_settings_that_differ_are_said_and_of_returns_those_that_may_be_paid_otherwise(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.train(
+        {"parent": range(6), "child": range(6)},
+        child={"ppo": {"gamma": 0.9}, "env_kwargs": {"deed": "nothing", "at": 41}},
+    )
+    found = world.race(by=None, show=True)
+    assert [(one.what, one.b) for one in found.settings] == [
+        ("ppo.gamma", "0.9"),
+        ("env_kwargs.at", "41"),
+    ]
+    (remark,) = found.remarks
+    assert "eval_mean is a return, and what earns it may differ with env_kwargs.at:" in remark
+    assert f"warning: {remark}" in capsys.readouterr().out
+    assert json.loads(json.dumps(found.facts()))["settings"][1]["b"] == "41"
+    assert world.race().remarks == []
+
+
 @pytest.mark.slow
 def test_seeds_with_other_settings_are_left_out(world: World) -> None:
     world.train({"parent": [0, 1], "child": [0, 1]})
@@ -405,6 +424,7 @@ class TestStarts:
             world.race()
         found = world.race(from_nothing=True)
         assert found.outcome == "higher"
+        assert found.settings == []
         raced = world.trained()
         assert "child-s0" in raced
         assert "parent-s0" not in raced

@@ -30,6 +30,7 @@ FOUND: dict[str, Any] = {
     "p": 0.012,
     "most_seeds": 30,
     "smallest_difference": None,
+    "settings": [{"what": "task_options.healthy_reward", "a": "0.2", "b": "5.0"}],
     "remarks": ["seed 3 left out for both, as one has no value."],
 }
 
@@ -50,15 +51,23 @@ def test_the_report_of_a_race_begins_with_what_it_has_found(tmp_path: Path) -> N
     assert text.index(sentence) < text.rindex("Findings") < text.rindex("All jobs")
     assert "those of runs/bodies that count" in text
     assert "seed 3 left out for both" in text
+    assert "task_options.healthy_reward" in text
     assert "child is higher than parent by 1.07" in done.markdown()
     facts = json.loads((done.page.parent / "report.json").read_text())
     assert facts["race"]["distance_m"]["outcome"] == "higher"
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_what_a_race_of_an_earlier_version_has_found_is_shown(tmp_path: Path) -> None:
+    earlier = {key: value for key, value in FOUND.items() if key != "settings"}
+    assert "Race by distance_m" in Page(page(tmp_path / "run", {"distance_m": earlier}).page).text
 
 
 @pytest.mark.parametrize(
     "results",
     [
         [],
+        {"distance_m": FOUND | {"settings": [["init", "–", "a.zip"]]}},
         {"distance_m": 3},
         {"speed": FOUND},
         {"distance_m": FOUND | {"seeds": "many"}},
