@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from orchestrator.core.front_end import option
 from orchestrator.core.paths import RunPaths
@@ -23,6 +24,10 @@ class Chooser:
     def figure(self) -> str | None:
         """Its objective, the first of several; None without one."""
         return next(iter(self.objectives), None)
+
+    def flattery(self, run_dir: Path) -> str:
+        """A sentence on the values of jobs that were chosen by them, without its full stop."""
+        return f"the {self.noun} of {run_dir} chose jobs by their values, which flatters the chosen"
 
     def figure_remark(self) -> str:
         """On a comparison by :attr:`figure`, where none was named; empty without one."""

@@ -19,6 +19,7 @@ from orchestrator.core.worker_spec import FROM_NOTHING, WorkerSpec
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.features.compare import chosen_jobs, comparison, job_groups
+from orchestrator.features.compare.chosen_jobs import Chooser
 from orchestrator.features.compare.comparison import Difference
 from orchestrator.features.compare.job_groups import EVALUATION, TRAINING, Cases
 from orchestrator.jobfile.job_names import without_seed
@@ -119,9 +120,8 @@ class Field:
     """All that the run directory has, of whatever job: those of another one may be of the same
     body, as where a search has trained it again."""
     is_fresh: bool
-    chosen_by: str
-    """What has chosen jobs by their values in the run directory, so that only fresh seeds count;
-    empty for nothing."""
+    chooser: Chooser
+    """What has chosen jobs by their values in the run directory, so that only fresh seeds count."""
     figure_remark: str
     """Why they are compared by :attr:`by`; empty where that was named, or is the return."""
 
@@ -181,7 +181,7 @@ def read(run_dir: Path, names: Sequence[str], by: str | None, conditions: Condit
         settings=comparison.differing_settings({"": _settings(first)}, {"": _settings(second)}),
         seeds_of_run={row["seed"] for row in snapshot.rows},
         is_fresh=conditions.is_fresh,
-        chosen_by=chooser.noun,
+        chooser=chooser,
         figure_remark=chooser.figure_remark() if objective is not None else "",
     )
 

@@ -24,6 +24,7 @@ from orchestrator.core.measure_expressions import ExpressionError, parse_express
 from orchestrator.core.text import count, listed
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.features.compare import chosen_jobs, comparison
+from orchestrator.features.compare.chosen_jobs import Chooser
 from orchestrator.features.compare.comparison import Difference
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.keys.problems import suggestion
@@ -171,6 +172,7 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
         others=others,
         remarks=[
             *why_this_figure,
+            *_remarks_on_choice(run_dir, chooser),
             *other_tasks_remarks(figure, [one for other in others for one in other.settings]),
             *_remarks(shown),
             *_remarks_on_bodies(groups, common),
@@ -357,6 +359,14 @@ def _against_first(
 
 
 # -- what has to be known
+
+
+def _remarks_on_choice(run_dir: Path, chooser: Chooser) -> list[str]:
+    if not chooser.noun:
+        return []
+    flattery = chooser.flattery(run_dir)
+    fresh = f"fresh seeds do not, such as a race of two jobs trains ({option('race', True)})"
+    return [f"{flattery[0].upper()}{flattery[1:]}; {fresh}."]
 
 
 def _remarks(groups: Sequence[GroupFigures]) -> list[str]:

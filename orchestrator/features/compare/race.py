@@ -498,10 +498,10 @@ def _remarks(standing: _Standing) -> list[str]:
     field = standing.field
     remarks = [field.figure_remark] if field.figure_remark else []
     remarks += job_groups.other_tasks_remarks(field.by, field.settings)
-    if field.chosen_by:
+    if field.chooser.noun:
         remarks.append(
-            f"Only seeds that were trained for the race count: the {field.chosen_by} of"
-            f" {field.run_dir} chose jobs by their values, which flatters the chosen."
+            "Only seeds that were trained for the race count:"
+            f" {field.chooser.flattery(field.run_dir)}."
         )
     remarks += [
         f"{one.name}: {_seeds_are(one.left_out)} trained with other settings, and left out."

@@ -106,6 +106,15 @@ def test_jobs_of_a_search_are_compared_by_its_objective_where_no_figure_is_named
     assert compared(run_dir, "parent", "child", by="eval_mean").by == "eval_mean"
 
 
+def test_jobs_that_were_chosen_by_their_values_are_said_to_be_flattered(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_search(monkeypatch, Search())
+    (remark,) = compared(run_dir, "parent", "child").remarks
+    assert remark.startswith(f"The search of {run_dir} chose jobs by their values, which flatters")
+    assert "race=True" in remark
+
+
 def test_an_expression_of_figures_is_compared(run_dir: Path) -> None:
     found = compared(run_dir, "parent", "child", by="eval_mean - 10 * distance_m")
     assert found.by == "eval_mean - 10 * distance_m"
