@@ -6,23 +6,29 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.errors import DiskFullError, LedgerBusyError, LedgerDamagedError, LedgerError
+from orchestrator.core.errors import (
+    DiskFullError,
+    LedgerBusyError,
+    LedgerDamagedError,
+    LedgerError,
+    disk_full_explained,
+)
 from orchestrator.core.files.atomic_files import sync_directory
-from orchestrator.core.front_end import option
+from orchestrator.core.files.trial_file import write_trial
+from orchestrator.core.front_end import option, repeat_call
 from orchestrator.core.text import storable
 from orchestrator.machine.users import ask_owner
 
 APPLICATION_ID = 0x4F524348  # "ORCH"
 BUSY_S = 10.0
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
-LITTLE_SPACE = 1 << 16
-"""Free bytes below which SQLite's unspecific errors count as a full disk."""
+MOST_AT_ONCE = 1 << 16
+"""Bytes by which SQLite lets a file of a ledger grow at once, at most."""
 ADVICE = (
     "it was left as it is; `run --rebuild-ledger` moves it away and makes a new one from the job directories,"
     " `run --fresh` starts over"
@@ -133,10 +139,10 @@ def translate_errors(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         # The low byte is the primary error code, the others extend it.
         kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if kind == sqlite3.SQLITE_FULL or (
-            kind in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and _free(path) < LITTLE_SPACE
-        ):
-            raise DiskFullError(f"{path}: no space left on the disk") from error
+        if kind == sqlite3.SQLITE_FULL:
+            raise DiskFullError(f"{path}: {DiskFullError.what}") from error
+        if kind in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+            _try_to_grow(path)
         kind_of_error = LedgerBusyError if kind in LOCKED else LedgerError
         raise kind_of_error(f"{path}: {_description(kind, error, path)}") from error
 
@@ -172,6 +178,9 @@ def _description(kind: int, error: sqlite3.Error, path: Path) -> str:
         return f"the ledger is locked by another process ({error}); end that process and try again"
     if kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return f"the ledger is damaged ({error}); {ADVICE}"
+    if kind == sqlite3.SQLITE_IOERR:
+        what = "its file system has failed to read or write it"
+        return f"{error}: {what}; look at the file system and its disk, then {repeat_call()}"
     return f"the ledger cannot be used ({error}); {ADVICE}"
 
 
@@ -179,9 +188,12 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _free(path: Path) -> int:
-    """Free bytes on the disk of a file; enough where that cannot be told."""
-    try:
-        return shutil.disk_usage(path.parent).free
-    except OSError:  # the directory is gone
-        return LITTLE_SPACE
+def _try_to_grow(path: Path) -> None:
+    """Find out whether a file of the ledger may grow: SQLite does not say why it could not write.
+
+    :raises DiskFullError: the disk is full, a quota or the limit on the size of a file is reached.
+    """
+    files = [path.with_name(f"{path.name}{ending}") for ending in ("", "-wal", "-shm")]
+    # Where no file can be made at all, SQLite's error is the one to tell.
+    with contextlib.suppress(OSError), disk_full_explained(path):
+        write_trial(path.parent, size=MOST_AT_ONCE, at=max(map(_size, files)))

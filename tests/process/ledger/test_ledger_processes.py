@@ -168,6 +168,46 @@ def test_a_full_disk_is_told_as_such_and_costs_only_what_was_not_committed(tmp_p
         again.close()
 
 
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from orchestrator.core.errors import FileLimitError
+from orchestrator.core.job import Cancelled
+from orchestrator.ledger import Ledger
+from orchestrator.ledger.rows import DeclaredJob
+ledger = Ledger.open(Path(sys.argv[1]))
+ledger.set_state("j0", Cancelled())
+ledger.commit()
+bytes_ = int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, bytes_))
+jobs = ledger.jobs()
+try:
+    for position in range(10**9):
+        ledger.put_jobs([DeclaredJob(position=position, job=row.job) for row in jobs])
+        ledger.commit()
+except FileLimitError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("kib", [16, 128])
+def test_a_limit_on_the_size_of_files_is_told_as_such_and_costs_only_what_was_not_committed(
+    tmp_path: Path, kib: int
+) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    filled(path, 20).close()
+    with in_another_process(LIMITED, path, kib << 10) as other:
+        assert other.stdout is not None
+        message = other.stdout.read().decode()
+    assert other.returncode == 0
+    assert "ulimit -f" in message
+    assert "--rebuild-ledger" not in message
+    again = Ledger.open(path)
+    assert len(again.jobs()) == 20
+    again.put_jobs([DeclaredJob(position=99, job=make_job("more"))])
+    again.close()
+
+
 def test_a_disk_that_is_full_from_the_start_is_told_as_such(tmp_path: Path) -> None:
     with mounted(tmp_path / "m", "size=1m") as root:
         filled(root / "old.sqlite3").close()

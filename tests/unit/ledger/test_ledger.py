@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import json
 import math
 import os
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 from supervisor_helpers import filled, ledgers_closed, make_job, make_spec  # noqa: F401 - a fixture
 
-from orchestrator.core.errors import LedgerError
+from orchestrator.core.errors import DiskFullError, LedgerError, OrchestratorError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import (
     Attempt,
@@ -33,6 +34,7 @@ from orchestrator.core.job import (
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import LONGEST_LINE, LONGEST_TEXT
 from orchestrator.ledger import SCHEMA_VERSION, Ledger, summary
+from orchestrator.ledger.database_file import translate_errors
 from orchestrator.ledger.rows import DeclaredJob
 
 REPOSITORY = Path(__file__).parents[3]
@@ -460,6 +462,34 @@ def test_a_job_that_waits_is_shown_also_where_sqlite_cannot_read_its_spec(tmp_pa
 
 
 # -- damage
+
+
+def io_error(path: Path) -> OrchestratorError:
+    """What is told where SQLite reports an I/O error of the ledger."""
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
+    with pytest.raises(OrchestratorError) as caught, translate_errors(path):
+        raise error
+    return caught.value
+
+
+def test_an_exhausted_quota_is_told_as_a_full_disk(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    assert isinstance(io_error(whole), DiskFullError)
+
+
+def test_an_error_of_the_file_system_is_no_reason_to_give_the_ledger_up(whole: Path) -> None:
+    error = io_error(whole)
+    assert isinstance(error, LedgerError)
+    assert "disk I/O error" in str(error)
+    assert "--rebuild-ledger" not in str(error)
+    assert "--fresh" not in str(error)
+    assert os.listdir(whole.parent) == [whole.name], "what was tried leaves nothing"
 
 
 def refused(path: Path, *words: str) -> None:
