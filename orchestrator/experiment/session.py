@@ -17,7 +17,7 @@ from orchestrator.core.front_end import option, repeat_call
 from orchestrator.core.job import TERMINAL, Job, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.process_setup import hold_standard_descriptors
-from orchestrator.core.text import count
+from orchestrator.core.text import count, listed
 from orchestrator.experiment import begun_source
 from orchestrator.experiment.beside_run import BesideRun, EndedJobs, PartsBesideRun, RunProblem
 from orchestrator.experiment.callbacks import CallbackReporter
@@ -544,7 +544,10 @@ def _existing_ledger(
             if (paths.root / name).exists():
                 run_directory.set_aside(paths.root / name, paths.replaced)
         ledger = _abandoned_with(stack, Ledger.create(paths.ledger), beside)
-        rebuild(ledger, paths, recorded)
+        if queued := rebuild(ledger, paths, recorded):
+            why = "neither their directories nor summary.json say that they are over or held back"
+            text = f"the new ledger has these jobs queued, as {why}: {listed(queued)}"
+            beside.event("warning", text, jobs=queued)
         return ledger
     if paths.ledger.exists():
         return _abandoned_with(stack, Ledger.open(paths.ledger), beside)

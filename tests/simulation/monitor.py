@@ -496,12 +496,27 @@ class Monitor:
         record.failures = 0
 
     def rebuilds(self) -> None:
-        """A ledger is made from the directories of jobs: these do not say what was asked for."""
-        for record in self.records.values():
+        """A ledger is made from the directories of jobs: these do not say what was asked for.
+        ``summary.json`` says which jobs were cancelled.
+        """
+        cancelled = self._cancelled_in_summary() & self.declared.files.call.jobs.keys()
+        for job_id, record in self.records.items():
             record.state = ""
             record.failures = record.losses = 0
-            record.last_told = record.held = ""
+            is_kept = record.last_told == "cancel" and job_id in cancelled
+            record.last_told = "cancel" if is_kept else ""
+            record.held = ""
             record.done.clear()
+
+    def _cancelled_in_summary(self) -> set[str]:
+        """Jobs that their user has cancelled, as far as ``summary.json`` knows."""
+        try:
+            with self.world.own_work():
+                rows = json.loads(self.paths.summary_json.read_bytes())
+            cancelled = [row for row in rows if row["state"] == "CANCELLED"]
+            return {row["job_id"] for row in cancelled if row["cause"] != "undeclared"}
+        except (OSError, ValueError, KeyError):  # it is not written yet; others have changed it
+            return set()
 
     def deleted(self, job_id: str) -> None:
         """A job is removed from the ledger, with its attempts."""

@@ -413,10 +413,10 @@ def _observed(monitor: Monitor) -> Iterator[None]:
         start_attempt(ledger, attempt, queue_s=queue_s)
         monitor.declared.begun(attempt.job_id)
 
-    def seen_rebuild(*arguments: Any) -> None:
+    def seen_rebuild(*arguments: Any) -> list[str]:
         monitor.rebuilds()
         with monitor.declared.rebuilding():
-            rebuild(*arguments)
+            return rebuild(*arguments)
 
     def seen_delete(ledger: Ledger, job_id: str) -> None:
         delete_job(ledger, job_id)

@@ -23,6 +23,7 @@ from orchestrator.core.job import (
     AttemptOutcome,
     Cancelled,
     Cause,
+    Failed,
     Job,
     Paused,
     Pending,
@@ -45,12 +46,16 @@ from orchestrator.supervisor.requested_state import promoted_job, requested_stat
 
 def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[DeclaredJob]:
     """Those of ``jobs`` that have started, as their directories have them, and those that are
-    paused.
+    paused or cancelled.
 
     :raises RunDirError: a directory is not readable.
     """
     recorded: list[DeclaredJob] = []
-    paused = _paused_jobs(paths)
+    held = {
+        job_id
+        for job_id, state in _states_of_summary(paths).items()
+        if isinstance(state, Paused | Cancelled)
+    }
     for position, job in enumerate(jobs):
         directory = paths.job(job.job_id)
         if _has_started(directory):
@@ -65,7 +70,7 @@ def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[DeclaredJob]:
             resources = dataclasses.replace(job.resources, ranks=spec.ranks)
             trained = dataclasses.replace(job, spec=spec, resources=resources)
             recorded.append(DeclaredJob(position=position, job=trained, robot_hash=robot_hash))
-        elif job.job_id in paused:
+        elif job.job_id in held:
             recorded.append(DeclaredJob(position=position, job=job))
     return recorded
 
@@ -77,41 +82,68 @@ def _has_started(directory: JobPaths) -> bool:
     return directory.spec.exists() and directory.robot_hash.exists()
 
 
-def _paused_jobs(paths: RunPaths) -> dict[str, Paused]:
-    """Jobs that are PAUSED according to ``summary.json``: their directories do not tell."""
+def _states_of_summary(paths: RunPaths) -> dict[str, Failed | Paused | Cancelled | None]:
+    """The jobs that have not succeeded and are not undeclared, according to ``summary.json``: their
+    directories do not tell why they do not run. None: they wait or run.
+    """
     try:
-        paused = [row for row in summary.read(paths)[0] if row["state"] == "PAUSED"]
+        rows = summary.read(paths)[0]
     except LedgerError:
         return {}
-    return {row["job_id"]: Paused(at_rung=row["cause"] == Cause.RUNG) for row in paused}
+    states: dict[str, Failed | Paused | Cancelled | None] = {}
+    for row in rows:
+        job_id, cause = row["job_id"], row["cause"]
+        match row["state"]:
+            case "PENDING" | "RUNNING":
+                states[job_id] = None
+            case "PAUSED":
+                states[job_id] = Paused(at_rung=cause == Cause.RUNG)
+            case "CANCELLED" if cause != Cause.UNDECLARED:
+                states[job_id] = Cancelled()
+            case "FAILED" if cause is not None and cause in [*Cause]:
+                states[job_id] = Failed(cause=Cause(cause), message=row["message"] or "")
+    return states
 
 
-def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[DeclaredJob]) -> None:
-    """Enter ``jobs`` and their attempts into an empty ledger."""
+def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[DeclaredJob]) -> list[str]:
+    """Enter ``jobs`` and their attempts into an empty ledger.
+
+    Returns those that have begun and are queued anew, although ``summary.json`` does not say that
+    they waited or ran: it is missing, for example, or their results are.
+    """
     ledger.put_jobs(jobs)
-    paused = _paused_jobs(paths)
+    known = _states_of_summary(paths)
+    queued: list[str] = []
     for job in (recorded.job for recorded in jobs):
-        if job.job_id in paused:
-            ledger.set_state(job.job_id, paused[job.job_id])
         directory = paths.job(job.job_id)
-        if not _has_started(directory):
-            continue
-        is_done = False
-        names = [entry.name for entry in directory.attempts.glob("*")]
-        for number in sorted(int(name) for name in names if name.isdecimal()):
-            paths_of_attempt = directory.attempt(number)
-            begun = paths_of_attempt.root.stat().st_mtime
-            attempt = Attempt(job_id=job.job_id, number=number, cpus=(), gpus=(), started_at=begun)
-            ledger.start_attempt(attempt, queue_s=0.0)
-            _, record = decisive_record(paths_of_attempt, job.spec.ranks)
-            succeeded = record is not None and record.code == ExitCode.SUCCEEDED
-            cause = None if succeeded else Cause.SUPERVISOR_DIED
-            outcome = AttemptOutcome(cause=cause, message="taken from the job directory")
-            _end_attempt(ledger, attempt, outcome, record)
-            is_done = succeeded and directory.model.exists()
-        if is_done:  # the last attempt decides: those before an extension were for fewer env_steps
-            ledger.set_state(job.job_id, Succeeded())
+        has_started = _has_started(directory)
+        is_done = has_started and _enter_attempts(ledger, job, directory)
+        state = Succeeded() if is_done else known.get(job.job_id)
+        if state is not None:
+            ledger.set_state(job.job_id, state)
+        elif has_started and job.job_id not in known:
+            queued.append(job.job_id)
     ledger.commit()
+    return queued
+
+
+def _enter_attempts(ledger: Ledger, job: Job, directory: JobPaths) -> bool:
+    """Enter the attempts that have a directory. Returns whether the job has succeeded."""
+    is_done = False
+    names = [entry.name for entry in directory.attempts.glob("*")]
+    for number in sorted(int(name) for name in names if name.isdecimal()):
+        paths_of_attempt = directory.attempt(number)
+        begun = paths_of_attempt.root.stat().st_mtime
+        attempt = Attempt(job_id=job.job_id, number=number, cpus=(), gpus=(), started_at=begun)
+        ledger.start_attempt(attempt, queue_s=0.0)
+        _, record = decisive_record(paths_of_attempt, job.spec.ranks)
+        succeeded = record is not None and record.code == ExitCode.SUCCEEDED
+        cause = None if succeeded else Cause.SUPERVISOR_DIED
+        outcome = AttemptOutcome(cause=cause, message="taken from the job directory")
+        _end_attempt(ledger, attempt, outcome, record)
+        # The last attempt decides: those before an extension were for fewer env_steps.
+        is_done = succeeded and directory.model.exists()
+    return is_done
 
 
 JOB_VERBS = ("cancel", "retry", "pause", "resume")

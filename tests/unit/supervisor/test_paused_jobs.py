@@ -368,6 +368,47 @@ def test_a_rebuilt_ledger_knows_from_the_summary_which_jobs_are_paused(tmp_path:
     assert [one.job.job_id for one in recovery.recorded_jobs(experiment.paths, jobs)] == ["a"]
 
 
+def test_a_rebuilt_ledger_knows_from_the_summary_which_jobs_failed_or_were_cancelled(
+    tmp_path: Path,
+) -> None:
+    jobs = [make_job(name) for name in "abcd"]
+    behave = behaviours({"a": Behaviour(returncode=1), "b": FOREVER})
+    experiment = Experiment(tmp_path, jobs, behave, cpus=1)
+    experiment.reporter.each_turn = once(
+        lambda view: view.elapsed_s > 2, lambda: ask(tmp_path, ("cancel", "b"), ("cancel", "c"))
+    )
+    experiment.run()
+    before = {row["job_id"]: row for row in experiment.ledger.summary()}
+    for job in "ab":
+        experiment.paths.job(job).root.mkdir(parents=True, exist_ok=True)
+        experiment.paths.job(job).robot_hash.write_text("")
+    recorded = recovery.recorded_jobs(experiment.paths, jobs)
+    (tmp_path / "new").mkdir()
+    ledger = Ledger.create(tmp_path / "new" / "ledger.sqlite3")
+    assert recovery.rebuild(ledger, experiment.paths, recorded) == []
+    rows = {row["job_id"]: row for row in ledger.summary()}
+    for job_id in "abc":
+        for key in ("state", "cause", "message"):
+            assert rows[job_id][key] == before[job_id][key], (job_id, key)
+
+
+@pytest.mark.parametrize("content", [None, "[", '[{"job_id": "a"}]', "[]"])
+def test_whoever_rebuilds_a_ledger_is_told_which_jobs_it_has_queued_without_a_summary(
+    content: str | None, tmp_path: Path
+) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")], behaviours({"a": Behaviour(returncode=1)}))
+    experiment.run()
+    experiment.paths.job("a").robot_hash.write_text("")
+    experiment.paths.summary_json.unlink()
+    if content is not None:
+        experiment.paths.summary_json.write_text(content)
+    recorded = recovery.recorded_jobs(experiment.paths, experiment.jobs)
+    (tmp_path / "new").mkdir()
+    ledger = Ledger.create(tmp_path / "new" / "ledger.sqlite3")
+    assert recovery.rebuild(ledger, experiment.paths, recorded) == ["a"]
+    assert states(ledger) == {"a": "PENDING"}
+
+
 @pytest.mark.parametrize(
     ("ended", "code"),
     [
