@@ -226,12 +226,10 @@ class Ledger:
             row = self._execute(f"{rows.JOBS} WHERE d.job_id = ?", (job_id,)).fetchone()
             return None if row is None else self._job_row(row, decoded=decoded)
 
-    def new_jobs(self, known: Collection[str]) -> list[JobRow]:
-        """Jobs without attempts that are not ``known``, in the order of the job file."""
-        with translate_errors(self.path):
-            selected = self._execute("SELECT job_id FROM jobs WHERE attempts = 0")
-            found = [self.job_row(job_id) for (job_id,) in selected if job_id not in known]
-        return sorted((row for row in found if row is not None), key=lambda row: row.position)
+    def new_job_ids(self, known: Collection[str]) -> list[str]:
+        """Jobs without attempts that are not ``known``."""
+        selected = self.select("SELECT job_id FROM jobs WHERE attempts = 0")
+        return [job_id for (job_id,) in selected if job_id not in known]
 
     def jobs_with(self, fact: str, *, is_set: bool) -> set[str]:
         """Ids of the jobs whose spec has True or False in a field. A damaged spec has neither."""

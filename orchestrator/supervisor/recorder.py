@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from orchestrator.core import job_parts
-from orchestrator.core.errors import LedgerBusyError, LedgerError
+from orchestrator.core.errors import LedgerBusyError, LedgerDamagedError, LedgerError
 from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.files.atomic_files import write_whole
-from orchestrator.core.job import AttemptOutcome, State
+from orchestrator.core.job import AttemptOutcome, Cause, Failed, State
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
@@ -121,17 +121,33 @@ class Recorder:
             return []
 
     def new_jobs(self, known: Collection[str]) -> list[JobRow] | None:
-        """Jobs that another process has entered into the ledger; None while the ledger is
-        locked.
+        """Jobs that another process has entered into the ledger, in the order of the job file; one
+        that cannot be read is FAILED. None while the ledger is locked.
         """
         try:
-            return self.ledger.new_jobs(known)
+            found = [self._new_job(job_id) for job_id in self.ledger.new_job_ids(known)]
         except LedgerBusyError as error:
             self._report_lock(error)
             return None
         except LedgerError as error:  # what another process has written ends no job
             self.reporter.event("warning", f"new jobs were not taken: {error}")
             return []
+        return sorted((row for row in found if row is not None), key=lambda row: row.position)
+
+    def _new_job(self, job_id: str) -> JobRow | None:
+        """None if it is gone, or of one that cannot be read nor even be shown as FAILED."""
+        try:
+            return self.ledger.job_row(job_id)
+        except LedgerDamagedError as error:
+            why = f"its row in the ledger cannot be read ({error.__cause__})"
+        # Whoever has entered it may wait for it.
+        reason = f"{why}; was it written by another version of this program?"
+        self.record_state(job_id, Failed(cause=Cause.INVALID, message=reason))
+        row = None
+        with contextlib.suppress(LedgerDamagedError):
+            row = self.ledger.job_row(job_id, decoded=False)
+        self.reporter.event("warning", f"{job_id} is FAILED: {reason}", job_id=job_id)
+        return row
 
     def end_turn(
         self, now: float, view: Callable[[], View] | None = None, *, final: bool = False

@@ -24,7 +24,7 @@ from orchestrator.executors.fake import Behaviour
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import control
 from orchestrator.experiment.from_outside.reload import reload
-from orchestrator.ledger import JobRow, Ledger, Request
+from orchestrator.ledger import Ledger, Request
 from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine.slots import SlotPool
 from orchestrator.supervisor.events import View
@@ -201,14 +201,15 @@ def test_new_jobs_wait_while_the_ledger_is_locked_and_unreadable_ones_end_nothin
     experiment = Experiment(
         tmp_path, [make_job("a")], lambda _: Behaviour(after_s=9.0), holder="me"
     )
-    real, errors = experiment.ledger.new_jobs, [LedgerBusyError("locked"), LedgerError("damaged")]
+    real = experiment.ledger.new_job_ids
+    errors = [LedgerBusyError("locked"), LedgerError("damaged")]
 
-    def new_jobs(known: Collection[str]) -> list[JobRow]:
+    def new_job_ids(known: Collection[str]) -> list[str]:
         if errors:
             raise errors.pop(0)
         return real(known)
 
-    monkeypatch.setattr(experiment.ledger, "new_jobs", new_jobs)
+    monkeypatch.setattr(experiment.ledger, "new_job_ids", new_job_ids)
     agenda = {1.0: "b", 5.0: "c"}
 
     def each_turn(view: View) -> None:
@@ -222,11 +223,49 @@ def test_new_jobs_wait_while_the_ledger_is_locked_and_unreadable_ones_end_nothin
     assert "damaged" in experiment.reporter.messages()
 
 
+@pytest.mark.parametrize("readable", [["b", "c"], []])
+def test_a_new_job_that_cannot_be_read_is_failed_and_named_once_and_the_others_are_trained(
+    readable: list[str], tmp_path: Path
+) -> None:
+    experiment = Experiment(
+        tmp_path, [make_job("a")], lambda _: Behaviour(after_s=9.0), holder="me"
+    )
+
+    def enter() -> None:
+        other = Ledger.open(tmp_path / "ledger.sqlite3")
+        other.put_jobs(
+            DeclaredJob(position=100 + number, job=make_job(job_id))
+            for number, job_id in enumerate(["odd", *readable])
+        )
+        other.change("UPDATE declared SET resources = '{\"wheels\": 4}' WHERE job_id = 'odd'")
+        other.add_requests([Request(verb="reload", job_id="me")])
+        other.abandon()
+
+    again = once(lambda view: view.elapsed_s > 6, lambda: entered(tmp_path, make_job("later")))
+    first = once(lambda view: view.elapsed_s > 1, enter)
+
+    def each_turn(view: View) -> None:
+        first(view)
+        again(view)
+
+    experiment.reporter.each_turn = each_turn
+    assert experiment.run() == {
+        **dict.fromkeys(["a", *readable, "later"], "SUCCEEDED"),
+        "odd": "FAILED",
+    }
+    (warning,) = [message for kind, message, _ in experiment.reporter.events if kind == "warning"]
+    assert warning.startswith("odd")
+    assert "another version" in warning
+    assert "--rebuild-ledger" not in warning
+    (found,) = experiment.ledger.select("SELECT state, cause FROM jobs WHERE job_id = 'odd'")
+    assert tuple(found) == ("FAILED", "invalid"), "a search that has entered it goes on"
+
+
 def test_jobs_that_the_file_no_longer_declares_are_not_taken_for_new_ones(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a"), make_job("left-s0")], holder="me")
     experiment.run()
     supervised = Experiment(tmp_path, [], holder="me")
-    assert [row.job.job_id for row in supervised.ledger.new_jobs({"a"})] == []
+    assert supervised.ledger.new_job_ids({"a"}) == []
 
 
 def test_when_all_jobs_have_ended_requests_are_refused_and_a_stop_is_taken(
