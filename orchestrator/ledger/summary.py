@@ -47,7 +47,8 @@ class SummaryFiles:
 
     paths: RunPaths
     moved: set[str] = field(default_factory=set)
-    """Jobs that have come to another state since :meth:`writing` began. Who moves a job adds it."""
+    """Jobs that have come to another state, or whose declarations have changed, since :meth:`writing`
+    began. Who changes a job adds it."""
     _columns: Sequence[str] = field(default=(), init=False)
     _kept: dict[int, Sequence[bytes]] = field(default_factory=dict, init=False)
     """By the hash of the names of the jobs of a page: its part of either file, compressed."""
@@ -90,7 +91,7 @@ class SummaryFiles:
 
 
 def _stays_until_moved(rows: Iterable[SummaryRow]) -> bool:
-    """Whether nothing but a move of one of these jobs to another state changes their rows."""
+    """Whether nothing but what :attr:`SummaryFiles.moved` names changes these rows."""
     return all(row["state"] != "RUNNING" and row["waits_for"] is None for row in rows)
 
 

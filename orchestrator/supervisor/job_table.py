@@ -99,7 +99,7 @@ class JobTable:
         self._changed[job.job_id] = job
         if isinstance(self.states[job.job_id], Pending):
             self.steps_waiting += self._steps_to_go(job.job_id) - to_go_before
-        self.recorder.ledger.update_spec(job)
+        self.recorder.record_declaration(job)
 
     def next_number(self, job_id: str) -> int:
         """The number of its next attempt."""

@@ -13,7 +13,7 @@ from orchestrator.core import job_parts
 from orchestrator.core.errors import LedgerBusyError, LedgerDamagedError, LedgerError
 from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.files.atomic_files import write_whole
-from orchestrator.core.job import AttemptOutcome, Cause, Failed, State
+from orchestrator.core.job import AttemptOutcome, Cause, Failed, Job, State
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
@@ -73,6 +73,12 @@ class Recorder:
     def record_state(self, job_id: str, state: State) -> None:
         self.ledger.set_state(job_id, state)
         self._files.moved.add(job_id)
+        self._is_behind = True
+
+    def record_declaration(self, job: Job) -> None:
+        """Values of the job of that id that are no part of its fingerprint."""
+        self.ledger.update_spec(job)
+        self._files.moved.add(job.job_id)
         self._is_behind = True
 
     def note_progress(self, attempt: ActiveAttempt) -> None:

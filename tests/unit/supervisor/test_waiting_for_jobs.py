@@ -245,6 +245,32 @@ def test_a_policy_is_fetched_when_its_job_has_succeeded_and_recorded_before_the_
     assert policies.asked == ["b", "c"]
 
 
+def test_the_summary_has_the_lineage_of_a_waiting_job_as_soon_as_its_policy_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(Policies):
+        def take(self) -> Sequence[Fetch]:
+            if experiment.fake.now() < 20.0:
+                return ()
+            return [
+                replace(fetched, env_steps=512) if isinstance(fetched, FetchedPolicy) else fetched
+                for fetched in super().take()
+            ]
+
+    monkeypatch.setattr("orchestrator.supervisor.recorder.PAGE_ROWS", 1)
+    jobs = [make_job("a"), make_job("long"), starting()[1]]
+    experiment = Experiment(tmp_path, jobs, behaviours({"long": FOREVER}), cpus=1, policies=Late())
+    shown: list[int | None] = []
+
+    def look_and_stop() -> None:
+        shown.append(rows(tmp_path)["b"]["lineage_env_steps"])
+        experiment.supervisor.request_stop("test")
+
+    experiment.reporter.each_turn = once(lambda view: view.elapsed_s > 300, look_and_stop)
+    assert experiment.run()["b"] == "PENDING"
+    assert shown == [512]
+
+
 def test_who_cannot_start_from_a_policy_has_failed_and_the_others_go_on(tmp_path: Path) -> None:
     jobs = [*starting(), make_job("d", spec={"after": ("b",)}), make_job("e")]
     experiment = Experiment(tmp_path, jobs, policies=Policies("another network"))
