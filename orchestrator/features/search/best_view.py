@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from orchestrator.analysis.two_groups import Figure
 from orchestrator.core.text import count, decimal, number_or_dash
 from orchestrator.features.search.declaration.spec import Direction
 from orchestrator.features.search.estimates import Estimate
@@ -49,32 +50,12 @@ def _columns(ranking: Ranking) -> list[Column[Trial]]:
     columns: list[Column[Trial]] = []
     if ranking.is_search:
         columns.append(number_column("trial", lambda trial: trial.role or str(trial.number)))
-    for index, name in enumerate(ranking.objectives):
-        columns.append(number_column(name, lambda trial, index=index: _value(trial.values, index)))  # type: ignore[misc]
-        if any(_spread(ranking, trial, index) is not None for trial in ranking.shown):
-            spread = number_column(
-                "± seeds",
-                lambda trial, index=index: _number(_spread(ranking, trial, index)),  # type: ignore[misc]
-            )
-            columns.append(spread)
-        if ranking.estimates:
-            columns.append(
-                number_column(
-                    "estimate", lambda trial: _belief(ranking.estimates.get(trial.number))
-                )
-            )
-        if ranking.in_search:
-            in_search = number_column(
-                f"{name} in the search",
-                lambda trial, index=index: _value(  # type: ignore[misc]
-                    ranking.in_search.get(trial.number), index
-                ),
-            )
-            columns.append(in_search)
-        if ranking.believed:
-            columns.append(
-                number_column("believed", lambda trial: _belief(ranking.believed.get(trial.number)))
-            )
+    for index in range(len(ranking.objectives)):
+        columns += _columns_of_objective(ranking, index)
+    if ranking.believed:
+        columns.append(
+            number_column("believed", lambda trial: _belief(ranking.believed.get(trial.number)))
+        )
     if any(trial.further for trial in ranking.shown):
         columns.append(number_column("seeds", lambda trial: str(len(trial.jobs)), rank=4))
     for name in ranking.measure_names:
@@ -100,6 +81,32 @@ def _columns(ranking: Ranking) -> list[Column[Trial]]:
     return columns
 
 
+def _columns_of_objective(ranking: Ranking, index: int) -> list[Column[Trial]]:
+    """Its values, and what is known of them."""
+    name = ranking.objectives[index]
+    columns: list[Column[Trial]] = [number_column(name, lambda trial: _value(trial.values, index))]
+    if any(_spread(ranking, trial, index) is not None for trial in ranking.shown):
+        columns.append(
+            number_column("± seeds", lambda trial: _number(_spread(ranking, trial, index)))
+        )
+    if any(_mean(ranking, trial, index) is not None for trial in ranking.shown):
+        columns.append(
+            number_column("mean, 95 %", lambda trial: _interval(_mean(ranking, trial, index)))
+        )
+    if ranking.estimates:
+        columns.append(
+            number_column("estimate", lambda trial: _belief(ranking.estimates.get(trial.number)))
+        )
+    if ranking.in_search:
+        columns.append(
+            number_column(
+                f"{name} in the search",
+                lambda trial: _value(ranking.in_search.get(trial.number), index),
+            )
+        )
+    return columns
+
+
 def _value(values: Any, index: int) -> str:
     return _number(None if values is None else values[index])
 
@@ -114,6 +121,19 @@ def _parents(ranking: Ranking, trial: Trial) -> str:
 
 def _spread(ranking: Ranking, trial: Trial, index: int) -> float | None:
     return ranking.over_seeds[trial.number].spread[index]
+
+
+def _mean(ranking: Ranking, trial: Trial, index: int) -> Figure | None:
+    means = ranking.fresh_means(trial)
+    return means[index] if means else None
+
+
+def _interval(mean: Figure | None) -> str:
+    if mean is None or mean.interval is None:
+        return NONE
+    low = decimal(mean.interval.low, 2)
+    high = decimal(mean.interval.high, 2)
+    return f"{decimal(mean.value, 2)} [{low}, {high}]"
 
 
 def _belief(found: Estimate | Shrunken | None) -> str:

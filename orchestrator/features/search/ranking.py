@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestrator.analysis.job_values import figures_of, job_values
+from orchestrator.analysis.two_groups import Figure
 from orchestrator.core.errors import LedgerDamagedError, UsageError
 from orchestrator.core.front_end import option
 from orchestrator.core.job import TERMINAL
@@ -28,7 +29,11 @@ from orchestrator.features.search.declaration.spec import (
 from orchestrator.features.search.estimates import Estimate
 from orchestrator.features.search.history import Trial, is_measured
 from orchestrator.features.search.racing import Shrunken, believed, by_belief
-from orchestrator.features.search.trial_values import aggregated_value, shown_names
+from orchestrator.features.search.trial_values import (
+    aggregated_value,
+    mean_over_seeds,
+    shown_names,
+)
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import safe_name
 from orchestrator.keys.problems import suggestion
@@ -50,6 +55,11 @@ LUCKY = (
     "the point; `--by estimate` ranks by it."
 )
 
+INTERVALS = (
+    "[ ] is the 95 % interval of the mean over the fresh seeds of a trial, by {method}. The best of several such means "
+    "had some luck, too."
+)
+
 RACED = (
     "With `race`, trials are in the order of `believed`: the mean over the seeds of the search, drawn to that of all "
     "trials by as much as it is noise, ± its error. A high value of few seeds counts less than one of many."
@@ -63,6 +73,8 @@ LINEAGE = (
 ESTIMATE = "estimate"
 """What trials may be ranked by in place of a figure: what a model of all of them says."""
 
+_Value = TypeVar("_Value")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverSeeds:
@@ -70,6 +82,8 @@ class OverSeeds:
 
     spread: Sequence[float | None]
     """Of each objective: the standard deviation over seeds; None with fewer than two."""
+    means: Sequence[Figure | None]
+    """Of each objective: the mean over seeds, with its interval; None likewise."""
     measures: Mapping[str, float]
     """Measures that all of them have, aggregated as the objectives are; the task's own first."""
 
@@ -127,6 +141,8 @@ class Ranking:
             found.append(LINEAGE)
         if self.in_search:
             found.append(JUDGED)
+        if method := self._method_of_intervals:
+            found.append(INTERVALS.format(method=method))
         if self.believed:
             found.append(RACED)
         if self.may_be_estimated and not self.is_by_estimate:
@@ -168,6 +184,20 @@ class Ranking:
         """Its values when it was trained again; None where it was not."""
         return trial.values if trial.number in self.in_search else None
 
+    def fresh_means(self, trial: Trial) -> Sequence[Figure | None]:
+        """Of each objective: the mean over the fresh seeds of a trial that was trained again, or of
+        the reference; empty for others, as the best of the trials of a search had luck.
+        """
+        is_fresh = trial.number in self.in_search or trial.role
+        return self.over_seeds[trial.number].means if is_fresh else ()
+
+    @property
+    def _method_of_intervals(self) -> str:
+        """Empty where there is none."""
+        means = [one for trial in self.shown for one in self.fresh_means(trial)]
+        methods = [one.interval.method for one in means if one is not None and one.interval]
+        return methods[0] if methods else ""
+
     def facts(self) -> list[dict[str, Any]]:
         """The trials in JSON types."""
         return [
@@ -180,6 +210,10 @@ class Ranking:
                 "estimate": _belief_facts(self.estimates.get(trial.number)),
                 "believed": _belief_facts(self.believed.get(trial.number)),
                 "again": self._by_objective(self.again(trial)),
+                "fresh_means": self._by_objective(
+                    [None if one is None else asdict(one) for one in self.fresh_means(trial)]
+                    or None
+                ),
                 "in_search": self._by_objective(self.in_search.get(trial.number)),
                 "point": dict(trial.point),
                 "parent": trial.parent,
@@ -191,9 +225,7 @@ class Ranking:
             for trial in self.shown
         ]
 
-    def _by_objective(
-        self, values: Sequence[float | None] | None
-    ) -> dict[str, float | None] | None:
+    def _by_objective(self, values: Sequence[_Value] | None) -> dict[str, _Value] | None:
         return None if values is None else dict(zip(self.objectives, values, strict=True))
 
     def copy(self, target: Path) -> Path:
@@ -462,9 +494,11 @@ class _JobFigures:
             return replace(trial, values=None)
         return replace(trial, values=[value])
 
-    def over_seeds(self, trial: Trial, objectives: Iterable[str]) -> OverSeeds:
+    def over_seeds(self, trial: Trial, names: Sequence[str]) -> OverSeeds:
+        """:param names: of the objectives."""
         return OverSeeds(
-            spread=[_deviation(self._of_jobs(name, trial)) for name in objectives],
+            spread=[_deviation(self._of_jobs(name, trial)) for name in names],
+            means=[mean_over_seeds(name, self._rows_of(trial)) for name in names],
             measures=self._measures(trial),
         )
 

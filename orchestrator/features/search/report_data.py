@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict
 
+from orchestrator.analysis.two_groups import Figure
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search.course import Improvement, SpentByThen
 from orchestrator.features.search.declaration.spec import ArchiveAxis, Dimension
@@ -18,6 +19,7 @@ from orchestrator.features.search.shown_trials import (
     Leaders,
     leaders,
 )
+from orchestrator.features.search.trial_values import mean_over_seeds
 from orchestrator.features.search.trials import TrialReader, failed_further_seeds, lineage_env_steps
 from orchestrator.ledger import Ledger, job_figures
 
@@ -37,6 +39,15 @@ class ReportedBelief(TypedDict):
     """Standard deviation."""
 
 
+class ReportedMean(TypedDict):
+    """A mean over seeds with its interval of 95 %."""
+
+    value: float
+    low: float
+    high: float
+    method: str
+
+
 class ReportedTrial(TypedDict):
     """A trial; ``best`` its place among the finished ones, from 0. ``repeated``: its values trained
     from nothing.
@@ -49,6 +60,8 @@ class ReportedTrial(TypedDict):
     believed: ReportedBelief | None
     """What a race makes of it."""
     repeated: Sequence[float] | None
+    repeated_means: Sequence[ReportedMean | None]
+    """Of each objective, over the seeds of that training; None with fewer than two."""
     measures: Sequence[float] | None
     rungs: Sequence[float | None]
     """What it is compared by, at each rung that it has reached."""
@@ -123,6 +136,8 @@ class SearchFacts(TypedDict):
     """Whether every trial began with the policy of the unchanged job."""
     reference: Sequence[float] | None
     """Values of the unchanged job, trained as those that are trained again; None where it was not."""
+    reference_means: Sequence[ReportedMean | None]
+    """As those of trials that are trained again."""
     inherit: bool
     is_over: bool
     elapsed_s: float
@@ -186,7 +201,8 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         "directions": directions,
         "race": None if search is None or search.race is None else search.race.seeds,
         "starts_from_reference": search is not None and search.start == "reference",
-        "reference": _reference_values(reader),
+        "reference": None if reader.reference is None else reader.reference.values,
+        "reference_means": _fresh_means(ledger, reader.reference, names),
         "inherit": search is not None and search.has_lineages,
         "is_over": reader.history.is_over,
         "elapsed_s": reader.history.elapsed_s,
@@ -200,6 +216,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
                 reader.state(trial),
                 worth.get(trial.number),
                 repeated.get(trial.number),
+                _fresh_means(ledger, repeated.get(trial.number), names),
                 lineages[trial.number],
             )
             for trial in asked
@@ -231,9 +248,26 @@ def listed_trials(facts: SearchFacts) -> list[ReportedTrial]:
     return [one for one in facts["trials"] if one["trial"] in listed]
 
 
-def _reference_values(reader: TrialReader) -> Sequence[float] | None:
-    reference = reader.reference
-    return None if reference is None else reference.values
+def _fresh_means(
+    ledger: Ledger, training: Trial | None, names: Sequence[str]
+) -> Sequence[ReportedMean | None]:
+    """Of each objective, over the seeds of a training that repeats another."""
+    if training is None or not training.values:
+        return ()
+    rows = [ledger.summary_of(job_id) for job_id in training.jobs]
+    return [_reported_mean(mean_over_seeds(name, rows)) for name in names]
+
+
+def _reported_mean(mean: Figure | None) -> ReportedMean | None:
+    if mean is None or mean.interval is None:
+        return None
+    interval = mean.interval
+    return {
+        "value": mean.value,
+        "low": interval.low,
+        "high": interval.high,
+        "method": interval.method,
+    }
 
 
 def _first_return(trial: Trial) -> float | None:
@@ -246,6 +280,7 @@ def _trial(
     state: str,
     belief: Shrunken | None,
     repetition: Trial | None,
+    repeated_means: Sequence[ReportedMean | None],
     lineage: int | None,
 ) -> ReportedTrial:
     return {
@@ -255,6 +290,7 @@ def _trial(
         "values": trial.values,
         "believed": None if belief is None else {"mean": belief.mean, "error": belief.error},
         "repeated": None if repetition is None else repetition.values,
+        "repeated_means": repeated_means,
         "measures": trial.measures,
         "rungs": trial.reached,
         "went_on": min(trial.goal, len(trial.reached)),

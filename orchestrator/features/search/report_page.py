@@ -13,6 +13,7 @@ from orchestrator.features.search import report_figures as figures
 from orchestrator.features.search.report_data import (
     AT_FIRST_RUNG,
     ReportedDimension,
+    ReportedMean,
     ReportedTrial,
     SearchedSeed,
     SearchFacts,
@@ -148,8 +149,14 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
     if any(one["repeated"] for one in rows):
         caption += " “From nothing” is the value of another training with other seeds and without inheritance."
         if facts["reference"]:
-            values = ", ".join(map(number, facts["reference"]))
+            values = _with_means(facts["reference"], facts["reference_means"])
             caption += f" The unchanged job, trained in the same way, has {values}."
+        methods = [mean["method"] for one in rows for mean in one["repeated_means"] if mean]
+        if methods:
+            caption += (
+                f" [ ] is the 95 % interval of the mean over the seeds of that training, by {methods[0]}. The best of "
+                "several such means had some luck, too."
+            )
     text = [
         name
         for name in columns
@@ -220,7 +227,7 @@ def _columns(
     for place, name in enumerate(facts["objectives"]):
         columns[one_line(name)] = partial(_text_of_value, place)
     if any(one["repeated"] for one in rows):
-        columns["from nothing"] = lambda one: ", ".join(map(number, one["repeated"] or ())) or DASH
+        columns["from nothing"] = lambda one: _with_means(one["repeated"], one["repeated_means"])
     if facts["race"]:
         columns.setdefault("believed", _believed)
         columns.setdefault("seeds", lambda one: str(len(one["jobs"])))
@@ -245,6 +252,18 @@ def _columns(
 def _picture(one: ReportedTrial, images: Mapping[str, str]) -> Cell | str:
     image = next((images[job] for job in one["jobs"] if job in images), None)
     return "" if image is None else Cell(text=f"picture of trial {one['trial']}", image=image)
+
+
+def _with_means(values: Sequence[float] | None, means: Sequence[ReportedMean | None]) -> str:
+    """Values of another training, each with the mean over its seeds, if this has an interval."""
+    shown = []
+    for value, mean in zip(values or (), means, strict=True):
+        text = number(value)
+        if mean is not None:
+            interval = f"[{number(mean['low'])}, {number(mean['high'])}]"
+            text += f" (mean {number(mean['value'])} {interval})"
+        shown.append(text)
+    return ", ".join(shown) or DASH
 
 
 def _believed(one: ReportedTrial) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from orchestrator.analysis.job_values import figures_of
+from orchestrator.analysis import two_groups
+from orchestrator.analysis.job_values import figures_of, job_values
+from orchestrator.analysis.two_groups import Figure
 from orchestrator.features.search.declaration.rules import COLUMNS
 from orchestrator.features.search.declaration.spec import Aggregate
 from orchestrator.ledger import SummaryRow
@@ -29,3 +32,12 @@ def aggregated_value(values: Sequence[float | None], how: Aggregate) -> float | 
     """
     numbers = [value for value in values if value is not None]
     return AGGREGATES[how](numbers) if numbers and len(numbers) == len(values) else None
+
+
+def mean_over_seeds(objective: str, rows: Sequence[SummaryRow]) -> Figure | None:
+    """The mean of an objective over the jobs of a trial, with its interval; None where one of them
+    has no finite value, and with fewer than two.
+    """
+    values = job_values(objective, [figures_of(row) for row in rows]).of_jobs
+    numbers = [value for value in values if value is not None and math.isfinite(value)]
+    return two_groups.mean([numbers]) if 2 <= len(numbers) == len(values) else None

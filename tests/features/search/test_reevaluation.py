@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,9 +19,11 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import is_installed
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
+from orchestrator.features.search import ranking
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import Experiment, from_mapping
+from orchestrator.ledger import Ledger
 
 SPACE = {"ppo.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
 
@@ -117,6 +120,39 @@ def test_the_values_that_are_shown_are_those_of_the_fresh_seeds(tmp_path: Path) 
     assert "trained again: 5.0 (trial 2), the unchanged job 4.0" in status
     report = commands.succeed("report", paths.root, cwd=tmp_path).stdout
     assert report
+
+
+def test_the_mean_over_fresh_seeds_has_an_interval_whose_method_is_named(tmp_path: Path) -> None:
+    """Of 2, 4 and 6: 4 ± 4.303 · 2 / √3."""
+    told = [
+        Told(values=[9.0]),
+        Told(values=[8.0]),
+        Told(values=[4.0], reevaluates=0, point=point_of(0)),
+    ]
+    paths = search_run(tmp_path / "run", told, seeds=[0, 1, 2], objective="ep_rew_mean")
+    ledger = Ledger.open(paths.ledger)
+    rewards = [2.0, 4.0, 6.0]
+    ledger.set_progress(
+        [
+            (f"hopper-t00002-s{seed}", 1000, reward, None, None)
+            for seed, reward in enumerate(rewards)
+        ]
+    )
+    ledger.close()
+    first, second = ranking.read(paths.root, 2).facts()
+    mean = first["fresh_means"]["ep_rew_mean"]
+    interval = mean["interval"]
+    assert mean["value"] == 4.0
+    assert (interval["low"], interval["high"]) == pytest.approx((-0.968, 8.968), abs=1e-3)
+    assert interval["method"] == "Student's t"
+    assert second["fresh_means"] is None, "its seeds have chosen it"
+    shown = " ".join(commands.succeed("best", paths.root, cwd=tmp_path).stdout.split())
+    assert "4.00 [-0.968, 8.97]" in shown
+    assert "by Student's t" in shown
+    commands.succeed("report", paths.root, cwd=tmp_path)
+    page = html.unescape((paths.root / "report/index.html").read_text())
+    assert "4 (mean 4 [-0.968, 8.97])" in page
+    assert "by Student's t" in page
 
 
 def specs(run_dir: Path, job_ids: list[str]) -> dict[str, WorkerSpec]:
