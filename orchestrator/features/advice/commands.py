@@ -9,6 +9,7 @@ import typer
 from typer import Argument, Option
 
 from orchestrator.commands.shared_options import AsJson, print_json, stoppable
+from orchestrator.features.advice.physics_advice import MOST_CPU_S
 
 app = typer.Typer()
 
@@ -24,7 +25,7 @@ def advise(
     ],
     cpu_time: Annotated[
         float,
-        Option("--time", min=0.5, max=3600, help="CPU seconds of measuring for each robot."),
+        Option("--time", min=0.5, max=MOST_CPU_S, help="CPU seconds of measuring for each robot."),
     ] = 30.0,
     time_limit: Annotated[
         float,

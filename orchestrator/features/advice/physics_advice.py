@@ -8,6 +8,8 @@ from typing import Any
 
 from orchestrator.core.decoding import Message
 
+MOST_CPU_S = 3600.0
+"""CPU seconds of measuring that one robot is given at most."""
 FASTER = 1.01
 """Lower bound of the speed-up above which a change counts as faster."""
 NO_WORSE = 1.2

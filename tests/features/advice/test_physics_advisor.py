@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -413,14 +414,14 @@ def motion_is_no_objection(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_nothing_is_offered_that_there_was_no_time_to_play(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_time(*_: object, **__: object) -> str:
+    def no_time(*_: object, **__: object) -> physics_advisor.NotPlayed:
         return physics_advisor.NO_TIME
 
     monkeypatch.setattr(physics_advisor._Advisor, "_policy_effects", no_time)
     advice = advice_on(HOPPER, cpu_s=6.0)
     faster = faster_usable_changes(advice)
     assert all(change.objection for change in faster)
-    without_time = [change for change in faster if change.objection == physics_advisor.NO_TIME]
+    without_time = [change for change in faster if change.objection == physics_advisor.NO_TIME.why]
     assert {change.name for change in without_time} == set(advice.unmeasured)
 
 
@@ -438,6 +439,14 @@ def test_episodes_that_are_cut_off_early_judge_no_other_motion(
     cut_off = [change for change in advice.changes if "--time" in (change.objection or "")]
     assert cut_off
     assert all(change.effects for change in cut_off)
+
+
+@pytest.mark.parametrize("enough_s", [0.2, 3599.5, 3600.5, 1e6])
+def test_no_time_is_proposed_that_the_option_does_not_take(enough_s: float) -> None:
+    proposed = re.findall(r"--time (\d+)", physics_advisor._longer(enough_s))
+    assert [int(time_s) <= physics_advice.MOST_CPU_S for time_s in proposed] == (
+        [True] if enough_s < physics_advice.MOST_CPU_S else []
+    )
 
 
 @pytest.mark.slow

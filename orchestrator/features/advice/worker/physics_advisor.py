@@ -24,6 +24,7 @@ from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.robot_sources import converter_of
 from orchestrator.core.text import count
 from orchestrator.features.advice.physics_advice import (
+    MOST_CPU_S,
     PhysicsAdvice,
     PhysicsChange,
     PolicyEffect,
@@ -91,7 +92,6 @@ WALL_SHARE = 0.8
 SAME_PERIOD = 1e-3
 SHOWN_PAIRS = 5
 LARGE_DEVIATION = 0.1
-NO_TIME = "there was no time to play policies with it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +153,18 @@ def _robot_file(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> P
         return Path(request.xml)
     folder = Path(cleanup.enter_context(TemporaryFolder()))
     return converted_robot.convert(converter, request, folder).xml
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotPlayed:
+    """Policies were not played."""
+
+    why: str
+    is_late: bool = False
+    """Whether there was no time left for it."""
+
+
+NO_TIME = NotPlayed(why="there was no time to play policies with it", is_late=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,18 +280,17 @@ class _Advisor:
     def _is_in_time(self) -> bool:
         return time.monotonic() < self._deadline
 
-    def _policy_effects(self, budget_s: float, n_contenders: int) -> PolicyEffects | str:
-        """Trains the policy, and plays it and random actions on the original; a text where that
-        does not work: why.
-        """
+    def _policy_effects(self, budget_s: float, n_contenders: int) -> PolicyEffects | NotPlayed:
+        """Trains the policy, and plays it and random actions on the original."""
         if not self._is_in_time():
             return NO_TIME
         try:
             return self._played_on_original(budget_s, n_contenders)
         except Exception as error:  # the user's task may raise anything
-            return f"policies cannot be played on the original: {failures.describe(error)}"
+            why = f"policies cannot be played on the original: {failures.describe(error)}"
+            return NotPlayed(why=why)
 
-    def _played_on_original(self, budget_s: float, n_contenders: int) -> PolicyEffects | str:
+    def _played_on_original(self, budget_s: float, n_contenders: int) -> PolicyEffects | NotPlayed:
         """As :meth:`_policy_effects`; what goes wrong is raised."""
         task = self._version.task
         trained = ShortTrainedPolicy(
@@ -310,20 +321,17 @@ class _Advisor:
         return self._simulation_of(version, n_envs=EPISODES, autoreset=False)
 
     def _with_effects(
-        self, measured: _MeasuredChange, effects: PolicyEffects | str
+        self, measured: _MeasuredChange, effects: PolicyEffects | NotPlayed
     ) -> _MeasuredChange:
-        """``measured`` with what policies reach on it, where nothing else speaks against it.
-
-        :param effects: a text where there are none: why.
-        """
+        """``measured`` with what policies reach on it, where nothing else speaks against it."""
         change = measured.change
         if not change.is_advised or measured.version is None:
             return measured
-        if isinstance(effects, str) or not self._is_in_time():
-            why = effects if isinstance(effects, str) else NO_TIME
-            if why == NO_TIME:
+        if isinstance(effects, NotPlayed) or not self._is_in_time():
+            not_played = effects if isinstance(effects, NotPlayed) else NO_TIME
+            if not_played.is_late:
                 self._unmeasured.append(measured.candidate.name)
-            return measured.told_as(dataclasses.replace(change, objection=why))
+            return measured.told_as(dataclasses.replace(change, objection=not_played.why))
         try:
             found = effects.on(self._episodes(measured.version))
         except Exception as error:  # the user's task may raise anything
@@ -333,7 +341,7 @@ class _Advisor:
         if objection is None and effects.are_cut_short and not measured.moves_alike:
             objection = (
                 f"episodes were played for {effects.most_steps} of up to {self._version.task.max_episode_steps:,} "
-                f"control steps, too few to judge it: give about --time {math.ceil(self._enough_s)}"
+                f"control steps, too few to judge it: {_longer(self._enough_s)}"
             )
         return measured.told_as(dataclasses.replace(change, effects=found, objection=objection))
 
@@ -591,6 +599,17 @@ def _objection_of_policies(effects: Sequence[PolicyEffect]) -> str | None:
         f"{figure} of {effect.policy} may differ: {difference.before:.4g} before, "
         f"{difference.after:.4g} after (by {difference.low:.2f} to {difference.high:.2f} standard "
         "deviations)"
+    )
+
+
+def _longer(enough_s: float) -> str:
+    """What to do where so many CPU seconds would be enough."""
+    needed = math.ceil(enough_s)
+    if needed <= MOST_CPU_S:
+        return f"give about --time {needed}"
+    return (
+        f"that would take about {needed:,} CPU seconds, more than --time may be; compare trainings with and without it "
+        "instead"
     )
 
 
