@@ -18,10 +18,15 @@ LATER = ("balance_inertia", "kp", "kd", "pose")
 
 
 def _settings(merged: Mapping[str, Any]) -> UrdfPart:
-    table = {**merged["urdf"], "base": merged["urdf"]["base"] or UrdfSettings().base}
+    table = {"base": UrdfSettings().base, **_without_unset_base(merged["urdf"])}
     unset = {key for key in LATER if not _is_set(table, key, UrdfSettings())}
     left_out = {FOLDERS, *unset}
     return UrdfPart(urdf={key: value for key, value in table.items() if key not in left_out})
+
+
+def _without_unset_base(table: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` is left out where nobody has set it: of a robot on legs, that is worth a warning."""
+    return {key: value for key, value in table.items() if key != "base" or value is not None}
 
 
 def _is_set(table: Mapping[str, Any], key: str, defaults: ActuatorSettings) -> bool:
@@ -31,9 +36,7 @@ def _is_set(table: Mapping[str, Any], key: str, defaults: ActuatorSettings) -> b
 
 
 def _robot_settings(merged: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    settings = dict(merged["urdf"])
-    if settings.get("base") is None:  # of a robot on legs, that is worth a warning
-        settings.pop("base", None)
+    settings = _without_unset_base(merged["urdf"])
     if FOLDERS in settings:
         settings[FOLDERS] = tuple(os.path.normpath(base / path) for path in settings[FOLDERS])
     return settings
