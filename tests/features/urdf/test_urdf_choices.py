@@ -223,6 +223,23 @@ def test_a_dummy_inertia_of_a_link_that_moves_with_what_is_fixed_to_it_is_remove
     assert model.body("rod").mass == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("colliding", ["collision", "visual"])
+def test_geometry_with_a_dummy_inertia_adds_no_mass(tmp_path: Path, colliding: str) -> None:
+    """A ball of water of that size weighs half a kilogram."""
+    ball = f'<{colliding}><geometry><sphere radius="0.05"/></geometry></{colliding}>'
+    text = robot(
+        *(link("pivot"), link("rod", inertial()), link("foot", DUMMY, ball)),
+        joint("swing", "pivot", "rod"),
+        joint("weld", "rod", "foot", kind="fixed"),
+    )
+    answer = examiner(tmp_path)(text, collision=colliding)
+    assert answer.problem is None, answer.problem
+    assert any("moments of inertia removed" in note and "foot" in note for note in answer.notes)
+    model = mujoco.MjModel.from_xml_path(str(tmp_path / "staged" / str(answer.xml)))
+    assert model.body("rod").geomnum == 1
+    assert model.body("rod").mass == pytest.approx(1.0, abs=1e-5)
+
+
 def test_an_inertia_that_no_body_can_have_is_made_round_where_that_is_asked_for(
     tmp_path: Path,
 ) -> None:
