@@ -182,6 +182,13 @@ class ExaminationRequest(JsonLine):
     """In place of a check of ``init``; of a simulation only for a request with a task."""
 
     @property
+    def is_environment(self) -> bool:
+        """Whether it is of an environment of gymnasium or the user, which may have a robot, and not
+        of a task.
+        """
+        return self.env is not None or self.entry_point is not None
+
+    @property
     def robot(self) -> str | None:
         """The robot's name in messages: its path, or ``module:function(legs=4)``; None without a
         robot.

@@ -77,7 +77,7 @@ def _advice_facts(given: PhysicsAdvice) -> dict[str, Any]:
 
 def _not_measurable(row: RobotCheck, request: ExaminationRequest) -> str:
     """Why nothing can be measured; empty where it can."""
-    if request.env is not None or request.entry_point is not None:
+    if request.is_environment:
         return (
             "the job has an environment of its own (env or entry_point); only tasks can be measured"
         )

@@ -39,7 +39,8 @@ from orchestrator.worker.mjspec.model_comparison import differing_fields
 from orchestrator.worker.mjspec.spec_attributes import attribute_names, set_attribute
 from orchestrator.worker.mjspec.spec_elements import matching_elements
 from orchestrator.worker.policies.task_env import TaskEnv
-from orchestrator.worker.robots.preflight_child import RecentRobot, check
+from orchestrator.worker.robots.preflight_child import check
+from orchestrator.worker.robots.robot_preparation import RecentRobot
 from orchestrator.worker.tasks import TASKS
 from orchestrator.worker.tasks.gymnasium_tasks import default_xml
 

@@ -16,7 +16,7 @@ from orchestrator.worker.mjmodel.actuators import actuator_kind
 from orchestrator.worker.mjmodel.root import root_type
 from orchestrator.worker.robots import model_checks, stability_test
 from orchestrator.worker.robots.model_checks import ModelFindings
-from orchestrator.worker.robots.preflight_child import examine
+from orchestrator.worker.robots.model_examination import examine
 
 ROBOTS = sorted((Path(__file__).parents[3] / "mjcf").glob("*.xml"))
 LIMITS = 'ctrlrange="-1 1"'

@@ -28,7 +28,8 @@ from orchestrator.worker.robots import file_collector
 from orchestrator.worker.robots.bundle import Bundle, collect
 from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, BundleError
 from orchestrator.worker.robots.model_edits import RobotVariants
-from orchestrator.worker.robots.preflight_child import RecentRobot, check
+from orchestrator.worker.robots.preflight_child import check
+from orchestrator.worker.robots.robot_preparation import RecentRobot
 from orchestrator.worker.tasks.actions import scaled_actions
 
 ROOT = Path(__file__).parents[3]

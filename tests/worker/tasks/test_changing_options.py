@@ -11,7 +11,8 @@ import pytest
 from orchestrator.core.messages import ExaminationRequest
 from orchestrator.core.numbers.changing_numbers import TrainingMoment
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
-from orchestrator.worker.robots.preflight_child import RecentRobot, check
+from orchestrator.worker.robots.preflight_child import check
+from orchestrator.worker.robots.robot_preparation import RecentRobot
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 HOPPER = MJCF / "hopper.xml"

@@ -15,7 +15,8 @@ import pytest
 from orchestrator.core.messages import ExaminationRequest
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.robots.preflight_child import RecentRobot, check
+from orchestrator.worker.robots.preflight_child import check
+from orchestrator.worker.robots.robot_preparation import RecentRobot
 from orchestrator.worker.tasks import States, Task, make_task
 from orchestrator.worker.tasks.motion import brisk_speed
 from orchestrator.worker.tasks.stand import Stand

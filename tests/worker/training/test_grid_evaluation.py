@@ -18,7 +18,8 @@ from orchestrator.core.numbers.evaluation_grid import EvaluationGrid
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
-from orchestrator.worker.robots.preflight_child import RecentRobot, check
+from orchestrator.worker.robots.preflight_child import check
+from orchestrator.worker.robots.robot_preparation import RecentRobot
 from orchestrator.worker.training import evaluation
 
 QUADRUPED = Path(__file__).parents[3] / "mjcf/quadruped.xml"
