@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from numbers import Integral, Real
 from pathlib import Path
@@ -29,6 +29,7 @@ from orchestrator.core.job import TERMINAL, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.experiment import session
+from orchestrator.experiment.beside_run import BesideRun
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.planning.run_plan import RunOptions
@@ -49,7 +50,8 @@ MOST_SEEDS_A_ROUND = 4
 """So many seeds of both are trained between two looks where there are cores for them: more would
 often be trained in vain."""
 BUDGETS = "race.json"
-"""In the race's run directory: the budgets that were declared, for each figure."""
+"""In the race's run directory: the budgets that were declared, for each figure, each larger than
+those before."""
 RESULTS = "race-results.json"
 """In the race's run directory: what was found, for each figure, as in ``--json``."""
 
@@ -189,7 +191,7 @@ class _Standing:
     budget: int
     """Seeds that may be tried of each job, now."""
     budgets: Sequence[int]
-    """Those that were declared for this figure, rising."""
+    """Those that were declared for this figure, each larger than those before."""
     raced: Mapping[str, SummaryRow]
     """The jobs of the race's run directory, by id."""
     declared: Sequence[Job]
@@ -313,15 +315,29 @@ def _refuse_running(race_dir: Path, snapshot: run_snapshot.Snapshot) -> None:
 
 
 def _note_budget(race_dir: Path, by: str, budget: int) -> list[int]:
-    """Record a budget. Returns all that were declared for this figure, rising."""
+    """Record a budget that is larger than all that were declared for this figure. Returns these, as
+    they were raised: the bounds are those of the last one, and hold for smaller ones, too.
+    """
     path = race_dir / BUDGETS
     recorded = run_reader.read_json_object(path) or {}
     before = recorded.get(by)
     known = [one for one in before if type(one) is int] if isinstance(before, list) else []
-    budgets = sorted({*known, budget})
-    if budgets != known:
-        write_whole(path, json.dumps({**recorded, by: budgets}) + "\n")
+    if budget <= max(known, default=0):
+        return known
+    budgets = [*known, budget]
+    write_whole(path, json.dumps({**recorded, by: budgets}) + "\n")
     return budgets
+
+
+class _NotesBudget(BesideRun):
+    """Records the budget of a round before it trains, so that one that is killed has declared it."""
+
+    def __init__(self, standing: _Standing) -> None:
+        self._standing = standing
+
+    def begin(self, has_free_cores: Callable[[], bool | None]) -> None:
+        standing = self._standing
+        _note_budget(standing.race_dir, standing.field.by, standing.budget)
 
 
 def _noted(found: RaceResult) -> RaceResult:
@@ -378,7 +394,11 @@ def _train(standing: _Standing, seeds: Sequence[int], options: RaceOptions) -> N
     try:
         with _reporter(race_dir, options.progress) as reporter:
             finished = session.run(
-                experiment, run_options, reporter, ends_process=options.ends_process
+                experiment,
+                run_options,
+                reporter,
+                beside={"the race": _NotesBudget(standing)},
+                ends_process=options.ends_process,
             )
     except KeyboardInterrupt:
         raise _interrupted(race_dir) from None
@@ -518,7 +538,7 @@ def _remarks(standing: _Standing) -> list[str]:
         declared = ", then ".join(map(str, standing.budgets))
         error = f"{len(standing.budgets) * sequential.ERROR:.0%}"
         remarks.append(
-            f"The budget was changed ({declared} seeds): chance decides wrongly in up to {error} of"
+            f"The budget was raised ({declared} seeds): chance decides wrongly in up to {error} of"
             " such races, not in 5 %."
         )
     return remarks

@@ -31,7 +31,7 @@ from orchestrator.experiment import session
 from orchestrator.experiment.begun_source import BegunSource, Direction
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.compare import chosen_jobs
-from orchestrator.features.compare.race import RESULTS, RaceResult
+from orchestrator.features.compare.race import BUDGETS, RESULTS, RaceResult
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import DeclaredJob
 
@@ -198,8 +198,16 @@ def test_a_spent_budget_ends_it_with_the_interval_and_a_larger_one_goes_on(world
     assert more.outcome == "not decided"
     assert len(more.seeds) == 6
     (remark,) = more.remarks
-    assert "(4, then 6 seeds)" in remark
+    assert "raised (4, then 6 seeds)" in remark
     assert "10%" in remark
+    assert world.race("parent", "twin", most_seeds=5).remarks == [remark]
+
+
+def test_a_smaller_budget_later_is_none_that_was_raised(world: World) -> None:
+    world.train({"parent": [0, 1], "twin": [0, 1]})
+    assert len(world.race("parent", "twin", most_seeds=4).seeds) == 4
+    less = world.race("parent", "twin", most_seeds=3)
+    assert (less.outcome, less.remarks) == ("not decided", [])
 
 
 @pytest.mark.slow
@@ -501,6 +509,8 @@ def test_what_was_trained_stays_and_the_same_command_goes_on(
         assert "stopped; run the same command again to go on" in errors
     before = world.trained()
     assert before["parent-s1"] == "SUCCEEDED"
+    recorded = json.loads((world.folder / "run-race-child-parent" / BUDGETS).read_text())
+    assert recorded == {"distance_m": [30]}
     world.say(parent=PARENT)
     with begun(world, "--json") as process:
         out, errors = process.communicate(timeout=LONG_PATIENCE_S)
@@ -523,6 +533,23 @@ def test_a_signal_that_comes_when_a_round_has_ended_stops_the_race(
     with pytest.raises(RunInterrupted, match="the race has stopped"):
         world.race()
     assert set(world.trained().values()) == {"SUCCEEDED"}
+
+
+def test_a_budget_is_recorded_before_its_first_training(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.train({"parent": [0], "child": [0]})
+    recorded = []
+
+    def launch(self: LocalExecutor, *_: object) -> None:
+        file = world.folder / "run-race-child-parent" / BUDGETS
+        recorded.append(json.loads(file.read_text()) if file.exists() else None)
+        raise OSError("no process can be started")
+
+    monkeypatch.setattr(LocalExecutor, "submit", launch)
+    with pytest.raises(UsageError, match="has no value of distance_m"):
+        world.race(most_seeds=7)
+    assert recorded[0] == {"distance_m": [7]}
 
 
 @pytest.mark.slow
