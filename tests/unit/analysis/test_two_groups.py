@@ -67,6 +67,21 @@ def test_the_probability_of_improvement_is_as_agarwal_et_al_define_it() -> None:
     assert ends(found)[0] > 0.5
 
 
+def test_point_values_are_those_of_rliable() -> None:
+    """Expected are the outputs of ``rliable.metrics`` 1.2.0 (R. Agarwal et al., "Deep Reinforcement
+    Learning at the Edge of the Statistical Precipice") for these scores: three tasks with five runs
+    of X and four of Y, ties among them, by aggregate_iqm, aggregate_mean and
+    probability_of_improvement(Y, X).
+    """
+    x = [[0.31, 0.62, 0.45, 0.45, 0.88], [1.20, 0.95, 1.80, 1.05, 1.33], [2.5, 2.5, 3.1, 0.4, 2.9]]
+    y = [[0.40, 0.45, 0.95, 0.71], [1.50, 1.05, 1.90, 1.45], [2.5, 3.0, 3.6, 2.2]]
+    assert interquartile_mean(x).value == pytest.approx(1.1977777777777778, rel=1e-12)
+    assert interquartile_mean(y).value == pytest.approx(1.5083333333333335, rel=1e-12)
+    assert mean(x).value == pytest.approx(1.3626666666666667, rel=1e-12)
+    assert mean(y).value == pytest.approx(1.6425, rel=1e-12)
+    assert compare(x, y).probability_higher.value == pytest.approx(0.6416666666666666, rel=1e-12)
+
+
 def test_the_interval_of_a_ratio_is_fiellers() -> None:
     """At its ends B − end · A is told from zero just so, with as many degrees of freedom as B −
     ratio · A has.
