@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+from command_helpers import REPOSITORY
 from tutorial_helpers import Reader
+
+from orchestrator.core.text import is_installed
+
+DOCUMENT = "tutorial-evolve.md"
+VERDICT = re.compile(
+    r"is (higher|lower) than \S+ by \S+ \[\S+, \S+\] \(repeated Welch's t\), p = |Not decided"
+)
 
 
 @pytest.mark.slow
-def test_a_body_is_evolved(tmp_path: Path) -> None:
+@pytest.mark.skipif(not is_installed("optuna"), reason="needs Optuna, of the extra search")
+def test_a_body_is_evolved_searched_and_raced_against_the_first_one(tmp_path: Path) -> None:
     reader = Reader(
         tmp_path,
-        {"50_000": "2_048", "BODIES, FIRST = 30": "BODIES, FIRST = 3", "range(5)": "range(1)"},
+        {
+            "50_000": "2_048",
+            "BODIES, FIRST = 30": "BODIES, FIRST = 3",
+            "range(5)": "range(1)",
+            "trials = 24": "trials = 2",
+        },
     )
-    outputs = reader.follow("tutorial-evolve.md")
-    bodies = re.findall(
-        r"^body (\d): .* m; best -?\d+\.\d m", outputs["python evolve.py"], re.MULTILINE
+    outputs = reader.follow(DOCUMENT)
+    trained = re.findall(
+        r"^(\d) of (\d) bodies trained; best -?\d+\.\d m, lengths \(0\.",
+        outputs["python evolve.py"],
+        re.MULTILINE,
     )
-    assert bodies == ["1", "2", "3"]
+    assert trained == [("1", "2"), ("2", "3"), ("3", "3")]
+    assert "distance_m" in outputs["python -m orchestrator best runs/search"]
+
+    rows = json.loads(reader.run("orchestrator status runs/evolve --json"))
+    assert [bool(row["parent"]) for row in rows] == [False, False, True], "the child has its policy"
+    text = (REPOSITORY / "docs" / DOCUMENT).read_text(encoding="utf-8")
+    (race,) = re.findall(r"^python -m orchestrator compare .*", text, re.MULTILINE)
+    filled = race.replace("FIRST,BEST", f"{rows[0]['name']},{rows[-1]['name']}")
+    assert filled != race
+    assert VERDICT.search(" ".join(reader.run(f"{filled} --most-seeds 3").split()))
