@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -57,6 +58,15 @@ def test_a_folder_that_cannot_be_one_is_told(tmp_path: Path) -> None:
     assert "demo: file: " in done.stderr
 
 
+def shortest(jobs: Path) -> None:
+    """Let each job of a file train for one iteration, and be evaluated for one episode."""
+    text, count = re.subn(
+        r"^total_timesteps = .*$", "total_timesteps = 2048", jobs.read_text(), flags=re.M
+    )
+    assert count == 3
+    jobs.write_text(text.replace("[defaults]", "[defaults]\neval_episodes = 1  #", 1))
+
+
 @pytest.mark.slow
 def test_a_wheel_is_enough_to_train_the_first_policies(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--quiet"]
@@ -85,6 +95,7 @@ def test_a_wheel_is_enough_to_train_the_first_policies(tmp_path: Path) -> None:
 
     assert str(alone) in run("-c", "import orchestrator; print(orchestrator.__file__)")
     assert wheel.name.split("-")[1] in run("-m", "orchestrator", "--version")
+    shortest(alone / "orchestrator/features/demo" / JOB_FILE)
     said = run("-m", "orchestrator", "demo")
     assert "3 of 3 robots are trained" in said
     assert (tmp_path / "orchestrator-demo/run/report/index.html").is_file()

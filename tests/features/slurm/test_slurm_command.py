@@ -14,7 +14,16 @@ from pathlib import Path
 
 import command_helpers as commands
 import pytest
-from command_helpers import Experiment, Run, give, invoke, summary, wait_until, write_experiment
+from command_helpers import (
+    Experiment,
+    Run,
+    give,
+    invoke,
+    odd,
+    summary,
+    wait_until,
+    write_experiment,
+)
 from run_helpers import weights
 from slurm_helpers import FakeSlurm
 
@@ -24,7 +33,6 @@ from orchestrator.jobfile import from_mapping
 SLURM = (
     '[slurm]\narray = 2\ncpus_per_task = 1\ntime = "2h"\nmem = "4 GiB"\nsetup = ["echo set up"]\n'
 )
-LONG = {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 8_000}
 
 
 def with_slurm(cwd: Path, *jobs: dict[str, object]) -> Path:
@@ -63,22 +71,23 @@ def test_an_experiment_in_two_pilots_has_the_same_weights_as_on_one_machine(
 def test_a_killed_supervisor_finds_its_pilots_again_and_loses_nothing(
     tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
-    # Long enough that its pilot has not trained it to its end before the next supervisor begins.
-    jobs = with_slurm(tmp_path, {**LONG, "total_timesteps": 40_000})
+    # It stands until there is a file ``go``: after the next supervisor has begun.
+    jobs = with_slurm(tmp_path, odd("long", "stand", env_kwargs={"deed": "stand", "at": 100}))
     command = (jobs, "--run-dir", "run", "--executor", "slurm")
     with Run(*command, cwd=tmp_path) as run:
         run.until("launched")
         wait_until(
-            lambda: list((tmp_path / "run/jobs/hopper-s0/checkpoints").glob("*.pt")), "a checkpoint"
+            lambda: list((tmp_path / "run/jobs/long-s0/checkpoints").glob("*.pt")), "a checkpoint"
         )
         run.signal(signal.SIGKILL)
     pids = fake_slurm.pids()
     with Run("run", cwd=tmp_path) as run:
         run.until("launched")
         assert set(fake_slurm.pids()) == set(pids)
+        (tmp_path / "go").touch()
         assert run.end() == 0, run.stderr
     assert len(fake_slurm.calls("sbatch")) == 1
-    assert summary(tmp_path / "run")["hopper-s0"]["attempts"] == 2
+    assert summary(tmp_path / "run")["long-s0"]["attempts"] == 2
     assert give("run", jobs, "--run-dir", "alone", cwd=tmp_path).returncode == 0
     assert weights(tmp_path / "run") == weights(tmp_path / "alone")
 

@@ -7,11 +7,12 @@ import errno
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_helpers import HOPPER
+from command_helpers import HOPPER, TINY, odd, write_experiment
 from executor_helpers import ASLEEP, family, local, make_launch, make_rank_group, until_heard
 
 import orchestrator
@@ -48,6 +49,24 @@ os.write(int(os.environ["ORCHESTRATOR_CHANNEL"]), Progress(phase="starting").to_
 time.sleep(600)
 """
 """A worker that starts threads and processes without an end."""
+
+
+SPINNING = """
+import os
+from odd import Odd
+
+
+class Spinning(Odd):
+    def step(self, action):
+        while self.count == self.at and not os.path.exists(os.path.join(os.path.dirname(__file__), "go")):
+            pass
+        return super().step(action)
+
+
+def make(xml=None, seed=0):
+    return Spinning("nothing", 100)
+"""
+"""An environment that keeps its core busy amid a training until there is a file ``go``."""
 
 
 def allowed(pid: int) -> set[frozenset[int]]:
@@ -164,13 +183,18 @@ def test_a_training_that_was_moved_has_the_weights_of_one_that_was_not(
         "_programs",
         lambda *_: [Competitor(name="a hog", demand=dict.fromkeys(at, 1.0))] if at else [],
     )
+    monkeypatch.chdir(tmp_path)
+    write_experiment(tmp_path, odd("unused", "nothing"))
+    (tmp_path / "spinning.py").write_text(SPINNING)
     settings = {
-        "task": "forward",
-        "total_timesteps": 80_000,
-        "eval_episodes": 0,
+        **tomllib.loads(TINY)["defaults"],
+        "entry_point": "spinning:make",
         "max_parallel": 1,
     }
+    go = tmp_path / "go"
+    go.touch()
     orchestrator.train(HOPPER, run_dir=tmp_path / "undisturbed", **settings)
+    go.unlink()
     hogs = contextlib.ExitStack()
 
     def disturb(progress: ExperimentProgress) -> None:
@@ -178,6 +202,12 @@ def test_a_training_that_was_moved_has_the_weights_of_one_that_was_not(
             cpus = topology.detect().cpus
             at.add(cpus[0].index)
             hogs.enter_context(hog(cpus[0].index))
+        elif at and not go.exists():
+            with contextlib.closing(
+                Ledger.open(tmp_path / "moved/ledger.sqlite3", read_only=True)
+            ) as ledger:
+                if any(len(attempt["cpu_spans"]) > 1 for attempt in ledger.attempts()):
+                    go.touch()
 
     with hogs:
         orchestrator.train(HOPPER, run_dir=tmp_path / "moved", on_progress=disturb, **settings)
