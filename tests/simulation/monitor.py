@@ -731,6 +731,36 @@ class Monitor:
                 is_expected = any(planted in record for planted in PLANTED)
                 self._claim(is_expected, f"an unexpected error of the supervisor: {record}")
 
+    def interrupted(self) -> None:
+        """A run has ended before its jobs: what is shown agrees with the ledger all the same."""
+        if not self.declared.files.has_odd_rows and not self._has_late_jobs:
+            self._shown_rows()
+
+    @property
+    def _has_late_jobs(self) -> bool:
+        """Whether jobs came too late for the run that has ended."""
+        verbs = {verb for (verb,) in self._rows("SELECT verb FROM requests")}
+        return not verbs.isdisjoint(("reload", "add"))
+
+    def _shown_rows(self) -> tuple[list[dict[str, Any]], int | None]:
+        """The rows of ``summary.json``, and the exit code that `status` has; they agree with the
+        ledger.
+        """
+        states = self.states_in_ledger()
+        with self.world.own_work():
+            rows = json.loads(self.paths.summary_json.read_bytes())
+            table = self.paths.summary_csv.read_text().splitlines()
+            snapshot = run_snapshot.status(self.paths.root)
+            code_shown, shown = run_snapshot.exit_code_of(snapshot), snapshot.rows
+        summary = {row["job_id"]: row["state"] for row in rows}
+        self._claim(summary == states, f"summary.json has {summary}, the ledger {states}")
+        in_table = {cells[0]: cells[2] for cells in (line.split(",") for line in table[1:])}
+        self._claim(in_table == states, f"summary.csv has {in_table}, the ledger {states}")
+        status = {row["job_id"]: row["state"] for row in shown}
+        self._claim(status == states, f"`status` shows {status}, the ledger has {states}")
+        self._claim(_facts(rows) == _facts(shown), "summary.json and `status` differ")
+        return rows, code_shown
+
     def everything_agrees(self, exit_code: int, run: Collection[str]) -> None:
         """A run has come to its end: ledger, summary and exit code say the same.
 
@@ -744,20 +774,9 @@ class Monitor:
             f"the ledger has {states}",
         )
         self.declared.all_are_there(states)
-        if any(verb in ("reload", "add") for (verb,) in self._rows("SELECT verb FROM requests")):
-            return  # jobs came too late for this run
-        with self.world.own_work():
-            rows = json.loads(self.paths.summary_json.read_bytes())
-            table = self.paths.summary_csv.read_text().splitlines()
-            snapshot = run_snapshot.status(self.paths.root)
-            code_shown, shown = run_snapshot.exit_code_of(snapshot), snapshot.rows
-        summary = {row["job_id"]: row["state"] for row in rows}
-        self._claim(summary == states, f"summary.json has {summary}, the ledger {states}")
-        in_table = {cells[0]: cells[2] for cells in (line.split(",") for line in table[1:])}
-        self._claim(in_table == states, f"summary.csv has {in_table}, the ledger {states}")
-        status = {row["job_id"]: row["state"] for row in shown}
-        self._claim(status == states, f"`status` shows {status}, the ledger has {states}")
-        self._claim(_facts(rows) == _facts(shown), "summary.json and `status` differ")
+        if self._has_late_jobs:
+            return
+        rows, code_shown = self._shown_rows()
         of_run = {job_id: state for job_id, state in states.items() if job_id in run}
         self._claim(exit_code == self._exit_code(of_run), f"exit code {exit_code} with {of_run}")
         failed = {id_ for id_, state in states.items() if state in ("FAILED", "CANCELLED")}

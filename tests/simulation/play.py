@@ -277,6 +277,7 @@ class _Player:
             self._life_ended()
             world.log(f"exit code {result.exit_code}")
             if result.interrupted:
+                monitor.interrupted()
                 return False
             monitor.everything_agrees(result.exit_code, result.states)
             return not monitor.has_unread_requests()
