@@ -16,8 +16,10 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.decoding import FilePath, decode
 from orchestrator.core.errors import OrchestratorError, RunDirError
 from orchestrator.core.files.trial_file import status_of_new_file
 from orchestrator.core.text import plain
@@ -25,6 +27,15 @@ from orchestrator.machine.users import ask_owner, user_name
 
 MOST_BYTES = 1 << 26
 """Of an answer; it may be the user's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Message:
+    """A line that the child process has written; it may be the user's by then."""
+
+    done: FilePath | None = None
+    error: FilePath | None = None
+    """Of the last one: why the work has failed; empty where it has not."""
 
 
 class LateError(RunDirError):
@@ -141,15 +152,19 @@ def done_by(
         os.close(reading)
         os.kill(child, signal.SIGKILL)  # usually it has ended, and is not reaped yet
         os.waitpid(child, 0)
-    messages = list(map(json.loads, content.split(b"\n")[:-1]))
-    done = [message["done"] for message in messages if "done" in message]
+    try:
+        messages = [decode(_Message, bytes(line)) for line in content.split(b"\n")[:-1]]
+    except ValueError as error:
+        what = f"the process that acts for its owner has not answered as it should ({error})"
+        raise RunDirError(what) from error
+    done = [message.done for message in messages if message.done is not None]
     if not has_ended:
         late = f"the process that acts for its owner has not come to an end within {limit_s:g} s"
         raise LateError(late, done)
-    if not messages or "done" in messages[-1]:
+    if not messages or messages[-1].error is None:
         raise RunDirError("the process that acts for its owner has ended before its work")
-    if error := messages[-1]["error"]:
-        raise RunDirError(error)
+    if messages[-1].error:
+        raise RunDirError(messages[-1].error)
     return done
 
 

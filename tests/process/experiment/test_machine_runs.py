@@ -490,6 +490,23 @@ def test_who_has_ended_before_its_work_has_not_done_it() -> None:
         done_by_owner.done_by(ANN, ended)
 
 
+@only_root
+@pytest.mark.parametrize("answer", [b'{"done": "a\n', b"[]\n", b'{"error": ["a"]}\n', b"\xff\n"])
+def test_an_answer_that_is_none_of_ours_is_told_as_such(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_to_end = done_by_owner._read_to_end
+
+    def another(pipe: int, content: bytearray, limit_s: float | None) -> bool:
+        has_ended = read_to_end(pipe, content, limit_s)
+        content[:] = answer
+        return has_ended
+
+    monkeypatch.setattr(done_by_owner, "_read_to_end", another)
+    with pytest.raises(RunDirError, match="has not answered as it should"):
+        done_by_owner.done_by(ANN, lambda: ["a"])
+
+
 def test_the_command_filters_and_sorts(tmp_path: Path) -> None:
     for number, name in enumerate(("b", "a", "c")):
         run_dir = tmp_path / name
