@@ -532,10 +532,11 @@ class Ledger:
         if self._measure_names is None:
             # What the end of an attempt adds later is known here; only earlier attempts have to be
             # read, and once.
-            sql = "SELECT record FROM attempts WHERE record LIKE '%\"measures\": {%'"
             with translate_errors(self.path):
                 names = [
-                    name for (record,) in self._execute(sql) for name in rows.measure_names(record)
+                    name
+                    for (record,) in self._execute(rows.WITH_MEASURES)
+                    for name in rows.measure_names(record)
                 ]
             self._measure_names = dict.fromkeys(names)
         return self._measure_names.keys()

@@ -217,6 +217,11 @@ WHERE CASE WHEN json_valid(spec) THEN json_extract(spec, '$.' || ?) IS ? ELSE 0 
 """The jobs whose spec has this value in this field, as far as SQLite can read the specs."""
 UNREAD_BY_SQLITE = "SELECT job_id, spec FROM declared WHERE NOT json_valid(spec)"
 """The others: specs with numbers such as Infinity, which SQLite refuses, or damaged ones."""
+WITH_MEASURES = """
+SELECT record FROM attempts WHERE record IS NOT NULL
+AND CASE WHEN json_valid(record) THEN json_type(record, '$.measures') IS 'object' ELSE 1 END
+"""
+"""Exit records with measures, and those that SQLite cannot read."""
 PAGE = """
 SELECT d.position, d.job_id FROM declared d
 WHERE (d.position, d.job_id) > (?, ?) ORDER BY d.position, d.job_id LIMIT ?

@@ -461,6 +461,25 @@ def test_a_job_that_waits_is_shown_also_where_sqlite_cannot_read_its_spec(tmp_pa
     assert [row["waits_for"] for row in ledger.summary()] == [None, "parent", None]
 
 
+@pytest.mark.parametrize(
+    "record",
+    [
+        '{"code":0,"measures":{"speed":1.5}}',
+        '{"measures" : {"speed": Infinity}, "code": 0}',
+        '{"code": 0, "measures": {"speed": 1.5}}',
+    ],
+)
+def test_names_of_measures_are_found_however_their_records_are_spelled(
+    record: str, tmp_path: Path
+) -> None:
+    ledger = filled(tmp_path / "ledger.sqlite3")
+    for number, text in enumerate([record, '{"message": "\\"measures\\": {"}', "{", "null"]):
+        ledger.start_attempt(attempt("j0", number), queue_s=0.0)
+        ledger.change("UPDATE attempts SET record = ? WHERE number = ?", (text, number))
+    ledger.start_attempt(attempt("j0", 9), queue_s=0.0)
+    assert list(ledger.measure_names()) == ["speed"]
+
+
 # -- damage
 
 
