@@ -1,5 +1,5 @@
-"""Batch scripts that the version before has submitted start this module. It goes with the next
-version.
+"""Batch scripts that were submitted before 24 November 2026 start this module. It goes after the
+first release (docs/development.md).
 """
 
 import runpy
