@@ -1,6 +1,7 @@
 """Plays scenarios of a simulated world: supervisors that die, are disturbed and begin again.
 
 python -m tests.simulation --seeds 1000            on all cores: what does not hold, and the shortest scenario
+                           --keep FOLDER           which is kept there as a file, too
 python -m tests.simulation --seed 7 --trace        all that happens in one of them
 python -m tests.simulation --scenario FILE --trace the same of a scenario that was kept
 python -m tests.simulation --mutations             after how many seeds planted faults are found
@@ -40,6 +41,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--scenario", type=Path, help="only the scenario in this file")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
+    parser.add_argument("--keep", type=Path, help="folder for the shortest scenarios that fail")
     parser.add_argument("--mutations", action="store_true", help="plant faults, one after another")
     parser.add_argument("--only", default="", help="of these only those with this in their name")
     arguments = parser.parse_args()
@@ -51,7 +53,7 @@ def main() -> int:
     if arguments.seed is not None:
         return _play_one(made(arguments.seed), arguments.trace)
     seeds = range(arguments.first, arguments.first + arguments.seeds)
-    return _play_many(seeds, arguments.processes)
+    return _play_many(seeds, arguments.processes, arguments.keep)
 
 
 def _import_all() -> None:
@@ -69,7 +71,7 @@ def _play_one(scenario: Scenario, with_trace: bool) -> int:
     return bool(outcome.violation)
 
 
-def _play_many(seeds: range, processes: int) -> int:
+def _play_many(seeds: range, processes: int, keep: Path | None) -> int:
     begun = time.perf_counter()
     counts: Counter[str] = Counter()
     failed = []
@@ -82,7 +84,10 @@ def _play_many(seeds: range, processes: int) -> int:
             if outcome.violation:
                 failed.append(seed)
                 print(f"seed {seed}: {outcome.violation}", flush=True)
-                _print_shortest(made(seed), outcome)
+                shortest = _print_shortest(made(seed), outcome)
+                if keep is not None:
+                    keep.mkdir(parents=True, exist_ok=True)
+                    (keep / f"{seed}.json").write_text(shortest.to_json() + "\n")
     elapsed_s = time.perf_counter() - begun
     troubles = sum(number for kind, number in counts.items() if kind not in NO_TROUBLES)
     print(
@@ -106,9 +111,10 @@ def _play_seed(seed: int) -> tuple[Outcome, float]:
     return dataclasses.replace(outcome, trace=[]), time.process_time() - begun
 
 
-def _print_shortest(scenario: Scenario, outcome: Outcome) -> None:
+def _print_shortest(scenario: Scenario, outcome: Outcome) -> Scenario:
     shortest, _ = shrunk(scenario, outcome)
     print(shortest.to_json(), flush=True)
+    return shortest
 
 
 def _find_mutations(first: int, most: int, only: str) -> int:
