@@ -33,6 +33,15 @@ class Forecast:
     """JSON types, by the key of the table that means them."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceVerdict:
+    """What was found of a job source before its run."""
+
+    problem: Problem | None = None
+    """Why the run cannot begin, other than for a robot."""
+    warnings: Sequence[str] = ()
+
+
 class JobSource:
     """What the tables of a feature mean for the jobs of one job file.
 
@@ -94,14 +103,14 @@ class JobSource:
         """
         return experiment.jobs
 
-    def problem(
+    def examine(
         self, experiment: Experiment, *, time_limit_s: float, turn: Callable[[], object]
-    ) -> Problem | None:
-        """Why the run cannot begin, other than for a robot.
+    ) -> SourceVerdict:
+        """Whether the run can begin, as far as that is not for robots to say.
 
         :param turn: to be called repeatedly; an exception that it raises is to be passed on.
         """
-        return None
+        return SourceVerdict()
 
     def lines(self, experiment: Experiment) -> Sequence[str]:
         """What it does, in sentences."""

@@ -273,9 +273,14 @@ def _of_job_file(path: Path, time_limit_s: float) -> Iterator[_Item | RobotCheck
             path=str(path), verdict="warning", messages=tuple(experiment.warnings), figures={}
         )
     if (source := experiment.job_source) is not None:
-        problem = source.problem(experiment, time_limit_s=time_limit_s, turn=lambda: None)
-        if problem is not None:
-            yield RobotCheck(path=str(path), verdict="error", messages=(str(problem),), figures={})
+        found = source.examine(experiment, time_limit_s=time_limit_s, turn=lambda: None)
+        if found.problem is not None:
+            text = str(found.problem)
+            yield RobotCheck(path=str(path), verdict="error", messages=(text,), figures={})
+        if found.warnings:
+            yield RobotCheck(
+                path=str(path), verdict="warning", messages=tuple(found.warnings), figures={}
+            )
         if lines := source.lines(experiment):
             yield RobotCheck(path=str(path), verdict="ok", messages=tuple(lines), figures={})
     declared = experiment.jobs_to_examine

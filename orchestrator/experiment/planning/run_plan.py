@@ -25,6 +25,7 @@ from orchestrator.experiment.examination import (
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.resuming.declared_changes import OnChange
 from orchestrator.jobfile import Experiment
+from orchestrator.jobfile.job_source import SourceVerdict
 from orchestrator.keys.machine_file import read_machine_file
 from orchestrator.ledger import JobRow
 from orchestrator.machine import topology
@@ -162,8 +163,8 @@ def plan(
         stops.check()
         fitness = _ask_backend(declared, in_preflight, backend)
         verdicts = fitness.verdicts
-        source_problem = _problem_of_source(experiment, stops)
-        _raise_problems(experiment, examples, fitness.problems, source_problem, verdicts)
+        of_source = _examine_source(experiment, stops)
+        _raise_problems(experiment, examples, fitness.problems, of_source.problem, verdicts)
         if options.refuses_shared:
             _raise_shared_problems(experiment, declared, verdicts)
         # Also those that the backend refuses.
@@ -174,7 +175,9 @@ def plan(
         backend=backend,
         jobs=_in_order_of_launch(jobs, experiment, verdicts),
         verdicts=verdicts,
-        warnings=_warnings(experiment, declared, backend_warnings, verdicts),
+        warnings=_warnings(
+            experiment, declared, [*backend_warnings, *of_source.warnings], verdicts
+        ),
         choices=_by_robot(jobs, lambda job: _choices(job, verdicts[job.job_id])),
         executor_options=settings.options,
         restriction=_restriction(machine) if kind.name == "local" else "",
@@ -219,13 +222,15 @@ def _examine(
 def _warnings(
     experiment: Experiment,
     jobs: Sequence[Job],
-    of_backend: Sequence[str],
+    of_others: Sequence[str],
     verdicts: Mapping[str, JobVerdict],
 ) -> Sequence[str]:
-    """Those of the job file, of the backend, and of the robots of ``jobs``."""
+    """Those of the job file, of the robots of ``jobs``, and ``of_others``: of the backend and of what
+    makes jobs.
+    """
     return [
         *experiment.warnings,
-        *of_backend,
+        *of_others,
         *_by_robot(jobs, lambda job: verdicts[job.job_id].warnings),
         *_by_robot(jobs, lambda job: _not_trained(verdicts[job.job_id])),
     ]
@@ -277,11 +282,11 @@ def _raise_shared_problems(
         raise SpecError(experiment.source, [Problem(where="", message=text) for text in texts])
 
 
-def _problem_of_source(experiment: Experiment, stops: StopRequests) -> Problem | None:
-    """Why what makes the jobs cannot begin."""
+def _examine_source(experiment: Experiment, stops: StopRequests) -> SourceVerdict:
+    """Whether what makes the jobs can begin."""
     if experiment.job_source is None:
-        return None
-    return experiment.job_source.problem(
+        return SourceVerdict()
+    return experiment.job_source.examine(
         experiment, time_limit_s=side_by_side.TIME_LIMIT_S, turn=stops.check
     )
 

@@ -27,6 +27,7 @@ from orchestrator.features.search.declaration.declared_search import (
 from orchestrator.features.search.declaration.random_points import random_points
 from orchestrator.features.search.declaration.spec import SearchSpec
 from orchestrator.jobfile import Experiment
+from orchestrator.jobfile.job_source import SourceVerdict
 from orchestrator.machine import topology
 
 MEASURE = MeasurementRequest(
@@ -36,6 +37,8 @@ POINTS = 1000
 """Random points that are measured, at most, to see whether the constraints can be satisfied."""
 AT_ONCE = 10
 """Points for each child that are measured between two looks at the clock."""
+FEW = 0.05
+"""Up to this share of random points that satisfy them, a run says so when it begins."""
 COUNTING_S = 60.0
 """Longest time of a dry run for counting the points that satisfy them."""
 
@@ -113,30 +116,36 @@ class SatisfiedPoints:
 
     @property
     def sentence(self) -> str:
-        share = f"{self.satisfied:,} of {self.measured:,} random points satisfy the constraints"
+        verb = "satisfies" if self.satisfied == 1 else "satisfy"
+        share = f"{self.satisfied:,} of {self.measured:,} random points {verb} the constraints"
         return f"{share} (another: {self.example})" if self.example else share
 
 
-def problem(experiment: Experiment, turn: Callable[[], object]) -> Problem | None:
-    """Why the constraints let no search begin: no random point satisfies them, or one of
-    ``initial`` does not. As soon as one point does, no other is measured.
+def examine(experiment: Experiment, turn: Callable[[], object]) -> SourceVerdict:
+    """Whether the constraints let a search begin: a random point satisfies them, and each of
+    ``initial`` does. As soon as one point does, no other is measured; that few do is a warning.
     """
     with _measurer(experiment) as measurer:
         if measurer is None:
-            return None
+            return SourceVerdict()
         points = points_to_begin_with(experiment)
         for number, check in enumerate(measurer.check(points, turn)):
             if not check.is_satisfied:
                 what = f"the point does not satisfy search.constraints: {check.why}"
-                return Problem(where=f"search.initial[{number}]", message=what)
+                return _refused(f"search.initial[{number}]", what)
         counted = _counted(measurer, experiment, turn, most_satisfied=1)
-        if counted.satisfied:
-            return None
+    if not counted.satisfied:
         what = f"none of {counted.measured:,} random points satisfies them, so there is no body to train"
-        return Problem(
-            where="search.constraints",
-            message=f"{what}; the first: {counted.example}. Widen a bound, or the space",
-        )
+        what = f"{what}; the first: {counted.example}. Widen a bound, or the space"
+        return _refused("search.constraints", what)
+    if counted.satisfied > FEW * counted.measured:
+        return SourceVerdict()
+    advice = "so many bodies are measured for each that is trained; a wider bound would help"
+    return SourceVerdict(warnings=[f"search.constraints: {counted.sentence}, {advice}"])
+
+
+def _refused(where: str, message: str) -> SourceVerdict:
+    return SourceVerdict(problem=Problem(where=where, message=message))
 
 
 def count_satisfied(experiment: Experiment) -> SatisfiedPoints | None:

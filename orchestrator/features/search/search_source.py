@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.core.errors import Problem
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.planning.run_plan import Plan, RunOptions
 from orchestrator.features.search import (
@@ -17,7 +16,7 @@ from orchestrator.features.search import (
 )
 from orchestrator.features.search.declaration.declared_search import SearchDeclaration
 from orchestrator.jobfile import Experiment
-from orchestrator.jobfile.job_source import Forecast
+from orchestrator.jobfile.job_source import Forecast, SourceVerdict
 from orchestrator.keys.problems import Problems
 from orchestrator.ledger import Ledger
 
@@ -25,15 +24,15 @@ from orchestrator.ledger import Ledger
 class SearchSource(SearchDeclaration):
     """A search, or the comparison of declared jobs, with what is asked of it before a run."""
 
-    def problem(
+    def examine(
         self, experiment: Experiment, *, time_limit_s: float, turn: Callable[[], object]
-    ) -> Problem | None:
-        of_sampler = sampler_check.examine(experiment, time_limit_s=time_limit_s, turn=turn)
-        return (
-            of_sampler
-            or start_check.problem(experiment, turn)
-            or constraint_check.problem(experiment, turn)
-        )
+    ) -> SourceVerdict:
+        problem = sampler_check.examine(
+            experiment, time_limit_s=time_limit_s, turn=turn
+        ) or start_check.problem(experiment, turn)
+        if problem is not None:
+            return SourceVerdict(problem=problem)
+        return constraint_check.examine(experiment, turn)
 
     def with_on_change(
         self, experiment: Experiment, options: RunOptions

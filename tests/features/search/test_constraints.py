@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.searcher import proposals as proposals_module
 from orchestrator.features.search.searcher.proposals import Proposals
 from orchestrator.features.search.searcher.watchdog import Watchdog
-from orchestrator.jobfile import Experiment, from_mapping
+from orchestrator.jobfile import Experiment, from_mapping, load
 
 SIZE = "model.geom.*thigh*.size"
 FEWER_POINTS = 20
@@ -345,6 +345,30 @@ def test_constraints_that_no_point_satisfies_are_refused_before_anything_is_laun
         assert f"none of {FEWER_POINTS} random points satisfies them" in shown
         assert "Traceback" not in shown
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("satisfied", "is_said"), [(1, True), (2, False)])
+def test_a_search_says_when_it_begins_that_few_points_satisfy_its_constraints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, satisfied: int, is_said: bool
+) -> None:
+    """Of twenty, the last ones."""
+
+    def check(
+        _: PointMeasurer, points: Sequence[Mapping[str, Any]], turn: object = None
+    ) -> list[ConstraintCheck]:
+        good = [ConstraintCheck(excess=())] * satisfied
+        return [ConstraintCheck(excess=None, why="too heavy")] * (len(points) - satisfied) + good
+
+    monkeypatch.setattr(PointMeasurer, "check", check)
+    monkeypatch.setattr(constraint_check, "POINTS", FEWER_POINTS)
+    monkeypatch.setattr(constraint_check, "AT_ONCE", FEWER_POINTS)
+    found = constraint_check.examine(load(search_file(tmp_path, "nu = { low = 1 }")), lambda: None)
+    assert found.problem is None
+    said = [
+        "search.constraints: 1 of 20 random points satisfies the constraints (another: too heavy), so many bodies "
+        "are measured for each that is trained; a wider bound would help"
+    ]
+    assert found.warnings == (said if is_said else ())
 
 
 def test_an_initial_point_that_violates_a_constraint_is_refused(
