@@ -141,7 +141,8 @@ def translate_errors(path: Path) -> Iterator[None]:
         kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if kind == sqlite3.SQLITE_FULL:
             raise DiskFullError(f"{path}: {DiskFullError.what}") from error
-        if kind in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+        may_be_opened = kind == sqlite3.SQLITE_CANTOPEN and os.access(path, os.W_OK)
+        if kind == sqlite3.SQLITE_IOERR or may_be_opened:
             _try_to_grow(path)
         kind_of_error = LedgerBusyError if kind in LOCKED else LedgerError
         raise kind_of_error(f"{path}: {_description(kind, error, path)}") from error

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from orchestrator.core import job_parts
-from orchestrator.core.errors import LedgerBusyError, LedgerDamagedError, LedgerError
+from orchestrator.core.errors import LedgerBusyError, LedgerError
 from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.job import AttemptOutcome, Cause, Failed, Job, State
@@ -63,6 +63,8 @@ class Recorder:
     _live: Pacer = field(default_factory=lambda: Pacer(LIVE), init=False)
     _files: SummaryFiles = field(init=False)
     _errors: ErrorLog = field(init=False)
+    _unreadable: set[str] = field(default_factory=set, init=False)
+    """Jobs of which not even a row that is not decoded can be read."""
     _writing: Iterator[None] | None = field(default=None, init=False)
     """The steps that write ``summary.*`` as they are now, a page each; None between two times."""
 
@@ -141,17 +143,27 @@ class Recorder:
         return sorted((row for row in found if row is not None), key=lambda row: row.position)
 
     def _new_job(self, job_id: str) -> JobRow | None:
-        """None if it is gone, or of one that cannot be read nor even be shown as FAILED."""
+        """None if it is gone, or of one that cannot be read nor even be shown as FAILED, which is
+        told once.
+        """
+        if job_id in self._unreadable:
+            return None
         try:
             return self.ledger.job_row(job_id)
-        except LedgerDamagedError as error:
-            why = f"its row in the ledger cannot be read ({error.__cause__})"
+        except LedgerBusyError:
+            raise
+        except LedgerError as error:
+            why = f"its row in the ledger cannot be read ({error.__cause__ or error})"
         # Whoever has entered it may wait for it.
         reason = f"{why}; was it written by another version of this program?"
         self.record_state(job_id, Failed(cause=Cause.INVALID, message=reason))
         row = None
-        with contextlib.suppress(LedgerDamagedError):
+        try:
             row = self.ledger.job_row(job_id, decoded=False)
+        except LedgerBusyError:
+            raise
+        except LedgerError:
+            self._unreadable.add(job_id)
         self.reporter.event("warning", f"{job_id} is FAILED: {reason}", job_id=job_id)
         return row
 

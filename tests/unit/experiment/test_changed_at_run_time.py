@@ -261,6 +261,38 @@ def test_a_new_job_that_cannot_be_read_is_failed_and_named_once_and_the_others_a
     assert tuple(found) == ("FAILED", "invalid"), "a search that has entered it goes on"
 
 
+def test_a_new_job_of_which_nothing_can_be_read_is_named_once_and_the_others_are_trained(
+    tmp_path: Path,
+) -> None:
+    experiment = Experiment(
+        tmp_path, [make_job("a")], lambda _: Behaviour(after_s=9.0), holder="me"
+    )
+
+    def enter() -> None:
+        other = Ledger.open(tmp_path / "ledger.sqlite3")
+        other.put_jobs(
+            DeclaredJob(position=100 + number, job=make_job(job_id))
+            for number, job_id in enumerate(["odd", "b"])
+        )
+        other.change("UPDATE declared SET position = 'nowhere' WHERE job_id = 'odd'")
+        other.add_requests([Request(verb="reload", job_id="me")])
+        other.abandon()
+
+    first = once(lambda view: view.elapsed_s > 1, enter)
+    again = once(lambda view: view.elapsed_s > 6, lambda: entered(tmp_path, make_job("later")))
+
+    def each_turn(view: View) -> None:
+        first(view)
+        again(view)
+
+    experiment.reporter.each_turn = each_turn
+    assert experiment.run() == dict.fromkeys(["a", "b", "later"], "SUCCEEDED")
+    (warning,) = [message for kind, message, _ in experiment.reporter.events if kind == "warning"]
+    assert warning.startswith("odd")
+    (found,) = experiment.ledger.select("SELECT state, cause FROM jobs WHERE job_id = 'odd'")
+    assert tuple(found) == ("FAILED", "invalid")
+
+
 def test_jobs_that_the_file_no_longer_declares_are_not_taken_for_new_ones(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a"), make_job("left-s0")], holder="me")
     experiment.run()

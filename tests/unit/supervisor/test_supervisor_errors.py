@@ -233,7 +233,7 @@ def test_requests_that_wait_for_a_locked_ledger_outlive_a_killed_supervisor_and_
         raise LedgerBusyError("locked")
 
     def make_requests() -> None:
-        monkeypatch.setattr(Ledger, "new_jobs", locked)
+        monkeypatch.setattr(Ledger, "new_job_ids", locked)
         if how == "files":
             RequestFiles(experiment.paths.requests).add(requests)
         else:
