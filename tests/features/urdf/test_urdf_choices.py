@@ -21,6 +21,10 @@ NUMBERS = " ".join(f'{name}="1e-6"' for name in ("ixx", "ixy", "ixz", "iyy", "iy
 DUMMY = f'<inertial><mass value="1e-6"/><inertia {NUMBERS}/></inertial>'
 
 
+def ball(colliding: str = "collision") -> str:
+    return f'<{colliding}><geometry><sphere radius="0.05"/></geometry></{colliding}>'
+
+
 def legged(legs: int, joints: int, *, down: float = -0.3) -> str:
     """A base with chains of so many joints at its corners; each link is 0.3 m long.
 
@@ -223,21 +227,42 @@ def test_a_dummy_inertia_of_a_link_that_moves_with_what_is_fixed_to_it_is_remove
     assert model.body("rod").mass == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("dummy", ["rod", "foot"])
 @pytest.mark.parametrize("colliding", ["collision", "visual"])
-def test_geometry_with_a_dummy_inertia_adds_no_mass(tmp_path: Path, colliding: str) -> None:
+def test_geometry_with_a_dummy_inertia_adds_no_mass(
+    tmp_path: Path, colliding: str, dummy: str
+) -> None:
     """A ball of water of that size weighs half a kilogram."""
-    ball = f'<{colliding}><geometry><sphere radius="0.05"/></geometry></{colliding}>'
+    parts = {"rod": (inertial(),), "foot": (inertial(),), dummy: (DUMMY, ball(colliding))}
     text = robot(
-        *(link("pivot"), link("rod", inertial()), link("foot", DUMMY, ball)),
+        *(link("pivot"), link("rod", *parts["rod"]), link("foot", *parts["foot"])),
         joint("swing", "pivot", "rod"),
         joint("weld", "rod", "foot", kind="fixed"),
     )
     answer = examiner(tmp_path)(text, collision=colliding)
     assert answer.problem is None, answer.problem
-    assert any("moments of inertia removed" in note and "foot" in note for note in answer.notes)
+    assert any("moments of inertia removed" in note and dummy in note for note in answer.notes)
     model = mujoco.MjModel.from_xml_path(str(tmp_path / "staged" / str(answer.xml)))
     assert model.body("rod").geomnum == 1
     assert model.body("rod").mass == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("dummy", ["rod", "tip"])
+@pytest.mark.parametrize("other", ["", DUMMY], ids=["no inertia", "a dummy inertia"])
+def test_geometry_is_the_mass_where_nothing_else_has_one(
+    tmp_path: Path, dummy: str, other: str
+) -> None:
+    parts = {"rod": other, "tip": other, dummy: f"{DUMMY}{ball()}"}
+    text = robot(
+        *(link("pivot"), link("rod", parts["rod"]), link("tip", parts["tip"])),
+        joint("swing", "pivot", "rod"),
+        joint("weld", "rod", "tip", kind="fixed"),
+    )
+    answer = examiner(tmp_path)(text)
+    assert answer.problem is None, answer.problem
+    assert any("<inertial> removed" in note and dummy in note for note in answer.notes)
+    model = mujoco.MjModel.from_xml_path(str(tmp_path / "staged" / str(answer.xml)))
+    assert model.body("rod").mass == pytest.approx(0.5236, abs=1e-3)
 
 
 def test_an_inertia_that_no_body_can_have_is_made_round_where_that_is_asked_for(

@@ -17,33 +17,32 @@ NEGLIGIBLE_KG = 1e-4
 
 
 def drop_dummy_inertias(
-    robot: Node, structure: UrdfStructure, colliding: Literal["collision", "visual"]
+    structure: UrdfStructure, colliding: Literal["collision", "visual"]
 ) -> list[str]:
     """Remove the ``<inertial>`` of links that weigh next to nothing, have an inertia that no body can
     have, and are fixed to another link, with which they move.
 
-    A link with geometry keeps it, without moments of inertia: MuJoCo would give it the mass of its
-    geometry in its place.
+    A link with geometry keeps it, without moments of inertia, where another that moves with it has
+    mass: MuJoCo would add the mass of its geometry. Otherwise they have the mass of their geometry.
 
     :param colliding: which geometry has mass.
     :returns: what was removed, in words.
     """
-    fixed = {
-        end for one in structure.joints if one.kind == "fixed" for end in (one.parent, one.child)
-    }
     removed = list[str]()
     without_moments = list[str]()
-    for link in robot.all("link"):
-        inertial = link.first("inertial")
-        name = link.attributes["name"]
-        if inertial is None or name not in fixed or not _is_dummy(inertial):
+    for links in _moving_together(structure):
+        if len(links) == 1:
             continue
-        if link.first(colliding) is None:
-            link.children.remove(inertial)
-            removed.append(name)
-        else:
-            _remove_moments(inertial)
-            without_moments.append(name)
+        dummies = [link for link in links if _is_dummy(link)]
+        others_have_mass = any(_has_mass(link, colliding) and not _is_dummy(link) for link in links)
+        for link in dummies:
+            name = link.attributes["name"]
+            if others_have_mass and link.first(colliding) is not None:
+                _remove_moments(link)
+                without_moments.append(name)
+            else:
+                link.children = [child for child in link.children if child.tag != "inertial"]
+                removed.append(name)
     parts = {"<inertial>": removed, "moments of inertia": without_moments}
     return [
         f"{what} removed, next to nothing and that of no body: {shown(names)}"
@@ -52,13 +51,40 @@ def drop_dummy_inertias(
     ]
 
 
-def _remove_moments(inertial: Node) -> None:
-    inertia = inertial.first("inertia")
-    if inertia is not None:
-        inertia.attributes.update(dict.fromkeys(MOMENTS, "0"))
+def _moving_together(structure: UrdfStructure) -> list[list[Node]]:
+    """The links, those together that fixed joints connect."""
+    root = [structure.links[structure.root]]
+    groups = [root]
+    group_of = {structure.root: root}
+    for joint in structure.from_the_root:
+        if joint.kind == "fixed":
+            group = group_of[joint.parent]
+        else:
+            group = []
+            groups.append(group)
+        group.append(structure.links[joint.child])
+        group_of[joint.child] = group
+    return groups
 
 
-def _is_dummy(inertial: Node) -> bool:
+def _has_mass(link: Node, colliding: str) -> bool:
+    inertial = link.first("inertial")
+    if inertial is None:
+        return link.first(colliding) is not None
+    mass = inertial.first("mass")
+    return mass is not None and bool(mass.number("value"))
+
+
+def _remove_moments(link: Node) -> None:
+    for inertial in link.all("inertial"):
+        for inertia in inertial.all("inertia"):
+            inertia.attributes.update(dict.fromkeys(MOMENTS, "0"))
+
+
+def _is_dummy(link: Node) -> bool:
+    inertial = link.first("inertial")
+    if inertial is None:
+        return False
     mass = inertial.first("mass")
     inertia = inertial.first("inertia")
     if mass is None or inertia is None or (mass.number("value") or 0.0) > NEGLIGIBLE_KG:

@@ -90,7 +90,7 @@ def make_robot(request: ExaminationRequest, folder: Path) -> ConvertedRobot:
             user_folders=() if "asset_paths" in request.robot_settings else request.user_folders,
         )
         _choose_geometry(robot, compiler, settings, meshes)
-        dropped = drop_dummy_inertias(robot, structure, settings.collision)
+        dropped = drop_dummy_inertias(structure, settings.collision)
         with guard_compiler(xml, request.memory_mib):
             target = folder / f"{xml.stem}.xml"
             made = _complete_robot(robot, structure, settings, target, meshes, request)
