@@ -173,7 +173,7 @@ def entries() -> Iterator[RunEntry]:
     for :data:`MISSING_S`: its disk may not be mounted.
     """
     for file, entry in _noted():
-        if not _is_gone(entry):
+        if not is_gone(Path(entry.run_dir)):
             if not done_by_owner.may_be_anothers(Path(entry.run_dir)):
                 yield entry
         elif _has_folder(entry) or time.time() > entry.noted_at + MISSING_S:
@@ -186,10 +186,12 @@ def passed_over() -> str:
     """A sentence on the run directories of root that :func:`entries` passes over since all may write
     into them, with what to do; empty where there are none, and for other users.
     """
+    if os.geteuid() != 0:
+        return ""
     found = [
         entry.run_dir
         for _, entry in _noted()
-        if not _is_gone(entry) and done_by_owner.is_open_to_all(Path(entry.run_dir))
+        if not is_gone(Path(entry.run_dir)) and done_by_owner.is_open_to_all(Path(entry.run_dir))
     ]
     if not found:
         return ""
@@ -202,15 +204,14 @@ def passed_over() -> str:
 
 def missing() -> list[RunEntry]:
     """What is noted in the index of this machine and is not there now; nothing is removed."""
-    return [entry for _, entry in _noted() if _is_gone(entry)]
+    return [entry for _, entry in _noted() if is_gone(Path(entry.run_dir))]
 
 
-def entries_of_home(home: Path) -> list[RunEntry]:
-    """What is noted in the index of the user whose home this is, where that is at its default place,
-    and is there; nothing is removed.
+def noted_in_home(home: Path) -> list[RunEntry]:
+    """What is noted in the index of the user whose home this is, where that is at its default place.
+    It may be gone, and nothing of it is touched: its disk may not answer.
     """
-    noted = _noted_in(home / STATE_IN_HOME / RUNS)
-    return [entry for _, entry in noted if not _is_gone(entry)]
+    return [entry for _, entry in _noted_in(home / STATE_IN_HOME / RUNS)]
 
 
 def _noted() -> Iterator[tuple[Path, RunEntry]]:
@@ -234,9 +235,10 @@ def _noted_in(index: Path) -> Iterator[tuple[Path, RunEntry]]:
             yield file, entry
 
 
-def _is_gone(entry: RunEntry) -> bool:
+def is_gone(run_dir: Path) -> bool:
+    """Whether there is no run directory any more."""
     try:
-        return not run_directory.is_run_directory(RunPaths(Path(entry.run_dir)))
+        return not run_directory.is_run_directory(RunPaths(run_dir))
     except OSError:  # of its file system, for example; it is listed as unreadable
         return False
 

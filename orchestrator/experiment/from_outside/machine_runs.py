@@ -34,7 +34,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.procfs import TICKS_PER_S, process_stat
 from orchestrator.experiment.directory import run_directory, run_index
 from orchestrator.experiment.directory.run_index import RunEntry
-from orchestrator.experiment.processes.done_by_owner import LateError, done_by
+from orchestrator.experiment.processes.done_by_owner import UnfinishedError, done_by
 from orchestrator.ledger import SummaryRow
 from orchestrator.machine.cpu_holders import CpuHolders, Holder, holders_folder
 from orchestrator.machine.process_tree import resident_mib, with_descendants
@@ -66,9 +66,6 @@ NO_TIME = (
 KEYS = ("state", "cause", "env_steps", "total_timesteps", "env_steps_per_s")
 """Of a row of ``summary.json``, which are read."""
 
-Reading: TypeAlias = Callable[[float], Iterator[str]]
-"""Called with the moment (monotonic) by which it is to end; gives lines of :class:`RunFacts`, of
-which the last one of a run directory counts."""
 FoundState: TypeAlias = Literal["running", "paused", "interrupted", "unreadable", "finished"]
 
 
@@ -129,14 +126,43 @@ class _Places:
     holders: list[Holder] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Finding(JsonLine):
+    """What is read of a run directory. The last finding of each one counts."""
+
+    run_dir: FilePath
+    facts: RunFacts | None
+    """None: it is not there."""
+
+
+_Reading: TypeAlias = Callable[[float], Iterator[_Finding]]
+"""Called with the moment (monotonic) by which it is to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _UserLook:
+    """What is read of the experiments of one user by one process."""
+
+    facts: Mapping[str, RunFacts] = field(default_factory=dict)
+    """By run directory."""
+    problem: str = ""
+    """Why not all is read; empty where it is."""
+    is_late: bool = False
+    """Whether it has taken too long."""
+
+
 class LateUsers:
-    """Those who have kept root waiting. They are not waited for again for a while."""
+    """Those who have kept root waiting. They are not waited for again for a while.
+
+    Root's run directories that are read as a user, and those of this user, are waited for apart: they
+    are different directories, and only some may be on a disk that does not answer.
+    """
 
     def __init__(self) -> None:
         self._waited_s = 0.0
         """In this look."""
-        self._resting: dict[int, tuple[float, LateError]] = {}
-        """Until when (monotonic), and why."""
+        self._resting: dict[tuple[int, int], tuple[float, _UserLook]] = {}
+        """By owner and reader: until when (monotonic), and what was read."""
 
     def begin_look(self) -> None:
         self._waited_s = 0.0
@@ -146,17 +172,15 @@ class LateUsers:
         """How long one user may take now."""
         return LIMIT_S if self._waited_s < LIMIT_S else LATE_LIMIT_S
 
-    def refuse_resting(self, uid: int) -> None:
-        """:raises LateError: the user was late a short while ago; with what was read then."""
-        if uid in self._resting:
-            until, why = self._resting[uid]
-            if time.monotonic() < until:
-                raise why.with_traceback(None)
+    def look_of_resting(self, uid: int, reader: int) -> _UserLook | None:
+        """What was read of a user who was late a short while ago; None of others."""
+        until, look = self._resting.get((uid, reader), (-math.inf, None))
+        return look if time.monotonic() < until else None
 
-    def note(self, uid: int, why: LateError, limit_s: float) -> None:
+    def note(self, uid: int, reader: int, look: _UserLook, limit_s: float) -> None:
         self._waited_s += limit_s
         if limit_s == LIMIT_S:
-            self._resting[uid] = time.monotonic() + REST_S, why
+            self._resting[uid, reader] = time.monotonic() + REST_S, look
 
 
 def all_runs(late: LateUsers | None = None) -> MachineRuns:
@@ -170,14 +194,12 @@ def all_runs(late: LateUsers | None = None) -> MachineRuns:
     problems = []
     for uid, place in sorted(_places().items()):
         facts: dict[str, RunFacts] = {}
-        for reader, work in _readings(uid, place):
-            try:
-                facts |= _latest(_lines_by(reader, work, late))
-            except LateError as error:
-                facts |= _latest(error.done)
-                problems.append(f"The experiments of {user_name(uid)} are not all read: {error}.")
-            except (OrchestratorError, OSError, ValueError) as error:
-                problems.append(f"The experiments of {user_name(uid)} cannot be read: {error}.")
+        for reader, reading in _readings(uid, place):
+            look = _look(uid, reader, reading, late)
+            facts |= look.facts
+            if look.problem:
+                what = "are not all read" if look.facts else "cannot be read"
+                problems.append(f"The experiments of {user_name(uid)} {what}: {look.problem}.")
         found += _with_holders(uid, list(facts.values()), place.holders)
     if passed_over := run_index.passed_over():
         problems.append(f"{passed_over}.")
@@ -198,79 +220,112 @@ def _places() -> dict[int, _Places]:
     return places
 
 
-def _readings(uid: int, place: _Places) -> Iterator[tuple[int | None, Reading]]:
+def _readings(uid: int, place: _Places) -> Iterator[tuple[int | None, _Reading]]:
     """What is to be read of a user: as whom (None: as who this process is), and what does it."""
     own = os.geteuid()
     if own == 0 and uid != 0:
         # The user's own process looks at the home, too: it may be on a disk that does not answer.
-        yield uid, lambda end_by: _lines(_names(place, _entries(place)), end_by)
+        yield uid, partial(_read_home, place)
         return
     names = _names(place, run_index.entries() if uid == own else [])
     by_reader: dict[int | None, dict[str, str]] = defaultdict(dict)
     for run_dir, name in names.items():
         by_reader[user_who_decides(Path(run_dir))][run_dir] = name
     for reader, some in by_reader.items():
-        yield reader, partial(_lines, some)
+        yield reader, partial(_read, place, some)
 
 
-def _lines_by(reader: int | None, reading: Reading, late: LateUsers) -> list[str]:
-    """:raises LateError: it takes too long, now or a short while ago; with what was read until then.
-    :raises OrchestratorError: nobody may act for the user.
+def _look(uid: int, reader: int | None, reading: _Reading, late: LateUsers) -> _UserLook:
+    """What ``reading`` finds of a user, with the rights of ``reader``; of one who was late a short
+    while ago what it found then.
     """
     if reader is None:
-        return list(reading(math.inf))
-    late.refuse_resting(reader)
+        return _look_here(reading)
+    if (before := late.look_of_resting(uid, reader)) is not None:
+        return before
     limit_s = late.limit_s
-    end_by = time.monotonic() + READ_SHARE * limit_s
+    look = _look_as(reader, reading, limit_s)
+    if look.is_late:
+        late.note(uid, reader, look, limit_s)
+    return look
+
+
+def _look_here(reading: _Reading) -> _UserLook:
     try:
-        return done_by(reader, partial(reading, end_by), limit_s=limit_s)
-    except LateError as error:
-        at = time.strftime("at %H:%M:%S")
-        listing = f"`sudo -u {sudo_name(reader)} orchestrator list`"
-        advice = f"a disk may not answer; {listing} waits for it"
-        why = LateError(f"{at}, {error}: {advice}", error.done)
-        late.note(reader, why, limit_s)
-        raise why from None
+        return _UserLook(facts=_latest(reading(math.inf)))
+    except (OrchestratorError, OSError, ValueError) as error:
+        return _UserLook(problem=str(error))
 
 
-def _latest(lines: Iterable[str]) -> dict[str, RunFacts]:
-    """By run directory, what was said of it last."""
-    found = (RunFacts.from_line(line.encode()) for line in lines)
-    return {facts.run_dir: facts for facts in found}
+def _look_as(reader: int, reading: _Reading, limit_s: float) -> _UserLook:
+    """By a child process with the rights of ``reader`` alone."""
+    end_by = time.monotonic() + READ_SHARE * limit_s
+
+    def lines() -> Iterator[str]:
+        return (finding.to_line().decode() for finding in reading(end_by))
+
+    problem = ""
+    is_late = False
+    try:
+        try:
+            done: Sequence[str] = done_by(reader, lines, limit_s=limit_s)
+        except UnfinishedError as error:
+            done = error.done
+            is_late = error.is_late
+            problem = _with_advice(error, reader) if is_late else str(error)
+        facts = _latest(_Finding.from_line(line.encode()) for line in done)
+    except (OrchestratorError, OSError, ValueError) as error:
+        return _UserLook(problem=str(error), is_late=is_late)
+    return _UserLook(facts=facts, problem=problem, is_late=is_late)
+
+
+def _with_advice(late: UnfinishedError, reader: int) -> str:
+    """When it was, and what to do."""
+    at = time.strftime("at %H:%M:%S")
+    listing = f"`sudo -u {sudo_name(reader)} orchestrator list`"
+    return f"{at}, {late}: a disk may not answer; {listing} waits for it"
+
+
+def _latest(findings: Iterable[_Finding]) -> dict[str, RunFacts]:
+    """By run directory, what was found of it last; without those that are not there."""
+    latest = {finding.run_dir: finding.facts for finding in findings}
+    return {run_dir: facts for run_dir, facts in latest.items() if facts is not None}
 
 
 def _names(place: _Places, entries: Iterable[RunEntry]) -> dict[str, str]:
     """Run directory → the name of its experiment."""
-    names = {one.run_dir: one.experiment for one in place.holders if one.run_dir[:1] == "/"}
-    return names | {entry.run_dir: entry.name for entry in entries}
+    held = {str(Path(one.run_dir)): one.experiment for one in place.holders}
+    names = {run_dir: name for run_dir, name in held.items() if run_dir[:1] == "/"}
+    return names | {str(Path(entry.run_dir)): entry.name for entry in entries}
 
 
-def _entries(place: _Places) -> list[RunEntry]:
-    return [] if place.home is None else run_index.entries_of_home(place.home)
+def _read_home(place: _Places, end_by: float) -> Iterator[_Finding]:
+    noted = [] if place.home is None else run_index.noted_in_home(place.home)
+    yield from _read(place, _names(place, noted), end_by)
 
 
-def _lines(names: Mapping[str, str], end_by: float) -> Iterator[str]:
-    """As :data:`Reading`. Each run directory is named before the first one is read: reading one may
-    never end.
+def _read(place: _Places, names: Mapping[str, str], end_by: float) -> Iterator[_Finding]:
+    """Each run directory is named before the first one is touched, which may never end. One that is
+    only noted, and that is gone, is found to be so.
 
     :param names: run directory → the name of its experiment.
     """
-    return (facts.to_line().decode() for facts in _read_facts(names, end_by))
-
-
-def _read_facts(names: Mapping[str, str], end_by: float) -> Iterator[RunFacts]:
     for run_dir, name in names.items():
-        yield RunFacts(run_dir=str(Path(run_dir)), name=name, state="unreadable", problem=NO_TIME)
+        unread = RunFacts(run_dir=run_dir, name=name, state="unreadable", problem=NO_TIME)
+        yield _Finding(run_dir=run_dir, facts=unread)
+    held = {str(Path(one.run_dir)) for one in place.holders}
     read = []
     for run_dir, name in names.items():
         if time.monotonic() < end_by:
-            facts = _facts(Path(run_dir), name)
-            read.append(facts)
-            yield facts
+            is_gone = run_dir not in held and run_index.is_gone(Path(run_dir))
+            facts = None if is_gone else _facts(Path(run_dir), name)
+            yield _Finding(run_dir=run_dir, facts=facts)
+            if facts is not None and not facts.problem:
+                read.append(facts)
     for facts in read:
-        if not facts.problem:
-            disk_mib = _disk_mib(Path(facts.run_dir), end_by)
-            yield dataclasses.replace(facts, disk_mib=disk_mib)
+        disk_mib = _disk_mib(Path(facts.run_dir), end_by)
+        measured = dataclasses.replace(facts, disk_mib=disk_mib)
+        yield _Finding(run_dir=facts.run_dir, facts=measured)
 
 
 def _facts(run_dir: Path, name: str) -> RunFacts:

@@ -38,13 +38,16 @@ class _Message:
     """Of the last one: why the work has failed; empty where it has not."""
 
 
-class LateError(RunDirError):
-    """Who acts for a user has not come to an end in time."""
+class UnfinishedError(RunDirError):
+    """Who acts for a user has not done all of its work."""
 
-    def __init__(self, message: str, done: Sequence[str] = ()) -> None:
-        """:param done: what was returned until then."""
+    def __init__(self, message: str, *, done: Sequence[str] = (), is_late: bool = False) -> None:
+        """:param done: what was returned until then.
+        :param is_late: it was killed, as it had not come to an end in time.
+        """
         super().__init__(message)
         self.done = done
+        self.is_late = is_late
 
 
 def owner_if_not_root(root: Path) -> int | None:
@@ -131,8 +134,9 @@ def done_by(
     read.
 
     :param limit_s: after so long it is killed, as the user may have stopped it; None: never.
-    :raises LateError: it was killed.
-    :raises RunDirError: it has failed; the message is that of its error.
+    :raises UnfinishedError: it was killed, has ended early, or has failed; then the message is that of
+        its error.
+    :raises RunDirError: what it has returned is none of this program's.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -160,11 +164,12 @@ def done_by(
     done = [message.done for message in messages if message.done is not None]
     if not has_ended:
         late = f"the process that acts for its owner has not come to an end within {limit_s:g} s"
-        raise LateError(late, done)
+        raise UnfinishedError(late, done=done, is_late=True)
     if not messages or messages[-1].error is None:
-        raise RunDirError("the process that acts for its owner has ended before its work")
+        early = "the process that acts for its owner has ended before its work"
+        raise UnfinishedError(early, done=done)
     if messages[-1].error:
-        raise RunDirError(messages[-1].error)
+        raise UnfinishedError(messages[-1].error, done=done)
     return done
 
 

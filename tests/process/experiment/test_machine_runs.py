@@ -7,10 +7,11 @@ import errno
 import json
 import os
 import pwd
+import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,11 +22,12 @@ from supervisor_helpers import Experiment, make_job
 from user_helpers import ANN, BOB, NAMES, ROW, Acting, only_root
 
 from orchestrator.core.errors import RunDirError
+from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory, run_index
 from orchestrator.experiment.from_outside import machine_runs, resume_all
 from orchestrator.experiment.from_outside.machine_runs import MachineRun
 from orchestrator.experiment.processes import done_by_owner
-from orchestrator.experiment.processes.done_by_owner import LateError
+from orchestrator.experiment.processes.done_by_owner import UnfinishedError
 from orchestrator.ledger import summary
 from orchestrator.machine import cpu_holders
 from orchestrator.machine.cpu_holders import holders_folder
@@ -283,6 +285,17 @@ def test_root_is_told_of_its_runs_that_are_passed_over_as_all_may_write_into_the
     assert run_index.passed_over() == ""
 
 
+def test_others_than_root_do_not_look_for_what_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted_by_root(tmp_path / "walkers")
+    looked_at: list[Path] = []
+    monkeypatch.setattr(os, "geteuid", lambda: ANN)
+    monkeypatch.setattr(run_index, "is_gone", looked_at.append)
+    assert run_index.passed_over() == ""
+    assert looked_at == []
+
+
 @only_root
 def test_root_reads_its_run_in_a_users_folder_with_the_rights_of_this_user(homes: Path) -> None:
     run_dir = noted_by_root(homes / "ann/walkers")
@@ -344,27 +357,39 @@ def test_a_process_that_is_not_the_users_is_not_measured_for_them(homes: Path) -
         assert (run.facts.pid, run.load, run.memory_mib) == (os.getpid(), None, None)
 
 
+def hang_at_first_touch(
+    homes: Path, is_meant: Callable[[Path], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run directories whose disk does not answer."""
+    pipe = homes / "pipe"
+    os.mkfifo(pipe)
+    pipe.chmod(0o666)
+    is_run_directory = run_directory.is_run_directory
+    root = os.getpid()
+
+    def hanging(paths: RunPaths) -> bool:
+        if os.getpid() != root and is_meant(paths.root):
+            os.open(pipe, os.O_RDONLY)
+        return is_run_directory(paths)
+
+    monkeypatch.setattr(run_directory, "is_run_directory", hanging)
+
+
 @only_root
 def test_a_user_who_keeps_root_waiting_is_named_and_the_others_are_shown(
     homes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("walkers", "runners", "crawlers")
-    for name in names:
-        run_of(ANN, homes, name, {})
+    runs_of_ann = [run_of(ANN, homes, name, {}) for name in names]
     run_of(BOB, homes, "hoppers", {})
     monkeypatch.setattr(machine_runs, "LIMIT_S", 5.0)
-    facts = machine_runs._facts
-    read = Counter[int]()
+    touched = Counter[int]()
 
-    def hanging(run_dir: Path, name: str) -> Any:
-        read[os.getpid()] += 1
-        if name in names and read[os.getpid()] == 2:
-            os.open(run_dir / "pipe", os.O_RDONLY)  # as of a disk that does not answer
-        return facts(run_dir, name)
+    def is_second_of_ann(run_dir: Path) -> bool:
+        touched[os.getpid()] += 1
+        return run_dir in runs_of_ann and touched[os.getpid()] == 2
 
-    for name in names:
-        os.mkfifo(homes / "ann/runs" / name / "pipe", 0o666)
-    monkeypatch.setattr(machine_runs, "_facts", hanging)
+    hang_at_first_touch(homes, is_second_of_ann, monkeypatch)
     users = machine_runs.LateUsers()
     for _ in range(2):  # the second time Ann is not waited for
         runs = machine_runs.all_runs(users)
@@ -382,6 +407,88 @@ def test_a_user_who_keeps_root_waiting_is_named_and_the_others_are_shown(
 
 
 @only_root
+def test_a_run_of_root_that_is_read_as_a_user_and_is_late_hides_no_run_of_this_user(
+    homes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_of(ANN, homes, "walkers", {})
+    of_root = noted_by_root(homes / "ann/of-root")
+    monkeypatch.setattr(machine_runs, "LIMIT_S", 2.0)
+    monkeypatch.setattr(machine_runs, "LATE_LIMIT_S", 60.0)
+    hang_at_first_touch(homes, of_root.__eq__, monkeypatch)
+    users = machine_runs.LateUsers()
+    for _ in range(2):  # the second time root's run is not waited for
+        runs = machine_runs.all_runs(users)
+        assert sorted((run.uid, run.facts.name, run.facts.problem) for run in runs.runs) == [
+            (0, "of-root", machine_runs.NO_TIME),
+            (ANN, "walkers", ""),
+        ]
+        assert len(runs.problems) == 1
+
+
+@only_root
+def test_what_is_gone_is_not_shown_but_for_what_holds_cpus(homes: Path) -> None:
+    run_of(ANN, homes, "hoppers", {})
+    gone = run_of(ANN, homes, "gone", {})
+    walkers = run_of(ANN, homes, "walkers", {})
+    with Acting(ANN, walkers, {3: 1}):
+        for run_dir in (gone, walkers):
+            run_dir.rename(homes / run_dir.name)
+        seen = found()
+    assert seen.keys() == {"hoppers", "walkers"}
+    assert (seen["walkers"].facts.state, seen["walkers"].cpus) == ("running", (3,))
+    assert "No such file" in seen["walkers"].facts.problem
+
+
+@only_root
+def test_what_was_read_before_the_process_was_killed_is_shown(
+    homes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("walkers", "runners"):
+        run_of(ANN, homes, name, {})
+    facts = machine_runs._facts
+    read: list[str] = []
+
+    def killed(run_dir: Path, name: str) -> machine_runs.RunFacts:
+        read.append(name)
+        if len(read) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return facts(run_dir, name)
+
+    monkeypatch.setattr(machine_runs, "_facts", killed)
+    users = machine_runs.LateUsers()
+    for _ in range(2):  # it may be read the next time
+        runs = machine_runs.all_runs(users)
+        assert Counter((run.facts.state, run.facts.problem) for run in runs.runs) == {
+            ("interrupted", ""): 1,
+            ("unreadable", machine_runs.NO_TIME): 1,
+        }
+        (problem,) = runs.problems
+        assert f"uid {ANN}" in problem
+        assert "before its work" in problem
+    monkeypatch.setattr(machine_runs, "_facts", facts)
+    assert machine_runs.all_runs(users).problems == []
+
+
+@only_root
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_answer_that_is_none_of_ours_is_a_problem_of_its_user(
+    is_late: bool, homes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def another(*_: object, **__: object) -> list[str]:
+        if is_late:
+            raise UnfinishedError("too late", done=["{}"], is_late=True)
+        return ["{}"]
+
+    monkeypatch.setattr(machine_runs, "done_by", another)
+    users = machine_runs.LateUsers()
+    for _ in range(2):
+        runs = machine_runs.all_runs(users)
+        assert runs.runs == []
+        for uid, problem in zip((ANN, BOB), runs.problems, strict=True):
+            assert f"uid {uid} cannot be read" in problem
+
+
+@only_root
 def test_who_was_late_is_not_waited_for_in_the_next_looks_and_shortens_this_one(
     homes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,7 +496,7 @@ def test_who_was_late_is_not_waited_for_in_the_next_looks_and_shortens_this_one(
 
     def late(owner: int, _: object, *, limit_s: float | None = None) -> list[str]:
         asked.append((owner, limit_s))
-        raise done_by_owner.LateError("too late")
+        raise UnfinishedError("too late", is_late=True)
 
     monkeypatch.setattr(machine_runs, "done_by", late)
     users = machine_runs.LateUsers()
@@ -476,18 +583,25 @@ def test_who_acts_for_a_user_without_end_is_ended(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(done_by_owner, "MOST_BYTES", 1000)
     with pytest.raises(RunDirError, match="without end"):
         done_by_owner.done_by(ANN, lambda: ["x" * 100_000])
-    with pytest.raises(LateError):  # long before the test's own limit
+    with pytest.raises(UnfinishedError) as late:  # long before the test's own limit
         done_by_owner.done_by(ANN, lambda: [str(time.sleep(6000))], limit_s=0.2)
+    assert late.value.is_late
 
 
 @only_root
-def test_who_has_ended_before_its_work_has_not_done_it() -> None:
+def test_who_has_ended_before_its_work_or_failed_has_done_a_part() -> None:
     def ended() -> Iterator[str]:
         yield "a part"
         os._exit(0)
 
-    with pytest.raises(RunDirError, match="before its work"):
-        done_by_owner.done_by(ANN, ended)
+    def failed() -> Iterator[str]:
+        yield "a part"
+        raise RunDirError("no more")
+
+    for work, why in ((ended, "before its work"), (failed, "no more")):
+        with pytest.raises(UnfinishedError, match=why) as unfinished:
+            done_by_owner.done_by(ANN, work)
+        assert (unfinished.value.done, unfinished.value.is_late) == (["a part"], False)
 
 
 @only_root
