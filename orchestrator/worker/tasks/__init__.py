@@ -5,8 +5,8 @@ take the class, and an entry in ``orchestrator/core/task_names.py``.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import mujoco
 
@@ -23,7 +23,7 @@ from orchestrator.worker.tasks.reach import Reach
 from orchestrator.worker.tasks.stand import Stand
 from orchestrator.worker.tasks.task_choice import choose
 from orchestrator.worker.tasks.task_options import CommonOptions, TaskError, read_options
-from orchestrator.worker.tasks.terms import Term
+from orchestrator.worker.tasks.terms import TaskOfTerms, Term
 from orchestrator.worker.tasks.track import Track
 
 __all__ = [
@@ -44,6 +44,8 @@ __all__ = [
     "make_task",
 ]
 
+
+MadeT = TypeVar("MadeT")
 
 TASKS: Mapping[str, type[Task]] = {
     name: load_built_in(path) for name, path in task_names.TASKS.items()
@@ -67,15 +69,7 @@ def make_task(
         name = choose(model).task
     kind = find_task(name)
     task_options = read_options(name, kind.Options, options or {}, moment)
-    try:
-        task = kind(model, task_options)
-    except ValueError as error:
-        raise ValueError(f'task "{name}": {error}') from None
-    except Exception as error:
-        if name in TASKS:
-            raise
-        text = f'task "{name}": __init__ raises {failures.describe(error)}'
-        raise TaskError(text, is_certain=False) from error
+    task = _of_users_code(name, "__init__", lambda: kind(model, task_options))
     if not hasattr(task, "max_episode_steps"):
         raise TaskError(
             f'task "{name}": its __init__ does not call super().__init__(model, options)'
@@ -86,7 +80,26 @@ def make_task(
         raise TaskError(f'task "{name}": {error}', is_certain=error.is_certain) from error
     except ValueError as error:
         raise ValueError(f'task "{name}": {error}') from None
+    if isinstance(task, TaskOfTerms):
+        _of_users_code(name, "make_observation_terms", lambda: task.observation_terms)
     return task
+
+
+def _of_users_code(name: str, method: str, make: Callable[[], MadeT]) -> MadeT:
+    """What ``make`` gives, which calls ``method`` of the task ``name``.
+
+    :raises TaskError: an error in the user's own task.
+    :raises ValueError: the robot does not fit the task.
+    """
+    try:
+        return make()
+    except ValueError as error:
+        raise ValueError(f'task "{name}": {error}') from None
+    except Exception as error:
+        if name in TASKS:
+            raise
+        text = f'task "{name}": {method} raises {failures.describe(error)}'
+        raise TaskError(text, is_certain=False) from error
 
 
 def find_task(name: str) -> type[Task]:

@@ -21,6 +21,7 @@ from orchestrator.worker.tasks import input_names, observation_limits
 from orchestrator.worker.tasks.base import States, Task
 from orchestrator.worker.tasks.observations import Observation
 from orchestrator.worker.tasks.task_options import TaskError
+from orchestrator.worker.tasks.terms import TaskOfTerms, Terms
 
 ROWS = 3
 """Environments in the check: more than one, to tell a single result from one for each
@@ -112,8 +113,10 @@ def first_observation(task: Task, states: States) -> NDArray[Any]:
 
     :param states: of :data:`ROWS` environments.
     :raises TaskError: ``observe`` or ``observation_names`` raises, or the result of the former
-        violates the contract.
+        violates the contract, or a term of which it consists does.
     """
+    if isinstance(task, TaskOfTerms) and type(task).observe is TaskOfTerms.observe:
+        _check_terms(f"task {_class_name(task)}", task.observation_terms, states)
     array = _call(task, "observe", lambda: task.observe(states))
     expected = f"a float32 or float64 array of shape ({ROWS}, observation_size), a row for each environment"
     if (
@@ -162,9 +165,14 @@ def first_observation_by(observation: Observation, states: States) -> NDArray[An
     :param states: of :data:`ROWS` environments.
     :raises TaskError: a term raises, or its values violate the contract.
     """
-    kind = type(observation)
-    for term in observation.terms.all:
-        what = f"{kind.__module__}:{kind.__qualname__}: the term {joined(term.names)}"
+    _check_terms(_class_name(observation), observation.terms, states)
+    return observation.observe(states)
+
+
+def _check_terms(whose: str, terms: Terms, states: States) -> None:
+    """:raises TaskError: a term raises, or its values violate the contract."""
+    for term in terms.all:
+        what = f"{whose}: the term {joined(term.names)}"
         try:
             values = term.values(states)
         except Exception as error:  # the user's code may raise anything
@@ -184,7 +192,6 @@ def first_observation_by(observation: Observation, states: States) -> NDArray[An
                 "their place, or leave the term out"
             )
             raise TaskError(text, is_certain=False)
-    return observation.observe(states)
 
 
 def _call(task: Task, method: str, call: Callable[[], Any]) -> Any:
@@ -222,10 +229,14 @@ def _describe(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
+def _class_name(of: object) -> str:
+    return f"{type(of).__module__}:{type(of).__qualname__}"
+
+
 def _wrong(
     task: Task, method: str, problem: str, expected: str | None, *, is_certain: bool = True
 ) -> TaskError:
-    what = f"task {type(task).__module__}:{type(task).__qualname__}: {method} {problem}"
+    what = f"task {_class_name(task)}: {method} {problem}"
     return TaskError(
         what if expected is None else f"{what}; expected {expected}", is_certain=is_certain
     )

@@ -41,19 +41,13 @@ class Observation:
     """What a policy observes; your own derives from this class and implements :meth:`make_terms`.
 
     :param task: as it was made for the robot ``model``.
-    :raises ValueError: the robot does not have what a term measures.
+    :raises ValueError: the robot does not have what a term measures, or names come twice.
     """
 
     def __init__(self, model: mujoco.MjModel, task: Task) -> None:
         self.model = model
         self.task = task
         self.terms = Terms(self.make_terms())
-        names = self.terms.names
-        twice = {name for name in names if names.count(name) > 1}
-        if twice:
-            raise ValueError(
-                f"names come twice: {joined(sorted(twice))}; leave out the second term, or give its numbers other names"
-            )
         makes_other_values = type(self).observe is not Observation.observe
         self.limits: Floats | None = None if makes_other_values else self.terms.limits
         """``(2, n)`` lower and upper bounds of the values; None where a class of the user makes them

@@ -5,6 +5,7 @@ frames, clipping and values of a whole observation follow from them.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.core.text import count, joined
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.tasks import input_names, units
 from orchestrator.worker.tasks.base import States, Task
@@ -42,6 +44,11 @@ class Term:
             raise ValueError(
                 f"the term {list(self.names)} has {len(self.units)} units; expected one for each name"
             )
+        if len(self.names) != len(self.frames):
+            given = count(len(self.frames), "frame")
+            raise ValueError(
+                f"the term {list(self.names)} has {given}; expected one for each name, or one text for all"
+            )
 
     @property
     def frames(self) -> Sequence[str]:
@@ -58,11 +65,19 @@ def turns(
 
 
 class Terms:
-    """An observation that consists of terms, in the order of its columns."""
+    """An observation that consists of terms, in the order of its columns.
+
+    :raises ValueError: two numbers have the same name.
+    """
 
     def __init__(self, terms: Iterable[Term]) -> None:
         self.all = tuple(terms)
         self.names = [name for term in self.all for name in term.names]
+        twice = [name for name, times in Counter(self.names).items() if times > 1]
+        if twice:
+            raise ValueError(
+                f"names come twice: {joined(sorted(twice))}; leave out the second term, or give its numbers other names"
+            )
         self.units = [unit for term in self.all for unit in term.units]
         self.frames = [frame for term in self.all for frame in term.frames]
         self.fields = tuple(dict.fromkeys(name for term in self.all for name in term.fields))
@@ -109,6 +124,7 @@ class TaskOfTerms(Task):
 
     @functools.cached_property
     def observation_terms(self) -> Terms:
+        """:raises ValueError: see :class:`Terms`."""
         return Terms(self.make_observation_terms())
 
     @property

@@ -3,12 +3,15 @@ follow."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from orchestrator.features.export.worker import job_export
 from orchestrator.worker.envs.simulation import Simulation
@@ -67,14 +70,53 @@ class Heated(Forward):
     """Observes one thing more than the task it is derived from."""
 
     def make_observation_terms(self) -> Sequence[Term]:
-        heat = Term(
+        return (*super().make_observation_terms(), self.heat())
+
+    def heat(self) -> Term:
+        return Term(
             names=["heat"],
             units=["K"],
             values=lambda states: np.square(states.qvel[:, :1]),
             limit=300.0,
             frame="torso",
         )
-        return (*super().make_observation_terms(), heat)
+
+
+class Twice(Heated):
+    def make_observation_terms(self) -> Sequence[Term]:
+        return (*super().make_observation_terms(), self.heat())
+
+
+class TooFew(Heated):
+    def heat(self) -> Term:
+        return Term(names=["a", "b"], units=["", ""], values=lambda states: states.qpos[:, :1])
+
+
+class OneDimensional(Heated):
+    def heat(self) -> Term:
+        return Term(names=["heat"], units=["K"], values=lambda states: states.qpos[:, 0])
+
+
+class NotFinite(Heated):
+    def heat(self) -> Term:
+        return Term(names=["heat"], units=["K"], values=lambda states: states.qpos[:, :1] * np.nan)
+
+
+class Cold(Heated):
+    def heat(self) -> Term:
+        return Term(names=["heat"], units=["K"], values=lambda states: states.fields["heat"])
+
+
+class OfOneFrame(Heated):
+    def heat(self) -> Term:
+        return dataclasses.replace(
+            super().heat(), names=["a", "b", "c"], units=["K"] * 3, frame=["torso"]
+        )
+
+
+class Unmade(Heated):
+    def heat(self) -> Term:
+        raise KeyError("torso")
 
 
 def test_a_term_that_a_users_task_adds_has_name_unit_bounds_and_values() -> None:
@@ -91,3 +133,38 @@ def test_a_term_that_a_users_task_adds_has_name_unit_bounds_and_values() -> None
     assert (interface.observation_units[-1], interface.observation_frames[-1]) == ("K", "torso")
     hot = task.observe(States(own.states.qpos, np.full_like(own.states.qvel, 20.0)))
     assert hot[:, -1].tolist() == [300, 300]
+
+
+WRONG: dict[type[Heated], str] = {
+    Twice: "names come twice: heat; leave out the second term, or",
+    TooFew: "the term a and b gives an array of float64 of shape (3, 1); expected floating-point numbers of "
+    "shape (3, 2)",
+    OneDimensional: "the term heat gives an array of float64 of shape (3,); expected floating",
+    NotFinite: "the term heat gives numbers that are not finite at the start; expected finite",
+    Cold: "the term heat raises KeyError: 'heat'",
+    OfOneFrame: "the term ['a', 'b', 'c'] has 1 frame; expected one for each name",
+    Unmade: "make_observation_terms raises KeyError: 'torso'",
+}
+
+
+@pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
+def test_what_is_wrong_with_a_term_that_a_users_task_adds_is_said(kind: type[Heated]) -> None:
+    name = f"{__name__}:{kind.__name__}"
+    with pytest.raises(ValueError, match=re.escape(WRONG[kind])) as raised:
+        make_simulation(MJCF / "hopper.xml", name, {}, {}, n_envs=1, seed=0)
+    assert name in str(raised.value)
+
+
+class Blind(Heated):
+    """Its own ``observe`` takes the place of all terms, whatever they are."""
+
+    def heat(self) -> Term:
+        return NotFinite.heat(self)  # type: ignore[arg-type]
+
+    def observe(self, states: States) -> NDArray[Any]:
+        return states.qvel.copy()
+
+
+def test_terms_that_are_not_observed_may_be_of_any_kind() -> None:
+    made = make_simulation(MJCF / "hopper.xml", f"{__name__}:Blind", {}, {}, n_envs=1, seed=0)
+    assert made.observation_size == made.model.nv
