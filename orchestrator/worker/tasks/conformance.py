@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.core.text import joined
+from orchestrator.core import task_names
+from orchestrator.core.text import alternatives, joined
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.runtime import failures
 from orchestrator.worker.tasks import input_names, observation_limits
@@ -113,8 +114,16 @@ def first_observation(task: Task, states: States) -> NDArray[Any]:
 
     :param states: of :data:`ROWS` environments.
     :raises TaskError: ``observe`` or ``observation_names`` raises, or the result of the former
-        violates the contract, or a term of which it consists does.
+        violates the contract, or a term of which it consists does; or the task has terms that nothing
+        observes.
     """
+    if hasattr(task, "make_observation_terms") and not isinstance(task, TaskOfTerms):
+        raise _wrong(
+            task,
+            "make_observation_terms",
+            f"is called in classes derived from {alternatives(task_names.TASKS)} only",
+            "observe() in its place, with observation_limits() and observation_names() where they are known",
+        )
     if isinstance(task, TaskOfTerms) and type(task).observe is TaskOfTerms.observe:
         _check_terms(f"task {_class_name(task)}", task.observation_terms, states)
     array = _call(task, "observe", lambda: task.observe(states))

@@ -166,6 +166,11 @@ WRONG: dict[str, tuple[str, str, str]] = {
         "    def observation_names(self):\n        return self.names\n\n    def measure(self",
         r"observation_names raises AttributeError: .*names",
     ),
+    "terms that nothing observes": (
+        "    def measure(self",
+        "    def make_observation_terms(self):\n        return ()\n\n    def measure(self",
+        "make_observation_terms is called in classes derived from balance, forward, .* or track only; expected observe",
+    ),
     "no reward at all": (
         "def reward_and_terminated",
         "def reward",
