@@ -83,7 +83,7 @@ class OverSeeds:
     spread: Sequence[float | None]
     """Of each objective: the standard deviation over seeds; None with fewer than two."""
     means: Sequence[Figure | None]
-    """Of each objective: the mean over seeds, with its interval; None likewise."""
+    """As :func:`.mean_over_seeds` gives them, of each objective."""
     measures: Mapping[str, float]
     """Measures that all of them have, aggregated as the objectives are; the task's own first."""
 
@@ -498,7 +498,7 @@ class _JobFigures:
         """:param names: of the objectives."""
         return OverSeeds(
             spread=[_deviation(self._of_jobs(name, trial)) for name in names],
-            means=[mean_over_seeds(name, self._rows_of(trial)) for name in names],
+            means=[mean_over_seeds(name, trial.jobs, self.rows) for name in names],
             measures=self._measures(trial),
         )
 

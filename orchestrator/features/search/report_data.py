@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, TypeAlias, TypedDict
 
-from orchestrator.analysis.two_groups import Figure
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search.course import Improvement, SpentByThen
 from orchestrator.features.search.declaration.spec import ArchiveAxis, Dimension
@@ -31,21 +31,15 @@ MOST_BINS = 8
 FEWEST_IN_BIN = 6
 Values: TypeAlias = Mapping[int, float]
 """Number of a trial → its value."""
+ReportedMean: TypeAlias = Mapping[str, Any]
+"""A mean over seeds: its ``value``, and its ``interval`` of 95 % with ``low``, ``high`` and
+``method``; null for none."""
 
 
 class ReportedBelief(TypedDict):
     mean: float
     error: float
     """Standard deviation."""
-
-
-class ReportedMean(TypedDict):
-    """A mean over seeds with its interval of 95 %."""
-
-    value: float
-    low: float
-    high: float
-    method: str
 
 
 class ReportedTrial(TypedDict):
@@ -60,7 +54,7 @@ class ReportedTrial(TypedDict):
     believed: ReportedBelief | None
     """What a race makes of it."""
     repeated: Sequence[float] | None
-    repeated_means: Sequence[ReportedMean | None]
+    fresh_means: Sequence[ReportedMean | None]
     """Of each objective, over the seeds of that training; None with fewer than two."""
     measures: Sequence[float] | None
     rungs: Sequence[float | None]
@@ -136,7 +130,7 @@ class SearchFacts(TypedDict):
     """Whether every trial began with the policy of the unchanged job."""
     reference: Sequence[float] | None
     """Values of the unchanged job, trained as those that are trained again; None where it was not."""
-    reference_means: Sequence[ReportedMean | None]
+    reference_fresh_means: Sequence[ReportedMean | None]
     """As those of trials that are trained again."""
     inherit: bool
     is_over: bool
@@ -202,7 +196,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         "race": None if search is None or search.race is None else search.race.seeds,
         "starts_from_reference": search is not None and search.start == "reference",
         "reference": None if reader.reference is None else reader.reference.values,
-        "reference_means": _fresh_means(ledger, reader.reference, names),
+        "reference_fresh_means": _fresh_means(ledger, reader.reference, names),
         "inherit": search is not None and search.has_lineages,
         "is_over": reader.history.is_over,
         "elapsed_s": reader.history.elapsed_s,
@@ -254,20 +248,10 @@ def _fresh_means(
     """Of each objective, over the seeds of a training that repeats another."""
     if training is None or not training.values:
         return ()
-    rows = [ledger.summary_of(job_id) for job_id in training.jobs]
-    return [_reported_mean(mean_over_seeds(name, rows)) for name in names]
-
-
-def _reported_mean(mean: Figure | None) -> ReportedMean | None:
-    if mean is None or mean.interval is None:
-        return None
-    interval = mean.interval
-    return {
-        "value": mean.value,
-        "low": interval.low,
-        "high": interval.high,
-        "method": interval.method,
-    }
+    known = [job_id for job_id in training.jobs if ledger.job_row(job_id) is not None]
+    rows = {job_id: ledger.summary_of(job_id) for job_id in known}
+    means = [mean_over_seeds(name, training.jobs, rows) for name in names]
+    return [None if mean is None else asdict(mean) for mean in means]
 
 
 def _first_return(trial: Trial) -> float | None:
@@ -280,7 +264,7 @@ def _trial(
     state: str,
     belief: Shrunken | None,
     repetition: Trial | None,
-    repeated_means: Sequence[ReportedMean | None],
+    fresh_means: Sequence[ReportedMean | None],
     lineage: int | None,
 ) -> ReportedTrial:
     return {
@@ -290,7 +274,7 @@ def _trial(
         "values": trial.values,
         "believed": None if belief is None else {"mean": belief.mean, "error": belief.error},
         "repeated": None if repetition is None else repetition.values,
-        "repeated_means": repeated_means,
+        "fresh_means": fresh_means,
         "measures": trial.measures,
         "rungs": trial.reached,
         "went_on": min(trial.goal, len(trial.reached)),

@@ -149,9 +149,10 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
     if any(one["repeated"] for one in rows):
         caption += " “From nothing” is the value of another training with other seeds and without inheritance."
         if facts["reference"]:
-            values = _with_means(facts["reference"], facts["reference_means"])
+            values = _with_means(facts["reference"], facts["reference_fresh_means"])
             caption += f" The unchanged job, trained in the same way, has {values}."
-        methods = [mean["method"] for one in rows for mean in one["repeated_means"] if mean]
+        intervals = [mean["interval"] for one in rows for mean in one["fresh_means"] if mean]
+        methods = [interval["method"] for interval in intervals if interval]
         if methods:
             caption += (
                 f" [ ] is the 95 % interval of the mean over the seeds of that training, by {methods[0]}. The best of "
@@ -227,7 +228,7 @@ def _columns(
     for place, name in enumerate(facts["objectives"]):
         columns[one_line(name)] = partial(_text_of_value, place)
     if any(one["repeated"] for one in rows):
-        columns["from nothing"] = lambda one: _with_means(one["repeated"], one["repeated_means"])
+        columns["from nothing"] = lambda one: _with_means(one["repeated"], one["fresh_means"])
     if facts["race"]:
         columns.setdefault("believed", _believed)
         columns.setdefault("seeds", lambda one: str(len(one["jobs"])))
@@ -259,9 +260,9 @@ def _with_means(values: Sequence[float] | None, means: Sequence[ReportedMean | N
     shown = []
     for value, mean in zip(values or (), means, strict=True):
         text = number(value)
-        if mean is not None:
-            interval = f"[{number(mean['low'])}, {number(mean['high'])}]"
-            text += f" (mean {number(mean['value'])} {interval})"
+        if mean is not None and (interval := mean["interval"]) is not None:
+            limits = f"[{number(interval['low'])}, {number(interval['high'])}]"
+            text += f" (mean {number(mean['value'])} {limits})"
         shown.append(text)
     return ", ".join(shown) or DASH
 

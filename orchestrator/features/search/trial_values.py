@@ -34,10 +34,16 @@ def aggregated_value(values: Sequence[float | None], how: Aggregate) -> float | 
     return AGGREGATES[how](numbers) if numbers and len(numbers) == len(values) else None
 
 
-def mean_over_seeds(objective: str, rows: Sequence[SummaryRow]) -> Figure | None:
+def mean_over_seeds(
+    objective: str, jobs: Sequence[str], rows: Mapping[str, SummaryRow]
+) -> Figure | None:
     """The mean of an objective over the jobs of a trial, with its interval; None where one of them
-    has no finite value, and with fewer than two.
+    has no row or no finite value, and with fewer than two.
+
+    :param rows: by ``job_id``.
     """
-    values = job_values(objective, [figures_of(row) for row in rows]).of_jobs
+    if not all(job_id in rows for job_id in jobs):
+        return None
+    values = job_values(objective, [figures_of(rows[job_id]) for job_id in jobs]).of_jobs
     numbers = [value for value in values if value is not None and math.isfinite(value)]
     return two_groups.mean([numbers]) if 2 <= len(numbers) == len(values) else None

@@ -10,6 +10,7 @@ from typing import Any
 
 import command_helpers as commands
 import pytest
+from damaged_search_helpers import damage
 from jobfile_helpers import HOPPER
 from searcher_helpers import examine_no_trials
 from trial_helpers import Told, point_of, search_run
@@ -19,7 +20,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import is_installed
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.search import ranking
+from orchestrator.features.search import ranking, report_data
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import Experiment, from_mapping
@@ -153,6 +154,19 @@ def test_the_mean_over_fresh_seeds_has_an_interval_whose_method_is_named(tmp_pat
     page = html.unescape((paths.root / "report/index.html").read_text())
     assert "4 (mean 4 [-0.968, 8.97])" in page
     assert "by Student's t" in page
+    assert first_reported(paths)["fresh_means"] == [mean]
+    for table in ("declared", "jobs"):
+        damage(paths, f"DELETE FROM {table} WHERE job_id = 'hopper-t00002-s1'")
+    assert ranking.read(paths.root, 1).facts()[0]["fresh_means"] == {"ep_rew_mean": None}
+    assert first_reported(paths)["fresh_means"] == [None], "a seed of it is not known"
+
+
+def first_reported(paths: RunPaths) -> report_data.ReportedTrial:
+    """Trial 0 in ``report.json``."""
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        facts = report_data.gather(paths, ledger)
+    assert facts is not None
+    return facts["trials"][0]
 
 
 def specs(run_dir: Path, job_ids: list[str]) -> dict[str, WorkerSpec]:
