@@ -4,7 +4,7 @@ its ledger, whether or not a supervisor runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from orchestrator.core.errors import LedgerBusyError, OrchestratorError
@@ -59,6 +59,14 @@ class BegunSource:
         """
         return {}
 
+    def chosen_jobs(self) -> Collection[str] | None:
+        """Ids of the jobs by whose values it chooses: those of the chosen are flattered by that. None:
+        any job may be one.
+
+        :raises LedgerError: that cannot be read.
+        """
+        return None
+
     def has_succeeded(self) -> bool:
         """Of one that makes jobs and has come to its end."""
         raise NotImplementedError
@@ -93,7 +101,7 @@ def begun_source(paths: RunPaths, ledger: Ledger) -> BegunSource | None:
 
     :raises OrchestratorError: it cannot be read.
     """
-    return _answer(paths, ledger, lambda source: source, None, passing=(OrchestratorError,))
+    return answer(paths, ledger, lambda source: source, None, passing=(OrchestratorError,))
 
 
 def standing_of(paths: RunPaths, ledger: Ledger) -> Standing:
@@ -105,7 +113,7 @@ def standing_of(paths: RunPaths, ledger: Ledger) -> Standing:
     def of(source: BegunSource) -> Standing:
         return "underway" if source.is_underway else "over"
 
-    return _answer(paths, ledger, of, "none")
+    return answer(paths, ledger, of, "none")
 
 
 def outcome(paths: RunPaths, ledger: Ledger) -> Outcome:
@@ -118,12 +126,12 @@ def outcome(paths: RunPaths, ledger: Ledger) -> Outcome:
             return "as its jobs"
         return "succeeded" if source.has_succeeded() else "failed"
 
-    return _answer(paths, ledger, of, "as its jobs")
+    return answer(paths, ledger, of, "as its jobs")
 
 
 def shown_jobs(paths: RunPaths, ledger: Ledger) -> Sequence[str] | None:
     """As :meth:`BegunSource.shown_jobs`; None also where nothing has begun."""
-    return _answer(paths, ledger, _shown_jobs, None)
+    return answer(paths, ledger, _shown_jobs, None)
 
 
 def _shown_jobs(source: BegunSource) -> Sequence[str] | None:
@@ -135,14 +143,17 @@ def _shown_jobs(source: BegunSource) -> Sequence[str] | None:
     return shown
 
 
-def _answer(
+def answer(
     paths: RunPaths,
     ledger: Ledger,
     question: Callable[[BegunSource], T],
     otherwise: T,
     passing: tuple[type[Exception], ...] = (LedgerBusyError,),
 ) -> T:
-    """What the first source that has begun answers; ``otherwise`` where none has, or it fails."""
+    """What the first source that has begun answers; ``otherwise`` where none has, or it fails.
+
+    :param passing: what is passed on, where other exceptions become a problem of the feature.
+    """
     for feature in having("begun_source"):
         with problems_of(feature.name, f"says nothing of {paths.root}", passing=passing):
             source = ask(feature, "begun_source", paths, ledger)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.front_end import option
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
-from orchestrator.experiment.begun_source import Direction, begun_source
+from orchestrator.experiment.begun_source import BegunSource, Direction, answer
 from orchestrator.experiment.directory import run_directory
 
 
@@ -18,12 +19,20 @@ class Chooser:
     noun: str = ""
     """What it is called in messages, without an article; empty where nothing has chosen."""
     objectives: Mapping[str, Direction] = field(default_factory=dict)
-    """What it chooses by; empty where that is not declared."""
+    """What it chooses by; empty where that is not declared, or not asked for."""
+    jobs: Collection[str] | None = None
+    """As :meth:`.BegunSource.chosen_jobs`."""
 
     @property
     def figure(self) -> str | None:
         """Its objective, the first of several; None without one."""
         return next(iter(self.objectives), None)
+
+    def has_chosen_among(self, job_ids: Iterable[str]) -> bool:
+        """Whether the value of one of them may have been a reason to choose it."""
+        if not self.noun:
+            return False
+        return self.jobs is None or any(job_id in self.jobs for job_id in job_ids)
 
     def flattery(self, run_dir: Path) -> str:
         """A sentence on the values of jobs that were chosen by them, without its full stop."""
@@ -40,10 +49,17 @@ class Chooser:
         return f"The {self.noun} {listed(aims)}: {compared}."
 
 
-def chooser(paths: RunPaths) -> Chooser:
-    """:raises OrchestratorError: what has chosen here cannot be read."""
+def chooser(paths: RunPaths, *, with_objectives: bool) -> Chooser:
+    """:param with_objectives: whether it is needed what it chooses by.
+    :raises OrchestratorError: what has chosen here cannot be read.
+    """
+
+    def of(source: BegunSource) -> Chooser:
+        return Chooser(
+            noun=source.noun,
+            objectives=source.objectives if with_objectives else {},
+            jobs=source.chosen_jobs(),
+        )
+
     with run_directory.reading_ledger(paths) as ledger:
-        source = begun_source(paths, ledger)
-        if source is None:
-            return Chooser()
-        return Chooser(noun=source.noun, objectives=source.objectives)
+        return answer(paths, ledger, of, Chooser(), passing=(OrchestratorError,))

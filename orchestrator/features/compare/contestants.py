@@ -120,6 +120,7 @@ class Field:
     """All that the run directory has, of whatever job: those of another one may be of the same
     body, as where a search has trained it again."""
     is_fresh: bool
+    """Whether only seeds count that no job of the run directory has had."""
     chooser: Chooser
     """What has chosen jobs by their values in the run directory, so that only fresh seeds count."""
     figure_remark: str
@@ -138,11 +139,13 @@ class Field:
     def first_new_seed(self) -> int:
         return 1 + max(self.seeds_of_run)
 
-    def counts_in_race(self, seed: int) -> bool:
+    def counts_in_race(self, seed: int, noted: Collection[int]) -> bool:
         """Whether a seed that was trained for the race counts: not where only fresh ones do, and
         the run directory has had it.
+
+        :param noted: seeds that were fresh when the race began them.
         """
-        return not (self.is_fresh and seed in self.seeds_of_run)
+        return not self.is_fresh or seed in noted or seed not in self.seeds_of_run
 
 
 def read(run_dir: Path, names: Sequence[str], by: str | None, conditions: Conditions) -> Field:
@@ -163,7 +166,7 @@ def read(run_dir: Path, names: Sequence[str], by: str | None, conditions: Condit
         raise UsageError(f"{run_dir}: {option('jobs')}: {names[0]} is named twice")
     for name in names:
         _refuse_several(run_dir, name, cases)
-    chooser = chosen_jobs.chooser(snapshot.paths)
+    chooser = chosen_jobs.chooser(snapshot.paths, with_objectives=by is None)
     conditions = dataclasses.replace(conditions, is_fresh=conditions.is_fresh or bool(chooser.noun))
     first, second = (
         _contestant(snapshot.paths, name, cases[name], declared, conditions) for name in names
@@ -320,7 +323,7 @@ def _figure(
         figure = objective
     else:
         return TRAINING if without else EVALUATION
-    if without and _is_of_evaluation(figure):
+    if without and _is_of_evaluation(figure, rows):
         raise UsageError(
             f"{run_dir}: {option('by')}: {without[0]} is not evaluated (eval_episodes = 0), so it"
             f" has no {figure}; {option('by', TRAINING)} compares the returns of training"
@@ -328,12 +331,15 @@ def _figure(
     return figure
 
 
-def _is_of_evaluation(figure: str) -> bool:
+def _is_of_evaluation(figure: str, rows: Sequence[SummaryRow]) -> bool:
     """Whether it is a measure, or another figure of episodes of the evaluation, or computed from
     one.
+
+    :param rows: of all jobs of the run directory; what a matrix varies is among their columns.
     """
-    names = job_groups.names_in(figure)
-    return any(name == EVALUATION or name not in SummaryRow.__annotations__ for name in names)
+    columns = {*SummaryRow.__annotations__, *(name for row in rows for name in row)}
+    of_training = columns - {EVALUATION, "eval_s"}
+    return any(name not in of_training for name in job_groups.names_in(figure))
 
 
 def _refuse_unfinished(run_dir: Path, both: tuple[Contestant, Contestant], cases: Cases) -> None:

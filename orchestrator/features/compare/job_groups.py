@@ -35,6 +35,8 @@ EVALUATION = "eval_mean"
 TRAINING = "ep_rew_mean"
 OPTIONS_OF_TASKS = ("task_options.", "env_kwargs.")
 """What keys of a job begin with that may change its reward."""
+PAY_NOTHING = ("observe", "history", "asymmetric")
+"""The options of tasks that only say what the policy and its critic are shown."""
 ANY_TEXT = "*"
 ENOUGH_SEEDS = 5
 """With so many seeds in both groups, p can be far below 0.05."""
@@ -147,12 +149,11 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
     declared = {row.job_id: row for row in comparison.declared_jobs(snapshot.paths)}
     cases = cases_of(snapshot.rows)
     bodies = {name: bodies_named(run_dir, name, cases) for name in names}
-    chooser = chosen_jobs.chooser(snapshot.paths)
+    chooser = chosen_jobs.chooser(snapshot.paths, with_objectives=by is None)
+    named = [row for of_group in bodies.values() for row in _rows(of_group, cases)]
+    figure = chooser.figure or _return_of(named)
     if by is not None:
         figure = checked_figure(run_dir, by, snapshot.rows)
-    else:
-        named = [row for of_group in bodies.values() for row in _rows(of_group, cases)]
-        figure = chooser.figure or _return_of(named)
     groups = [_group(run_dir, name, bodies[name], cases, figure) for name in names]
     common = [body for body in groups[0].values if all(body in group.values for group in groups)]
     if not common:
@@ -172,7 +173,7 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
         others=others,
         remarks=[
             *why_this_figure,
-            *_remarks_on_choice(run_dir, chooser),
+            *_remarks_on_choice(run_dir, chooser, named),
             *other_tasks_remarks(figure, [one for other in others for one in other.settings]),
             *_remarks(shown),
             *_remarks_on_bodies(groups, common),
@@ -264,13 +265,18 @@ def other_tasks_remarks(figure: str, settings: Iterable[Difference]) -> list[str
     tasks with equal options.
     """
     returns = [name for name in names_in(figure) if name in (EVALUATION, TRAINING)]
-    options = dict.fromkeys(one.what for one in settings if one.what.startswith(OPTIONS_OF_TASKS))
+    options = dict.fromkeys(one.what for one in settings if _may_pay(one.what))
     if not returns or not options:
         return []
     return [
         f"{returns[0]} is a return, and what earns it may differ with {listed(list(options))}:"
         f" {option('by')} with a measure of the task compares what both achieve."
     ]
+
+
+def _may_pay(setting: str) -> bool:
+    is_option = setting.startswith(OPTIONS_OF_TASKS)
+    return is_option and not any(setting == f"task_options.{name}" for name in PAY_NOTHING)
 
 
 def value_of(row: SummaryRow, figure: str) -> float | None:
@@ -361,8 +367,9 @@ def _against_first(
 # -- what has to be known
 
 
-def _remarks_on_choice(run_dir: Path, chooser: Chooser) -> list[str]:
-    if not chooser.noun:
+def _remarks_on_choice(run_dir: Path, chooser: Chooser, rows: Iterable[SummaryRow]) -> list[str]:
+    """:param rows: of all jobs that are compared."""
+    if not chooser.has_chosen_among(row["job_id"] for row in rows):
         return []
     flattery = chooser.flattery(run_dir)
     fresh = f"fresh seeds do not, such as a race of two jobs trains ({option('race', True)})"

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from numbers import Integral, Real
 from pathlib import Path
@@ -52,6 +52,9 @@ often be trained in vain."""
 BUDGETS = "race.json"
 """In the race's run directory: the budgets that were declared, for each figure, each larger than
 those before."""
+FRESH = "race-fresh.json"
+"""In the race's run directory: the seeds that no job of RUN had when they were begun. They go on to
+count where RUN gets them later, as from a search that goes on."""
 RESULTS = "race-results.json"
 """In the race's run directory: what was found, for each figure, as in ``--json``."""
 
@@ -192,6 +195,8 @@ class _Standing:
     """Seeds that may be tried of each job, now."""
     budgets: Sequence[int]
     """Those that were declared for this figure, each larger than those before."""
+    fresh: Collection[int]
+    """Seeds that were fresh when the race began them, where only such count."""
     raced: Mapping[str, SummaryRow]
     """The jobs of the race's run directory, by id."""
     declared: Sequence[Job]
@@ -218,7 +223,7 @@ class _Standing:
     def known_seeds(self) -> list[int]:
         """Those of the run directory that count, then those of the race that do, each rising."""
         trained = {row["seed"] for row in self.raced.values()}
-        of_race = sorted(filter(self.field.counts_in_race, trained))
+        of_race = sorted(one for one in trained if self.field.counts_in_race(one, self.fresh))
         return list(dict.fromkeys([*self.field.declared_seeds, *of_race]))
 
     @property
@@ -300,6 +305,7 @@ def _standing(field: Field, race_dir: Path, rules: Rules) -> _Standing:
         rules=dataclasses.replace(rules, most_seeds=max(budgets)),
         budget=rules.most_seeds,
         budgets=budgets,
+        fresh=_noted_fresh(race_dir),
         raced=raced,
         declared=declared,
     )
@@ -329,15 +335,33 @@ def _note_budget(race_dir: Path, by: str, budget: int) -> list[int]:
     return budgets
 
 
-class _NotesBudget(BesideRun):
-    """Records the budget of a round before it trains, so that one that is killed has declared it."""
+def _noted_fresh(race_dir: Path) -> set[int]:
+    recorded = (run_reader.read_json_object(race_dir / FRESH) or {}).get("seeds")
+    return {one for one in recorded if type(one) is int} if isinstance(recorded, list) else set()
 
-    def __init__(self, standing: _Standing) -> None:
+
+def _note_fresh(race_dir: Path, seeds: Sequence[int]) -> None:
+    """Record seeds that are fresh now."""
+    noted = _noted_fresh(race_dir)
+    if not noted.issuperset(seeds):
+        text = json.dumps({"seeds": sorted(noted.union(seeds))})
+        write_whole(race_dir / FRESH, f"{text}\n")
+
+
+class _NotesRound(BesideRun):
+    """Records the budget of a round, and its seeds where they are fresh, before it trains, so that
+    one that is killed has declared them.
+    """
+
+    def __init__(self, standing: _Standing, seeds: Sequence[int]) -> None:
         self._standing = standing
+        self._seeds = seeds
 
     def begin(self, has_free_cores: Callable[[], bool | None]) -> None:
         standing = self._standing
         _note_budget(standing.race_dir, standing.field.by, standing.budget)
+        if standing.field.is_fresh:
+            _note_fresh(standing.race_dir, self._seeds)
 
 
 def _noted(found: RaceResult) -> RaceResult:
@@ -397,7 +421,7 @@ def _train(standing: _Standing, seeds: Sequence[int], options: RaceOptions) -> N
                 experiment,
                 run_options,
                 reporter,
-                beside={"the race": _NotesBudget(standing)},
+                beside={"the race": _NotesRound(standing, seeds)},
                 ends_process=options.ends_process,
             )
     except KeyboardInterrupt:

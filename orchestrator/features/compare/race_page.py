@@ -59,7 +59,9 @@ def _section(raced: RaceResult) -> Section:
 
 
 def _settings(raced: RaceResult) -> Table:
-    first, second = (one_line(job.name) for job in raced.jobs)
+    first, second = (
+        f"{letter}: {one_line(job.name)}" for letter, job in zip("AB", raced.jobs, strict=True)
+    )
     columns: Columns[Difference] = {
         "setting": lambda one: one_line(one.what),
         first: lambda one: one_line(one.a),

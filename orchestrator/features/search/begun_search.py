@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,6 +52,19 @@ class BegunSearch(BegunSource):
         if search is None:
             return {}
         return dict(zip(search.objectives, search.directions, strict=True))
+
+    def chosen_jobs(self) -> Collection[str] | None:
+        """Those of its trials and of their further seeds: what is trained again, and the unchanged
+        job, have fresh seeds.
+        """
+        from orchestrator.features.search.history import History
+
+        if not self.makes_jobs:
+            return None
+        history = History()
+        history.take_in(search_events.events(self.ledger), self.ledger.path)
+        chosen = [one for one in history.trials if one.is_of_search or one.is_further_seed]
+        return {job_id for trial in chosen for job_id in trial.jobs}
 
     def has_succeeded(self) -> bool:
         return search_events.has_value(self.ledger)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import command_helpers as commands
@@ -11,7 +11,7 @@ import pytest
 from report_helpers import Trained, make_run_dir
 
 import orchestrator
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import LedgerError, UsageError
 from orchestrator.experiment.begun_source import BegunSource, Direction
 from orchestrator.features.compare import chosen_jobs
 from orchestrator.features.compare.api import compare
@@ -78,8 +78,12 @@ def test_it_is_compared_by_the_return_where_no_figure_is_named(run_dir: Path) ->
 class Search(BegunSource):
     noun = "search"
 
-    def __init__(self, **objectives: Direction) -> None:
+    def __init__(self, jobs: Collection[str] | None = None, **objectives: Direction) -> None:
+        self._jobs = jobs
         self._objectives = objectives
+
+    def chosen_jobs(self) -> Collection[str] | None:
+        return self._jobs
 
     @property
     def objectives(self) -> Mapping[str, Direction]:
@@ -88,7 +92,9 @@ class Search(BegunSource):
 
 def let_search(monkeypatch: pytest.MonkeyPatch, search: Search) -> None:
     """Let ``search`` have made the jobs of all run directories."""
-    monkeypatch.setattr(chosen_jobs, "begun_source", lambda *_: search)
+    monkeypatch.setattr(
+        chosen_jobs, "answer", lambda _, __, question, *___, **____: question(search)
+    )
 
 
 def test_jobs_of_a_search_are_compared_by_its_objective_where_no_figure_is_named(
@@ -113,6 +119,24 @@ def test_jobs_that_were_chosen_by_their_values_are_said_to_be_flattered(
     (remark,) = compared(run_dir, "parent", "child").remarks
     assert remark.startswith(f"The search of {run_dir} chose jobs by their values, which flatters")
     assert "race=True" in remark
+    let_search(monkeypatch, Search(jobs=["child-s0"]))
+    assert len(compared(run_dir, "parent", "child").remarks) == 1
+    let_search(monkeypatch, Search(jobs=["lone-s0"]))
+    assert compared(run_dir, "parent", "child").remarks == [], "their seeds are fresh"
+
+
+def test_what_a_search_is_made_for_is_read_only_where_no_figure_is_named(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Damaged(Search):
+        @property
+        def objectives(self) -> Mapping[str, Direction]:
+            raise LedgerError("the declaration cannot be read")
+
+    let_search(monkeypatch, Damaged())
+    assert compared(run_dir, "parent", "child").by == "distance_m"
+    with pytest.raises(LedgerError, match="declaration cannot be read"):
+        compared(run_dir, "parent", "child", by=None)
 
 
 def test_an_expression_of_figures_is_compared(run_dir: Path) -> None:

@@ -13,10 +13,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import command_helpers as commands
 import pytest
@@ -31,11 +31,12 @@ from orchestrator.experiment import session
 from orchestrator.experiment.begun_source import BegunSource, Direction
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.compare import chosen_jobs
-from orchestrator.features.compare.race import BUDGETS, RESULTS, RaceResult
+from orchestrator.features.compare.race import BUDGETS, FRESH, RESULTS, RaceResult
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import DeclaredJob
 
 VALUES = "values.json"
+T = TypeVar("T")
 PARENT = [1.0, 1.2, 0.9, 1.1, 1.0, 1.3, 0.8, 1.05, 0.95, 1.15]
 CHILD = [2.0, 2.4, 1.9, 2.2, 2.1, 2.3, 1.8, 2.05, 1.95, 2.15]
 TWIN = [1.1, 1.0, 1.2, 0.9, 1.3, 1.0, 0.95, 0.8, 1.15, 1.05]
@@ -245,10 +246,12 @@ def test_jobs_of_a_search_are_compared_by_fresh_seeds(
         noun = "search"
         objectives: ClassVar[Mapping[str, Direction]] = {"eval_mean - distance_m": "maximize"}
 
-    def source(paths: RunPaths, _: Ledger) -> BegunSource | None:
-        return Search() if paths.root == world.run_dir else None
+    def answer(
+        _: RunPaths, __: Ledger, question: Callable[[BegunSource], T], *___: Any, **____: Any
+    ) -> T:
+        return question(Search())
 
-    monkeypatch.setattr(chosen_jobs, "begun_source", source)
+    monkeypatch.setattr(chosen_jobs, "answer", answer)
     world.say(parent=[9.0] * 6 + PARENT, child=[9.0] * 6 + CHILD)
     found = world.race(by=None)
     assert min(found.seeds) == 6
@@ -267,6 +270,19 @@ def test_fresh_seeds_are_those_that_the_run_directory_has_not(world: World) -> N
     found = world.race(fresh_seeds=True)
     assert min(found.seeds) == 3
     assert found.outcome == "higher"
+
+
+def test_fresh_seeds_that_the_run_directory_gets_later_go_on_to_count(world: World) -> None:
+    """As where a search goes on, and trains another body with them."""
+    world.train({"parent": [0], "child": [0]})
+    before = world.race(fresh_seeds=True)
+    trained = world.trained()
+    world.train({"parent": [0], "child": [0], "twin": [0, 1, 2]})
+    assert world.race(fresh_seeds=True) == before
+    assert world.trained() == trained
+    (world.folder / "run-race-child-parent" / FRESH).unlink()
+    older = world.race(fresh_seeds=True)
+    assert min(older.seeds) == 3, "one that has noted none counts those that RUN has not"
 
 
 def test_fresh_seeds_are_none_of_another_job_which_may_be_of_the_same_body(world: World) -> None:

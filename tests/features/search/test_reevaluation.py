@@ -20,7 +20,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import is_installed
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.search import ranking, report_data
+from orchestrator.features.search import begun_search, ranking, report_data
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import Experiment, from_mapping
@@ -159,6 +159,22 @@ def test_the_mean_over_fresh_seeds_has_an_interval_whose_method_is_named(tmp_pat
         damage(paths, f"DELETE FROM {table} WHERE job_id = 'hopper-t00002-s1'")
     assert ranking.read(paths.root, 1).facts()[0]["fresh_means"] == {"ep_rew_mean": None}
     assert first_reported(paths)["fresh_means"] == [None], "a seed of it is not known"
+
+
+def test_jobs_on_fresh_seeds_are_none_that_a_search_has_chosen_by_their_values(
+    tmp_path: Path,
+) -> None:
+    told = [
+        Told(values=[3.0]),
+        Told(values=[2.0], reevaluates=0, role="race"),
+        Told(values=[2.0], reevaluates=0, point=point_of(0)),
+        Told(values=[1.0], role="reference"),
+    ]
+    paths = search_run(tmp_path / "run", told, race=3)
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        source = begun_search.of(paths, ledger)
+        assert source is not None
+        assert source.chosen_jobs() == {"hopper-t00000-s0", "hopper-t00000-s1000"}
 
 
 def first_reported(paths: RunPaths) -> report_data.ReportedTrial:
