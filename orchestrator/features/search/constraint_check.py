@@ -37,6 +37,9 @@ POINTS = 1000
 """Random points that are measured, at most, to see whether the constraints can be satisfied."""
 AT_ONCE = 10
 """Points for each child that are measured between two looks at the clock."""
+ENOUGH = 100
+"""Points that are measured at least, so that it does not depend on the cores whether few satisfy the
+constraints."""
 FEW = 0.05
 """Up to this share of random points that satisfy them, a run says so when it begins."""
 COUNTING_S = 60.0
@@ -123,7 +126,7 @@ class SatisfiedPoints:
 
 def examine(experiment: Experiment, turn: Callable[[], object]) -> SourceVerdict:
     """Whether the constraints let a search begin: a random point satisfies them, and each of
-    ``initial`` does. As soon as one point does, no other is measured; that few do is a warning.
+    ``initial`` does. No more are measured than :data:`ENOUGH` once one does; that few do is a warning.
     """
     with _measurer(experiment) as measurer:
         if measurer is None:
@@ -133,7 +136,7 @@ def examine(experiment: Experiment, turn: Callable[[], object]) -> SourceVerdict
             if not check.is_satisfied:
                 what = f"the point does not satisfy search.constraints: {check.why}"
                 return _refused(f"search.initial[{number}]", what)
-        counted = _counted(measurer, experiment, turn, most_satisfied=1)
+        counted = _counted(measurer, experiment, turn, enough=ENOUGH)
     if not counted.satisfied:
         what = f"none of {counted.measured:,} random points satisfies them, so there is no body to train"
         what = f"{what}; the first: {counted.example}. Widen a bound, or the space"
@@ -175,19 +178,25 @@ def _counted(
     experiment: Experiment,
     turn: Callable[[], object],
     *,
-    most_satisfied: int = POINTS,
+    enough: int | None = None,
     until_s: float | None = None,
 ) -> SatisfiedPoints:
+    """:param enough: how many are measured where one of them satisfies the constraints; None:
+    :data:`POINTS`.
+    """
     search = declaration_of(experiment).search
     assert search is not None
     deadline = None if until_s is None else time.monotonic() + until_s
     points = random_points(search.space, search.seed, POINTS)
     checks: list[ConstraintCheck] = []
     satisfied = 0
-    while len(checks) < POINTS and satisfied < most_satisfied:
+    first = POINTS if enough is None else min(enough, POINTS)
+    while len(checks) < first or (len(checks) < POINTS and not satisfied):
         if deadline is not None and checks and time.monotonic() > deadline:
             break
         together = measurer.at_once * AT_ONCE
+        if len(checks) < first:
+            together = min(together, first - len(checks))
         checks += measurer.check(points[len(checks) : len(checks) + together], turn)
         satisfied = sum(check.is_satisfied for check in checks)
     example = next((check.why for check in checks if not check.is_satisfied), "")

@@ -51,7 +51,7 @@ def estimates(space: Sequence[Dimension], trials: Sequence[Trial]) -> Mapping[in
     values = [trial.seed_values for trial in _fitted_to(in_order)]
     seeds = [len(of_trial) for of_trial in values]
     observed = np.repeat(places[-len(values) :], seeds, axis=0)
-    means, errors = believed(observed, np.concatenate(values), places)
+    means, errors = predicted(observed, np.concatenate(values), places)
     return {
         trial.number: Estimate(mean=float(mean), error=float(error))
         for trial, mean, error in zip(in_order, means, errors, strict=True)
@@ -101,7 +101,7 @@ def _place(space: Sequence[Dimension], trial: Trial) -> list[float]:
     return found
 
 
-def believed(places: Floats, values: Floats, at: Floats) -> tuple[Floats, Floats]:
+def predicted(places: Floats, values: Floats, at: Floats) -> tuple[Floats, Floats]:
     """Mean and standard deviation of the noiseless value at some places, by a model of noisy values
     at others.
 

@@ -18,6 +18,7 @@ from orchestrator.experiment.from_outside.run_watch import (
     LiveTable,
 )
 from orchestrator.features.search.history import Trial, is_measured
+from orchestrator.features.search.racing import Shrunken
 from orchestrator.features.search.report_data import value_text
 from orchestrator.features.search.trials import TrialReader
 
@@ -131,6 +132,7 @@ def _best(reader: TrialReader, lineages: Mapping[int, int | None]) -> list[LiveT
     if not leaders or reader.search is None:
         return []
     objectives = reader.objectives
+    believed = reader.believed
     keys = [dimension.key for dimension in reader.search.space]
     if len(keys) > MOST_COLUMNS:
         of_point = [LiveColumn(name="point")]
@@ -142,24 +144,40 @@ def _best(reader: TrialReader, lineages: Mapping[int, int | None]) -> list[LiveT
             columns=[
                 LiveColumn(name="trial"),
                 *(LiveColumn(name=name, kind="value") for name in objectives),
+                *([LiveColumn(name="believed")] if reader.search.race else ()),
                 *of_point,
                 LiveColumn(name="env_steps", kind="number"),
                 *([LiveColumn(name="lineage", kind="number")] if lineages else ()),
                 LiveColumn(name="jobs", kind="jobs"),
             ],
-            rows=[_leader(trial, len(objectives), keys, lineages) for trial in leaders],
+            rows=[_leader(reader, trial, believed, keys, lineages) for trial in leaders],
         )
     ]
 
 
 def _leader(
-    trial: Trial, objectives: int, keys: Sequence[str], lineages: Mapping[int, int | None]
+    reader: TrialReader,
+    trial: Trial,
+    believed: Mapping[int, Shrunken],
+    keys: Sequence[str],
+    lineages: Mapping[int, int | None],
 ) -> list[Cell]:
+    objectives = len(reader.objectives)
     values = (trial.values or (None,) * objectives)[:objectives]
+    is_raced = reader.search is not None and reader.search.race
+    belief: list[Cell] = [str(believed.get(trial.number, ""))] if is_raced else []
     point: list[Cell]
     if len(keys) > MOST_COLUMNS:
         point = [", ".join(f"{key} = {value_text(trial.point[key])}" for key in keys)]
     else:
         point = [value_text(trial.point[key]) for key in keys]
     lineage: list[Cell] = [lineages.get(trial.number, trial.env_steps)] if lineages else []
-    return [str(trial.number), *values, *point, trial.env_steps, *lineage, list(trial.jobs)]
+    return [
+        str(trial.number),
+        *values,
+        *belief,
+        *point,
+        trial.env_steps,
+        *lineage,
+        list(trial.jobs),
+    ]

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
+from orchestrator.core.text import decimal
 from orchestrator.features.search.declaration.spec import Direction, SearchSpec
 from orchestrator.features.search.history import Trial
 
@@ -63,6 +64,9 @@ class Shrunken:
     """Over its seeds, drawn to that of all trials."""
     error: float
     """Standard deviation of the belief in it."""
+
+    def __str__(self) -> str:
+        return f"{decimal(self.mean, 2)} ± {decimal(self.error, 2)}"
 
 
 def contenders(trials: Iterable[Trial], direction: Direction, is_known: IsKnown) -> list[Contender]:

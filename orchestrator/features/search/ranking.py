@@ -28,7 +28,7 @@ from orchestrator.features.search.declaration.spec import (
 )
 from orchestrator.features.search.estimates import Estimate
 from orchestrator.features.search.history import Trial, is_measured
-from orchestrator.features.search.racing import Shrunken, believed, by_belief
+from orchestrator.features.search.racing import Shrunken, believed
 from orchestrator.features.search.trial_values import (
     aggregated_value,
     mean_over_seeds,
@@ -403,23 +403,22 @@ class _Order:
 
 
 def _order_of_objectives(content: _Content) -> _Order:
-    worth = believed(content.trials, content.search)
-    return _order(content, content.objectives, content.directions, worth)
+    return _order(content, content.objectives, content.directions, content.search)
 
 
 def _order_of_figure(content: _Content, by: str, direction: Direction) -> _Order:
     """:raises UsageError: none of the finished trials has a value of ``by``."""
-    return _order(content.valued_by(by), (by,), (direction,), {})
+    return _order(content.valued_by(by), (by,), (direction,), None)
 
 
 def _order(
     content: _Content,
     objectives: Sequence[str],
     directions: Sequence[Direction],
-    worth: Mapping[int, Shrunken],
+    search: SearchSpec | None,
 ) -> _Order:
-    """By values, or by ``worth``. Trials that were trained again come first, among them the
-    reference.
+    """By values, or by what the race of ``search`` believes. Trials that were trained again come
+    first, among them the reference.
     """
     judged, others = trials.judged_apart(content.trials, content.repeated)
     again = {trial.number for trial in judged}
@@ -430,13 +429,13 @@ def _order(
     return _Order(
         objectives=objectives,
         directions=directions,
-        ranked=[*compared, *by_belief(trials.best(others, directions), worth, directions[0])],
+        ranked=[*compared, *trials.ranked(others, directions, search, among=content.trials)],
         finished=content.finished,
         in_search={
             trial.number: trial.values or () for trial in content.trials if trial.number in again
         },
         estimates={},
-        believed=worth,
+        believed=believed(content.trials, search),
     )
 
 

@@ -271,4 +271,6 @@ def _news(reader: TrialReader, best: Trial) -> str:
     named = zip(reader.objectives, best.values or (), strict=False)
     values = ", ".join(f"{name} {decimal(value, 2)}" for name, value in named)
     point = ", ".join(f"{key} = {value}" for key, value in best.point.items())
-    return f"new best: trial {best.number}, {values} ({point})"
+    belief = reader.believed.get(best.number)
+    believed = "" if belief is None else f", believed {belief}"
+    return f"new best: trial {best.number}, {values}{believed} ({point})"

@@ -11,10 +11,9 @@ from typing import NamedTuple, TypedDict
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search.declaration.spec import ArchiveAxis, SearchSpec
-from orchestrator.features.search.history import Trial, is_measured, ranked_trials
-from orchestrator.features.search.racing import believed, by_belief
+from orchestrator.features.search.history import Trial, is_measured
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.features.search.trials import best, with_further_seeds
+from orchestrator.features.search.trials import best, ranked, with_further_seeds
 
 MOST_REPORTED = 60
 """Trials of each kind that a page shows by themselves."""
@@ -70,10 +69,9 @@ def leaders(trials: Iterable[Trial], search: SearchSpec) -> Leaders:
     """:param trials: all that are searched among."""
     finished = [trial for trial in trials if is_measured(trial)]
     front = best(finished, search.directions) if len(search.directions) > 1 else []
-    by_value = ranked_trials(finished, search.directions[:1])
-    ranked = by_belief(by_value, believed(finished, search), search.directions[0])
+    by_first = ranked(finished, search.directions[:1], search)
     return Leaders(
-        best=[trial.number for trial in ranked],
+        best=[trial.number for trial in by_first],
         front=[trial.number for trial in front],
         archive=archive(finished, search),
     )

@@ -22,7 +22,7 @@ from orchestrator.features.search.declaration.written import (
     unreadable,
 )
 from orchestrator.features.search.history import History, Trial, costs, ranked_trials
-from orchestrator.features.search.racing import believed, by_belief
+from orchestrator.features.search.racing import Shrunken, believed, by_belief
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.jobfile.validation import check
@@ -130,10 +130,8 @@ class TrialReader:
 
     def _leader_of_race(self) -> list[tuple[Sequence[float], int, Trial]]:
         """The :attr:`front` of a race: every value changes what is believed of all trials."""
-        asked = self.history.asked
-        finished = best(asked, self.directions)
-        ranked = by_belief(finished, believed(asked, self.search), self.directions[0])
-        return [(costs(one, self.directions), one.index, one) for one in ranked[:1]]
+        in_order = ranked(self.history.asked, self.directions, self.search)
+        return [(costs(one, self.directions), one.index, one) for one in in_order[:1]]
 
     def _total(self, trial: Trial) -> int:
         """``total_timesteps`` of its jobs, as far as the ledger still has them."""
@@ -248,9 +246,13 @@ class TrialReader:
             return []
         asked = self.asked
         judged, others = judged_apart(asked, self.repeated)
-        worth = believed(asked, self.search)
-        ranked = by_belief(best(others, self.directions), worth, self.directions[0])
-        return [*best(judged, self.directions), *ranked][:number]
+        in_order = ranked(others, self.directions, self.search, among=asked)
+        return [*best(judged, self.directions), *in_order][:number]
+
+    @property
+    def believed(self) -> Mapping[int, Shrunken]:
+        """What a race makes of finished trials, by number; empty where there is none."""
+        return believed(self.history.asked, self.search)
 
     @property
     def saved_share(self) -> float | None:
@@ -325,6 +327,22 @@ def best(trials: Iterable[Trial], directions: Sequence[Direction]) -> list[Trial
         if not any(_surpasses(costs(other, directions), mine) for other in front):
             front.append(trial)
     return front
+
+
+def ranked(
+    trials: Sequence[Trial],
+    directions: Sequence[Direction],
+    search: SearchSpec | None,
+    *,
+    among: Sequence[Trial] | None = None,
+) -> list[Trial]:
+    """The finished ones of ``trials`` as :func:`best` ranks them; with a race, in the order of what
+    that believes of them.
+
+    :param among: all that are searched among, where ``trials`` are some of these.
+    """
+    worth = believed(trials if among is None else among, search)
+    return by_belief(best(trials, directions), worth, directions[0])
 
 
 def _surpasses(one: Sequence[float], other: Sequence[float]) -> bool:

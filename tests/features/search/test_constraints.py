@@ -351,24 +351,32 @@ def test_constraints_that_no_point_satisfies_are_refused_before_anything_is_laun
 def test_a_search_says_when_it_begins_that_few_points_satisfy_its_constraints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, satisfied: int, is_said: bool
 ) -> None:
-    """Of twenty, the last ones."""
+    """Of twenty, the first ones, however many are measured at a time; `check` and a dry run show it."""
+    examine_here(monkeypatch)
+    known: list[Mapping[str, Any]] = []
 
     def check(
         _: PointMeasurer, points: Sequence[Mapping[str, Any]], turn: object = None
     ) -> list[ConstraintCheck]:
-        good = [ConstraintCheck(excess=())] * satisfied
-        return [ConstraintCheck(excess=None, why="too heavy")] * (len(points) - satisfied) + good
+        known.extend(point for point in points if point not in known)
+        good, bad = ConstraintCheck(excess=()), ConstraintCheck(excess=None, why="too heavy")
+        return [good if known.index(point) < satisfied else bad for point in points]
 
     monkeypatch.setattr(PointMeasurer, "check", check)
     monkeypatch.setattr(constraint_check, "POINTS", FEWER_POINTS)
-    monkeypatch.setattr(constraint_check, "AT_ONCE", FEWER_POINTS)
-    found = constraint_check.examine(load(search_file(tmp_path, "nu = { low = 1 }")), lambda: None)
+    monkeypatch.setattr(constraint_check, "AT_ONCE", 1)
+    jobs = search_file(tmp_path, "nu = { low = 1 }")
+    found = constraint_check.examine(load(jobs), lambda: None)
     assert found.problem is None
     said = [
         "search.constraints: 1 of 20 random points satisfies the constraints (another: too heavy), so many bodies "
         "are measured for each that is trained; a wider bound would help"
     ]
     assert found.warnings == (said if is_said else ())
+    for command in (("run", jobs, "--dry-run"), ("check", jobs)):
+        shown = commands.invoke(*command, cwd=tmp_path)
+        text = " ".join((shown.stdout + shown.stderr).split())
+        assert ("a wider bound would help" in text) is is_said, text
 
 
 def test_an_initial_point_that_violates_a_constraint_is_refused(

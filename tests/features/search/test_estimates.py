@@ -143,11 +143,11 @@ def test_what_the_model_is_fitted_to_are_whole_trials(monkeypatch: pytest.Monkey
     trials, _ = noisy_trials(30)
     fitted: list[int] = []
 
-    def believed(places: Any, values: Any, at: Any) -> Any:
+    def predicted(places: Any, values: Any, at: Any) -> Any:
         fitted.append(len(values))
         return np.zeros(len(at)), np.zeros(len(at))
 
-    monkeypatch.setattr("orchestrator.features.search.estimates.believed", believed)
+    monkeypatch.setattr("orchestrator.features.search.estimates.predicted", predicted)
     for trial in trials:
         trial.of_seeds = [1.0]
         for place in range(trial.number % 3):

@@ -16,10 +16,11 @@ from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside.run_watch import LiveSection, LiveTable, RunWatches
-from orchestrator.features.search import live_section, search_events
+from orchestrator.features.search import live_section, search_events, search_watch
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
+from orchestrator.features.search.trials import TrialReader
 from orchestrator.ledger import job_figures
 
 
@@ -87,6 +88,33 @@ def test_the_best_so_far_of_a_race_is_what_was_known_then(tmp_path: Path, sign: 
     ]
     assert trials == [(0, 3.0), (1, 2.0), (2, 7.5)]
     assert best == [(0, 3.0), (1, 9.0), (3, 8.0), (4, 7.5), (5, 7.5)]
+
+
+def test_a_race_shows_what_it_believes_of_its_leaders_where_it_ranks_by_that(
+    tmp_path: Path,
+) -> None:
+    """One lucky seed is less than three good ones."""
+    told = [
+        Told(values=[930.0]),
+        Told(values=[945.0]),
+        Told(values=[500.0]),
+        Told(values=[935.0], reevaluates=0, role="race"),
+        Told(values=[925.0], reevaluates=0, role="race", seed=1001),
+        Told(values=[700.0], reevaluates=1, role="race"),
+        Told(values=[1150.0], reevaluates=1, role="race", seed=1001),
+    ]
+    paths = search_run(tmp_path / "run", told, race=3)
+    _, best = shown(paths).tables
+    reader = TrialReader.of(paths)
+    assert reader is not None
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        reader.update(ledger)
+    worth = reader.believed
+    assert column(best, "believed") == [str(worth[int(one)]) for one in column(best, "trial")]
+    assert all(" ± " in text for text in column(best, "believed"))
+    (leader,) = reader.front
+    news = search_watch._news(reader, leader)
+    assert f", believed {worth[leader.number]} (" in news
 
 
 def test_of_many_trials_some_are_drawn_and_all_that_were_the_best(

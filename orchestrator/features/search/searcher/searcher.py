@@ -51,7 +51,7 @@ from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchS
 from orchestrator.features.search.estimates import estimates, ranked_by
 from orchestrator.features.search.event_contents import RACED
 from orchestrator.features.search.history import History, Trial, commonest, is_measured
-from orchestrator.features.search.racing import IsKnown, believed, by_belief
+from orchestrator.features.search.racing import IsKnown
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.search_process import CANNOT_GO_ON, ENDED, WAITS_FOR_USER
@@ -64,7 +64,7 @@ from orchestrator.features.search.searcher.further_seeds import (
 from orchestrator.features.search.searcher.proposals import Proposals
 from orchestrator.features.search.searcher.trial_examiner import TrialExaminer
 from orchestrator.features.search.searcher.watchdog import Watchdog, tell
-from orchestrator.features.search.trials import best
+from orchestrator.features.search.trials import ranked
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger, Request, job_figures
 from orchestrator.ledger.job_figures import Figures
@@ -557,9 +557,7 @@ class Searcher:
         """The finished trials, or their Pareto front, the best first; with a race, by what that
         believes.
         """
-        asked = self.history.asked
-        by_value = best(asked, search.directions)
-        in_order = by_belief(by_value, believed(asked, search), search.directions[0])
+        in_order = ranked(self.history.asked, search.directions, search)
         if search.reevaluation.by == "value":
             return in_order
         found = estimates(search.space, [trial for trial in in_order if is_measured(trial)])
