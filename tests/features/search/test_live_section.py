@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Never
 
 import pytest
@@ -137,12 +138,13 @@ def test_a_search_that_has_found_nothing_yet_is_a_line(tmp_path: Path) -> None:
 def test_many_keys_of_the_space_are_one_column(tmp_path: Path) -> None:
     keys = [f"key{number}" for number in range(live_section.MOST_COLUMNS + 1)]
     trial = Trial(number=3, index=3, point=dict.fromkeys(keys, 0.5), jobs=[], values=[1.0])
-    assert live_section._leader(trial, 1, keys, {})[:3] == [
+    reader: Any = SimpleNamespace(objectives=("eval_mean",), search=None)
+    assert live_section._leader(reader, trial, {}, keys, {})[:3] == [
         "3",
         1.0,
         ", ".join(f"{key} = 0.5" for key in keys),
     ]
-    assert live_section._leader(trial, 1, keys[:2], {})[2:4] == ["0.5", "0.5"]
+    assert live_section._leader(reader, trial, {}, keys[:2], {})[2:4] == ["0.5", "0.5"]
 
 
 def test_jobs_of_a_matrix_at_rungs_have_a_section_without_a_chart(tmp_path: Path) -> None:
