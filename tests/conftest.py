@@ -133,6 +133,9 @@ OWN_CLUSTERS = ("cluster_commands", "cluster_document", "cluster_network", "two_
 """Files with clusters of their own. They may run beside the shared one: on another worker, one
 after another."""
 
+SPREAD = "test_everything_holds_over_a_thousand_seeds_of_this_commit"
+"""A test whose variants share nothing and take long: they may run on several workers."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -274,6 +277,8 @@ class FileScheduling(LoadScopeScheduling):
         path = TESTS.parent / file
         if path.stem.removeprefix("test_") in OWN_CLUSTERS:
             return "clusters"
+        if SPREAD in nodeid:
+            return nodeid
         tier = _tier(path)
         return tier if tier in TOGETHER else file
 
