@@ -92,7 +92,8 @@ def _states_of_summary(paths: RunPaths) -> dict[str, Failed | Paused | Cancelled
         return {}
     states: dict[str, Failed | Paused | Cancelled | None] = {}
     for row in rows:
-        job_id, cause = row["job_id"], row["cause"]
+        job_id = row["job_id"]
+        cause = row["cause"]
         match row["state"]:
             case "PENDING" | "RUNNING":
                 states[job_id] = None

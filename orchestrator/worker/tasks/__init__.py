@@ -5,15 +5,14 @@ take the class, and an entry in ``orchestrator/core/task_names.py``.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import mujoco
 
 from orchestrator.core import task_names
 from orchestrator.core.numbers.changing_numbers import END, TrainingMoment
 from orchestrator.core.task_names import AUTO
-from orchestrator.worker.runtime import failures
 from orchestrator.worker.tasks import observations, users_class
 from orchestrator.worker.tasks.balance import Balance
 from orchestrator.worker.tasks.base import Measure, States, Task, load_built_in
@@ -45,8 +44,6 @@ __all__ = [
 ]
 
 
-MadeT = TypeVar("MadeT")
-
 TASKS: Mapping[str, type[Task]] = {
     name: load_built_in(path) for name, path in task_names.TASKS.items()
 }
@@ -69,37 +66,22 @@ def make_task(
         name = choose(model).task
     kind = find_task(name)
     task_options = read_options(name, kind.Options, options or {}, moment)
-    task = _of_users_code(name, "__init__", lambda: kind(model, task_options))
+    what = f'task "{name}"'
+    is_ours = name in TASKS
+    with users_class.errors_told(what, "__init__", is_ours=is_ours):
+        task = kind(model, task_options)
     if not hasattr(task, "max_episode_steps"):
-        raise TaskError(
-            f'task "{name}": its __init__ does not call super().__init__(model, options)'
-        )
+        raise TaskError(f"{what}: its __init__ does not call super().__init__(model, options)")
     try:
         observations.attach(task)
     except TaskError as error:
-        raise TaskError(f'task "{name}": {error}', is_certain=error.is_certain) from error
+        raise TaskError(f"{what}: {error}", is_certain=error.is_certain) from error
     except ValueError as error:
-        raise ValueError(f'task "{name}": {error}') from None
+        raise ValueError(f"{what}: {error}") from None
     if isinstance(task, TaskOfTerms):
-        _of_users_code(name, "make_observation_terms", lambda: task.observation_terms)
+        with users_class.errors_told(what, "make_observation_terms", is_ours=is_ours):
+            _ = task.observation_terms  # makes and checks them
     return task
-
-
-def _of_users_code(name: str, method: str, make: Callable[[], MadeT]) -> MadeT:
-    """What ``make`` gives, which calls ``method`` of the task ``name``.
-
-    :raises TaskError: an error in the user's own task.
-    :raises ValueError: the robot does not fit the task.
-    """
-    try:
-        return make()
-    except ValueError as error:
-        raise ValueError(f'task "{name}": {error}') from None
-    except Exception as error:
-        if name in TASKS:
-            raise
-        text = f'task "{name}": {method} raises {failures.describe(error)}'
-        raise TaskError(text, is_certain=False) from error
 
 
 def find_task(name: str) -> type[Task]:

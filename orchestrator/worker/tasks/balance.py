@@ -50,7 +50,8 @@ class Balance(TaskOfTerms):
 
     def make_observation_terms(self) -> Sequence[Term]:
         model = self.model
-        driven, poles = self._driven, self._poles
+        driven = self._driven
+        poles = self._poles
         positions = input_names.positions(model)
         of_base = list(positions[driven])
         velocities = list(input_names.velocities(model))

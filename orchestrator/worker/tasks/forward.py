@@ -63,7 +63,8 @@ class Forward(TaskOfTerms):
 
     def make_observation_terms(self) -> Sequence[Term]:
         model = self.model
-        positions, dofs = self._positions, self._dofs
+        positions = self._positions
+        dofs = self._dofs
         of_positions = list(input_names.positions(model)[positions])
         of_velocities = list(input_names.velocities(model)[dofs])
         return (

@@ -23,7 +23,6 @@ from orchestrator.worker.mjmodel.joints import HINGE, SLIDE, joint_name, joint_t
 from orchestrator.worker.mjmodel.robot import driven_trees, joints_in
 from orchestrator.worker.mjmodel.root import NoRootError
 from orchestrator.worker.mjmodel.structure import Floats, addresses, posed_data
-from orchestrator.worker.runtime import failures
 from orchestrator.worker.tasks import input_names, reference_frames, units, users_class
 from orchestrator.worker.tasks.actions import Scaled
 from orchestrator.worker.tasks.base import LAST_ACTION, States, Task
@@ -248,15 +247,8 @@ def attach(task: Task) -> None:
         return
     kind = _class_of(observe)
     what = f'observe = "{observe}"'
-    try:
+    with users_class.errors_told(what, "making it", is_ours=kind is Sensors):
         observation = kind(task.model, task)
-    except ValueError as error:
-        raise ValueError(f"{what}: {error}") from None
-    except Exception as error:
-        if kind is Sensors:
-            raise
-        text = f"{what}: making it raises {failures.describe(error)}"
-        raise TaskError(text, is_certain=False) from error
     if not hasattr(observation, "limits"):
         raise TaskError(f"{what}: its __init__ does not call super().__init__(model, task)")
     task.observed_by = observation

@@ -112,7 +112,9 @@ class Reach(TaskOfTerms):
 
     def make_observation_terms(self) -> Sequence[Term]:
         model = self.model
-        limited, turning, dofs = self._limited, self._turning, self._dofs
+        limited = self._limited
+        turning = self._turning
+        dofs = self._dofs
         positions = input_names.positions(model)
         of_limited = list(positions[limited])
         velocities = list(input_names.velocities(model)[dofs])
