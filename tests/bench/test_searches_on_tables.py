@@ -270,11 +270,11 @@ def test_estimates_of_a_raced_search_rest_on_every_seed(monkeypatch: pytest.Monk
     searched = search(landscape.resampled(found, 0), strategy, budget=20 * found.env_steps, seed=0)
     fitted: list[float] = []
 
-    def believed(places: Any, values: Any, at: Any) -> Any:
+    def predicted(places: Any, values: Any, at: Any) -> Any:
         fitted.extend(values)
         return np.arange(len(at), dtype=float), np.ones(len(at))
 
-    monkeypatch.setattr(estimates, "believed", believed)
+    monkeypatch.setattr(estimates, "predicted", predicted)
     choice = choosing.best_estimated(found, searched)
     assert fitted == [value for trial in searched.finished for value in trial.seed_values]
     assert len(fitted) == 20
