@@ -104,7 +104,7 @@ def _throttling(experiment: ExperimentMetrics) -> Iterator[ContentionFinding]:
             "quota",
             [],
             what=f"a cgroup limit of {quota:g} CPUs leaves some of {usable} idle",
-            evidence=f"CPU quota at the start: {count(experiment.lanes or 1, 'job')} at once, none throttled",
+            evidence=f"CPU quota at the start: {count(experiment.jobs_at_once or 1, 'job')} at once, none throttled",
             cure=f"{RAISE_QUOTA} to use all CPUs",
         )
 
@@ -114,11 +114,12 @@ def _affinity(experiment: ExperimentMetrics) -> Iterator[ContentionFinding]:
     usable = experiment.usable_cpus
     online = experiment.online_cpus
     if usable is not None and online is not None and usable < online:
+        jobs_at_once = experiment.jobs_at_once or usable
         yield _finding(
             "affinity",
             [],
             what=f"the program was allowed {usable} of the machine's {online} CPUs",
-            evidence=f"CPU affinity of the supervisor at its start: {count(experiment.lanes or usable, 'job')} at once",
+            evidence=f"CPU affinity of the supervisor at its start: {count(jobs_at_once, 'job')} at once",
             cure="start it without taskset or numactl, or ask the batch system or the container's cpuset for more CPUs",
         )
     confined = [

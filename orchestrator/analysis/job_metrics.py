@@ -133,8 +133,8 @@ class ExperimentMetrics:
     online_cpus: int | None
     quota: float | None
     """Of the cgroup, in CPUs."""
-    lanes: int | None
-    """Jobs at once."""
+    jobs_at_once: int | None
+    """The most."""
 
 
 def gather(run_dir: Path, among: Collection[str] | None = None) -> ExperimentMetrics:
@@ -163,7 +163,7 @@ def of_jobs(jobs: Sequence[JobMetrics], paths: RunPaths) -> ExperimentMetrics:
         usable_cpus=len(usable) if isinstance(usable, list) else None,
         online_cpus=_count(session.get("online_cpus")),
         quota=run_reader.finite(session.get("cpu_quota")),
-        lanes=_count(session.get("jobs_at_once")),
+        jobs_at_once=_count(session.get("jobs_at_once")),
     )
 
 

@@ -303,7 +303,7 @@ def set_(
         raise UsageError(
             f"set: {setting}: expected max_parallel=N, such as max_parallel=8; {other}"
         )
-    number = shared.parse_jobs_at_once(value)
+    number = shared.parse_max_parallel(value)
     if number is None:
         why = "a whole number from 1 on; `pause` and `stop` end jobs"
         raise UsageError(f"set: {setting}: {value or 'nothing'} is not {why}")

@@ -21,7 +21,7 @@ from orchestrator.commands.shared_options import (
     Settings,
     literal,
     overrides,
-    parse_jobs_at_once,
+    parse_max_parallel,
     print_json,
     stoppable,
 )
@@ -210,7 +210,7 @@ def run(
             run_dir=declared.run_dir,
             is_listed=True,
             verdicts=declared.verdicts,
-            max_parallel=None if max_parallel is None else _jobs_at_once(max_parallel),
+            max_parallel=None if max_parallel is None else _max_parallel(max_parallel),
             fresh=fresh,
             on_change=on_change.value,
             rebuild_ledger=rebuild_ledger,
@@ -279,13 +279,13 @@ def _show_plan(
         plan_view.show(experiment, plan, options.run_dir)
 
 
-def _jobs_at_once(text: str) -> int | Literal["auto", "idle"]:
+def _max_parallel(text: str) -> int | Literal["auto", "idle"]:
     """The value of ``--max-parallel``. :raises UsageError: it is none."""
     if text == "auto":
         return "auto"
     if text == "idle":
         return "idle"
-    number = parse_jobs_at_once(text)
+    number = parse_max_parallel(text)
     if number is None:
         expected = "expected a whole number from 1 on, auto or idle"
         raise UsageError(f"run: --max-parallel {text}: {expected}")

@@ -15,8 +15,8 @@ from typer import Argument, Option
 
 from orchestrator.core.text import plain
 
-MOST_AT_ONCE = 999_999
-"""Jobs at once, the largest number that can be asked for."""
+LARGEST_MAX_PARALLEL = 999_999
+"""The largest number of jobs at once that can be asked for."""
 
 RunDir = Annotated[Path, Argument(metavar="RUN_DIR", help="A run directory, such as runs/robots.")]
 FoundRunDir = Annotated[
@@ -55,13 +55,13 @@ Learner = Annotated[
 ]
 
 
-def parse_jobs_at_once(text: str) -> int | None:
+def parse_max_parallel(text: str) -> int | None:
     """``max_parallel`` as a number; None for what is no number of jobs."""
     digits = text.lstrip("0")
     if not (digits.isdecimal() and digits.isascii()):
         return None
     # Compared by length first: Python reads no number of thousands of digits.
-    if len(digits) > len(str(MOST_AT_ONCE)):
+    if len(digits) > len(str(LARGEST_MAX_PARALLEL)):
         return None
     return int(digits)
 

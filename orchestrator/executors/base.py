@@ -190,7 +190,7 @@ class BackendSettings:
 
     machine: Machine
     max_parallel: MaxParallel = None
-    """Jobs at once; None: as many as there is room for."""
+    """Most jobs at once, as the user asks for; None: as many as there is room for."""
     sees_neighbours: bool = False
     """Whether others who use the CPUs of this machine are looked at, and are told which ones are
     held."""

@@ -45,7 +45,7 @@ class ClusterSlots:
     of them. Otherwise they are spread over nodes of one CPU model: another model may compute other
     last bits of the same update.
 
-    :param max_parallel: jobs at once; None: as many as fit.
+    :param max_parallel: most jobs at once; None: as many as fit.
     :param is_spread: whether the ranks of an attempt may be on several nodes.
     """
 
@@ -107,17 +107,17 @@ class ClusterSlots:
     # -- slots
 
     @property
-    def lanes(self) -> int:
+    def jobs_at_once(self) -> int:
         return min(self._max_parallel, self._cores)
 
     @property
     def is_full(self) -> bool:
-        return len(self._held) >= self.lanes or not any(self._by_cores)
+        return len(self._held) >= self.jobs_at_once or not any(self._by_cores)
 
     def acquire(
         self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1
     ) -> Slot | None:
-        if len(self._held) >= self.lanes:
+        if len(self._held) >= self.jobs_at_once:
             return None
         rank_slots = self._place(cores, gpus, memory_mib, ranks, self._with_room)
         if rank_slots is None:
@@ -131,7 +131,7 @@ class ClusterSlots:
 
     def has_cores(self, cores: int, *, ranks: int = 1) -> bool:
         return (
-            len(self._held) < self.lanes
+            len(self._held) < self.jobs_at_once
             and self._place(cores, 0, 0, ranks, self._with_room) is not None
         )
 
@@ -145,7 +145,7 @@ class ClusterSlots:
 
     def resize(self, max_parallel: int) -> int:
         self._max_parallel = max_parallel
-        return self.lanes
+        return self.jobs_at_once
 
     def tick(self) -> None:
         """Does nothing: the nodes look after their own CPUs."""

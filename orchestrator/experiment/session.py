@@ -341,7 +341,7 @@ def _record_provenance(opened: _Opened, planned: _Planned, rows: Sequence[JobRow
         opened.paths,
         experiment=experiment.name,
         machine=made.machine,
-        lanes=made.backend.slots.lanes,
+        jobs_at_once=made.backend.slots.jobs_at_once,
         repository=opened.repository,
         started_with=StartConditions.of(planned.options, made.machine).facts(),
         backend={**made.executor_options, **made.backend.facts()},

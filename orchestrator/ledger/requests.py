@@ -61,8 +61,8 @@ class Request(JsonLine):
         key, _, value = (self.job_id or "").partition("=")
         if self.verb != "set" or key != "max_parallel":
             return None
-        jobs_at_once = _number(value)
-        return None if jobs_at_once is None else max(1, jobs_at_once)
+        asked = _number(value)
+        return None if asked is None else max(1, asked)
 
 
 def _number(text: str) -> int | None:

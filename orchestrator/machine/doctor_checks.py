@@ -70,7 +70,7 @@ def defaults_of_machine() -> Iterator[Finding]:
 
 def use(machine: Machine) -> Iterator[Finding]:
     pool = SlotPool(machine)
-    slots = [slot for _ in range(pool.lanes) if (slot := pool.acquire(1))]
+    slots = [slot for _ in range(pool.jobs_at_once) if (slot := pool.acquire(1))]
     cpus = sorted({cpu for slot in slots for cpu in slot.cpus})
     largest = largest_job(machine)
     text = f"{count(len(slots), 'one-core job')} at once: {cpu_text(cpus)}. Largest job: ranks × cores = {largest}."
@@ -209,13 +209,13 @@ def holders(folder: Path | None = None) -> Iterator[Finding]:
 
 
 def memory(machine: Machine, available_mib: int, kills: int | None) -> Iterator[Finding]:
-    lanes = SlotPool(machine).lanes
+    jobs_at_once = SlotPool(machine).jobs_at_once
     fitting = available_mib // DEFAULT_JOB_MEMORY_MIB
     text = f"{available_mib / 1024:.1f} GiB available of {machine.memory_total_mib / 1024:.1f} GiB"
-    if fitting >= lanes:
+    if fitting >= jobs_at_once:
         yield Finding("ok", "Memory", f"{text} (cgroup limits included).")
     else:
-        text += f": room for {fitting} of the {count(lanes, 'job')} at once with 2 GiB each; the others wait."
+        text += f": room for {fitting} of the {count(jobs_at_once, 'job')} at once with 2 GiB each; the others wait."
         cure = 'declare what jobs need, for example resources.memory = "600 MiB" (a stock worker holds 350 MiB)'
         yield Finding("warning", "Memory", text, cure)
     if kills:

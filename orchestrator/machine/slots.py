@@ -1,4 +1,4 @@
-"""Slots: concurrency lanes with CPUs and GPUs of their own."""
+"""Slots: places for attempts, each with CPUs and GPUs of its own."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class RankSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """A concurrency lane with its CPUs and GPUs."""
+    """A place for one attempt, with its CPUs and GPUs."""
 
     index: int
     cpus: tuple[int, ...] = ()
@@ -112,8 +112,8 @@ class Slots(Protocol):
     """The room for attempts, as the supervisor sees it. Not thread-safe."""
 
     @property
-    def lanes(self) -> int:
-        """Maximum number of slots at once."""
+    def jobs_at_once(self) -> int:
+        """The most jobs that run at the same time: what ``max_parallel`` comes to here and now."""
 
     @property
     def grows(self) -> bool:
@@ -136,8 +136,8 @@ class Slots(Protocol):
     def release(self, slot: Slot) -> None: ...
 
     def resize(self, max_parallel: int) -> int:
-        """Change :attr:`lanes` to ``max_parallel``, or to what there is room for; returns it. Held
-        slots stay held.
+        """Change :attr:`jobs_at_once` to ``max_parallel``, or to what there is room for; returns
+        it. Held slots stay held.
         """
 
     def tick(self) -> None:
@@ -164,8 +164,8 @@ class SlotPool:
         waits_for_others: bool = False,
         most_of_user: int | None = None,
     ) -> None:
-        """:param max_parallel: jobs at once; None: the capacity of the machine; ``"idle"``: as many
-            as there are idle cores, but at least one, and at most that capacity.
+        """:param max_parallel: most jobs at once; None: the capacity of the machine; ``"idle"``: as
+            many as there are idle cores, but at least one, and at most that capacity.
         :param neighbours: tells who else uses the CPUs; None: nobody does.
         :param waits_for_others: CPUs of other runs of this user are never shared, unless this
             pool's own jobs share CPUs too.
@@ -176,13 +176,18 @@ class SlotPool:
         self._machine = machine
         self._neighbours = neighbours or Neighbours()
         self._asked = None if max_parallel == "idle" else max_parallel
+        """``max_parallel``, where it is a number."""
         self._takes_idle_only = max_parallel == "idle"
-        lanes = machine.capacity if self._asked is None else max(1, self._asked)
-        self.lanes = min(lanes, machine.quota_cores or lanes, most_of_user or lanes)
-        self._capacity = max(self.lanes, machine.capacity)
-        """Most lanes that :meth:`resize` gives, and most CPUs in use over all slots; a larger job
-        runs alone."""
-        self._users_per_cpu = math.ceil(self.lanes / len(machine.cpus))
+        limits = [
+            machine.capacity if self._asked is None else max(1, self._asked),
+            machine.quota_cores,
+            most_of_user,
+        ]
+        self.jobs_at_once = min(limit for limit in limits if limit)
+        self._capacity = max(self.jobs_at_once, machine.capacity)
+        """Most jobs at once that :meth:`resize` gives, and most CPUs in use over all slots; a
+        larger job runs alone."""
+        self._users_per_cpu = math.ceil(self.jobs_at_once / len(machine.cpus))
         """Most slots on one CPU."""
         self._is_exclusive = waits_for_others and self._users_per_cpu == 1
         self._held: dict[int, Slot] = {}
@@ -239,7 +244,9 @@ class SlotPool:
 
     def _has_room(self, cores: int) -> bool:
         in_use = sum(len(slot.cpus) for slot in self._held.values())
-        return len(self._held) < self.lanes and (not self._held or in_use + cores <= self._capacity)
+        return len(self._held) < self.jobs_at_once and (
+            not self._held or in_use + cores <= self._capacity
+        )
 
     def _hold(self, slot: Slot) -> None:
         """``slot`` is held from now on, which other runs see."""
@@ -275,7 +282,7 @@ class SlotPool:
         names = self._gpus.find(gpus)
         if cpus is None or names is None:
             return None
-        index = next(index for index in range(self.lanes) if index not in self._held)
+        index = next(index for index in range(self.jobs_at_once) if index not in self._held)
         return Slot(
             index=index,
             cpus=cpus,
@@ -313,11 +320,11 @@ class SlotPool:
         self._publish()
 
     def resize(self, max_parallel: int) -> int:
-        """At most the capacity of the machine, or the number of lanes with which the pool was made
+        """At most the capacity of the machine, or the jobs at once with which the pool was made
         if that is more.
         """
-        self.lanes = max(1, min(max_parallel, self._capacity))
-        return self.lanes
+        self.jobs_at_once = max(1, min(max_parallel, self._capacity))
+        return self.jobs_at_once
 
     def competitors_on(self, cpus: Collection[int]) -> tuple[str, ...]:
         """See :class:`orchestrator.executors.base.CpuMoves`, also for :meth:`reserve_idle`,
@@ -388,18 +395,19 @@ class SlotPool:
         cpus = len(self._machine.cpus)
         physical = self._machine.physical_cores
         texts = []
-        if asked is not None and asked > self.lanes:
+        if asked is not None and asked > self.jobs_at_once:
             texts.append(
-                f"max_parallel = {asked}, but the cgroup CPU quota is {self._machine.quota:g} CPUs: {self.lanes} at"
-                " once. To run more, raise the quota: docker --cpus, Kubernetes limits.cpu, systemd CPUQuota=."
+                f"max_parallel = {asked}, but the cgroup CPU quota is {self._machine.quota:g} CPUs:"
+                f" {self.jobs_at_once} at once. To run more, raise the quota:"
+                " docker --cpus, Kubernetes limits.cpu, systemd CPUQuota=."
             )
-        if self.lanes > cpus:
+        if self.jobs_at_once > cpus:
             texts.append(
                 f"max_parallel = {asked}, but only {count(cpus, 'CPU is', 'CPUs are')} usable: up to"
                 f" {self._users_per_cpu} jobs share a CPU, and the experiment does not finish sooner."
                 f" max_parallel = {capacity} avoids this."
             )
-        elif self.lanes > physical:
+        elif self.jobs_at_once > physical:
             texts.append(
                 f"max_parallel = {asked}, but the {cpus} usable CPUs are {physical} physical cores: jobs on SMT"
                 f" siblings of one core slow each other. max_parallel = {capacity} gives each a core of its own."
@@ -413,19 +421,19 @@ class SlotPool:
         use = self._neighbours.look({})
         taken = {cpu.index for cpu in self._machine.cpus} & use.competition().keys()
         free = cpus - len(taken)
-        if free < self.lanes <= cpus and not self._takes_idle_only:
-            texts.append(_taken_text(use.names_on(taken), len(taken), cpus, self.lanes))
+        if free < self.jobs_at_once <= cpus and not self._takes_idle_only:
+            texts.append(_taken_text(use.names_on(taken), len(taken), cpus, self.jobs_at_once))
         return tuple(texts)
 
 
-def _taken_text(names: Sequence[str], taken: int, cpus: int, lanes: int) -> str:
-    """What is said where some of up to ``lanes`` jobs will share their cores."""
+def _taken_text(names: Sequence[str], taken: int, cpus: int, jobs_at_once: int) -> str:
+    """What is said where some of up to ``jobs_at_once`` jobs will share their cores."""
     who = listed(names, MOST_NAMES)
     text = f"{taken} of {count(cpus, 'usable CPU')} {'is' if taken == 1 else 'are'} in use now, by {who}: "
-    if lanes == 1:
+    if jobs_at_once == 1:
         return text + "a job will share its core until one is idle, and has a part of its time."
     consequence = (
-        f"some of up to {lanes} jobs at once will share a core, and have a part of its time."
+        f"some of up to {jobs_at_once} jobs at once will share a core, and have a part of its time."
     )
     idle = option("max_parallel", "idle")
     return f"{text}{consequence} {idle} runs as many at once as there are idle cores."

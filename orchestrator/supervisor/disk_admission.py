@@ -71,7 +71,7 @@ class DiskAdmission:
 
     def tick(self) -> None:
         """Measure while a job that was refused waits, also where no room is offered to it, such as
-        while all lanes are taken.
+        while all slots are taken.
         """
         if self._refused_still_asked():
             self._measure()

@@ -170,17 +170,19 @@ class RequestHandler:
         """Launch jobs up to ``asked`` at once from now on, as far as there is room; no job is ended
         for it.
         """
-        lanes = self.slots.resize(asked)
+        jobs_at_once = self.slots.resize(asked)
         running = len(self.termination.active)
-        until = f"up to {count(lanes, 'job')} at once until this run ends"
+        until = f"up to {count(jobs_at_once, 'job')} at once until this run ends"
         text = f"max_parallel = {asked}, set by `set`: {until}"
-        if lanes < asked and self.slots.grows:
+        if jobs_at_once < asked and self.slots.grows:
             text += "; beyond that they wait for further nodes"
-        elif lanes < asked:
+        elif jobs_at_once < asked:
             text += "; this machine has slots for no more"
-        if running > lanes:
-            text += f"; {running} run now, and none is launched before there are fewer than {lanes}"
-        self.recorder.reporter.event("set", text, max_parallel=lanes, asked=asked, running=running)
+        if running > jobs_at_once:
+            text += f"; {running} run now, and none is launched before there are fewer than {jobs_at_once}"
+        self.recorder.reporter.event(
+            "set", text, max_parallel=jobs_at_once, asked=asked, running=running
+        )
 
     def retry(self, job_id: str) -> None:
         """Queue a failed or cancelled job again."""

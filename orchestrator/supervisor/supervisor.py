@@ -260,7 +260,7 @@ class Supervisor:
     def _poll_timeout_s(self) -> float:
         """How long to wait for an event: not at all while there is a job to launch, and room."""
         is_job_waiting = self._may_launch and bool(self._jobs.queue)
-        if not is_job_waiting or len(self._active) >= self.slots.lanes:
+        if not is_job_waiting or len(self._active) >= self.slots.jobs_at_once:
             return IDLE_S
         if (due := self._jobs.queue.next_due) is not None:
             return min(IDLE_S, max(0.0, due - self.now()))
@@ -400,11 +400,11 @@ class Supervisor:
 
     def _launch_waiting(self) -> None:
         """Launch the waiting jobs that there is room for, in the queue's order."""
-        if len(self._active) >= self.slots.lanes:
+        if len(self._active) >= self.slots.jobs_at_once:
             return
         # Measured once a turn, if at all.
         available_memory_mib = functools.cache(self.available_memory_mib)
-        for offer in self._jobs.queue.offers(self.now(), at_most=self.slots.lanes):
+        for offer in self._jobs.queue.offers(self.now(), at_most=self.slots.jobs_at_once):
             job = self._jobs.job(offer.job_id)
             queue_s = self.now() - self._jobs.queue.since(offer.job_id)
             match self._launcher.launch(job, available_memory_mib):

@@ -74,8 +74,8 @@ def _heading(experiment: Experiment, dry: DryRun, run_dir: Path, *, is_refused: 
     else:
         what = _number_of_jobs(dry, is_refused=is_refused)
         order = "in this order, "
-    at_once = f"{dry.plan.backend.slots.lanes} at once on {_where(dry)}"
-    return f"{experiment.name}: {what}, {at_once}, {order}into {run_dir}"
+    where = f"{dry.plan.backend.slots.jobs_at_once} at once on {_where(dry)}"
+    return f"{experiment.name}: {what}, {where}, {order}into {run_dir}"
 
 
 def _number_of_jobs(dry: DryRun, *, is_refused: bool) -> str:
@@ -323,7 +323,7 @@ def facts(experiment: Experiment, dry: DryRun, run_dir: Path) -> dict[str, Any]:
     own = {
         "name": experiment.name,
         "run_dir": str(run_dir),
-        "jobs_at_once": plan.backend.slots.lanes,
+        "jobs_at_once": plan.backend.slots.jobs_at_once,
         **plan.backend.facts(),
         "cpus": [cpu.index for cpu in plan.machine.cpus],
         "warnings": [*plan.warnings, *_refusals(dry, run_dir)],

@@ -243,7 +243,7 @@ def test_a_robot_on_which_mujoco_gives_up_does_no_harm_to_the_next(
         for edits in ({}, {"option.timestep": 0.004})
         for name in ("vast.xml", "good.xml")
     ]
-    answers = side_by_side.ask(requests, at_once=1, time_limit_s=30)
+    answers = side_by_side.ask(requests, processes=1, time_limit_s=30)
     assert [answer.problem for answer in answers[1::2]] == [None, None]
     for answer in answers[::2]:
         assert (
@@ -267,7 +267,7 @@ def test_a_crash_is_attributed_to_the_robot_that_was_examined(tmp_path: Path) ->
     )
     counts: list[tuple[int, int]] = []
     requests = [hopper, once, hopper, always, hopper]
-    answers = side_by_side.ask(requests, at_once=1, watch=lambda *now: counts.append(now))
+    answers = side_by_side.ask(requests, processes=1, watch=lambda *now: counts.append(now))
     assert [answer.problem for answer in answers[:3]] == [None] * 3
     assert answers[4].problem is None
     assert str(answers[3].problem).startswith("examining it ended with signal 6 (Aborted)")
@@ -300,7 +300,7 @@ def test_a_robot_is_blamed_only_if_the_process_that_examines_it_is_killed_twice(
     made = ExaminationRequest(
         robot_maker="maker:make", params={"kills": kills}, task="forward", search_path=str(tmp_path)
     )
-    (answer,) = side_by_side.ask([made], at_once=1)
+    (answer,) = side_by_side.ask([made], processes=1)
     assert log.read_text() == ".."
     if kills == 1:
         assert answer.problem is None
@@ -319,7 +319,7 @@ def test_a_child_that_is_killed_before_it_is_asked_blames_no_robot() -> None:
     child.kill()
     wait_until(lambda: child.status() == psutil.STATUS_ZOMBIE, "the end of the child")
     (answer,) = side_by_side.ask(
-        [ExaminationRequest(xml=str(HOPPER), task="forward")], at_once=1, warm=warm
+        [ExaminationRequest(xml=str(HOPPER), task="forward")], processes=1, warm=warm
     )
     assert answer.problem is None
 
@@ -366,7 +366,7 @@ def test_what_was_examined_when_memory_ran_out_is_examined_again_alone(
     monkeypatch.setattr(examining_process, "Child", KilledOnce)
     monkeypatch.setattr(side_by_side, "ROBOTS_A_CHILD", 1)
     with Path(os.devnull).open("rb") as KilledOnce.nothing:
-        answers = side_by_side.ask([ExaminationRequest(xml=name) for name in "abcde"], at_once=2)
+        answers = side_by_side.ask([ExaminationRequest(xml=name) for name in "abcde"], processes=2)
     assert [answer.problem for answer in answers] == [None] * 5
     assert KilledOnce.asked == [("a",), ("a", "b"), ("b",), ("c",), ("c", "d"), ("e",)]
 
@@ -375,7 +375,7 @@ def test_no_child_stays_once_all_is_answered() -> None:
     before = psutil.Process().children()
     with examining_process.Child() as warm:
         request = ExaminationRequest(xml=str(HOPPER), task="forward")
-        (answer,) = side_by_side.ask([request], at_once=1, warm=warm)
+        (answer,) = side_by_side.ask([request], processes=1, warm=warm)
         assert answer.problem is None
         assert psutil.Process().children() == before
 
@@ -434,7 +434,7 @@ def test_more_can_be_asked_of_what_can_be_trained_alone(tmp_path: Path) -> None:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-        (answer,) = side_by_side.ask([weighed], at_once=1)
+        (answer,) = side_by_side.ask([weighed], processes=1)
     mass_kg = rows["hopper"].figures["mass_kg"]
     assert answer.problem is None
     assert answer.measured == {"task": rows["hopper"].task, "mass": pytest.approx(10 * mass_kg)}

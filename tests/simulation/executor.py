@@ -380,15 +380,15 @@ class SimulatedKind:
 
     def room(self, node: str) -> Room:
         """Of the machine that is named so."""
-        cpus, lanes = self.world.scenario.cpus, self.world.scenario.lanes
-        return Room(cpus=cpus, sharing=math.ceil((lanes or cpus) / cpus))
+        cpus, max_parallel = self.world.scenario.cpus, self.world.scenario.max_parallel
+        return Room(cpus=cpus, sharing=math.ceil((max_parallel or cpus) / cpus))
 
     def most_jobs(self) -> int:
         """At once."""
         scenario = self.world.scenario
         cpus = sum(node.cpus for node in scenario.nodes) or scenario.cpus
-        lanes = scenario.lanes or cpus
-        return max(lanes, cpus) if self.world.counts["set"] else lanes
+        planned = scenario.max_parallel or cpus
+        return max(planned, cpus) if self.world.counts["set"] else planned
 
     def is_disturbed(self) -> bool:
         """Whether machines are away, so that something may take longer."""

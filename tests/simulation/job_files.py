@@ -218,14 +218,14 @@ class JobFiles:
 
     def declared(self) -> Experiment:
         """As it is read from the job file."""
-        order, lanes = self.scenario.order, self.scenario.lanes
-        at_once = '"auto"' if lanes is None else lanes
-        text = f'name = "simulated"\nmax_parallel = {at_once}\norder = "{order}"\n'
+        order, max_parallel = self.scenario.order, self.scenario.max_parallel
+        written = '"auto"' if max_parallel is None else max_parallel
+        text = f'name = "simulated"\nmax_parallel = {written}\norder = "{order}"\n'
         makes_jobs = bool(self.scenario.searcher_s)
         jobs = [] if makes_jobs else [as_declared(job, self.file) for job in self.file.values()]
         return Experiment(
             name="simulated",
-            max_parallel=lanes,
+            max_parallel=max_parallel,
             order=order,
             skip_invalid=not self.scenario.is_elsewhere,  # there its user waits for machines
             jobs=tuple(self.job_of(job, number) for number, job in enumerate(jobs)),

@@ -616,8 +616,8 @@ class PilotKind(SimulatedKind):
         return Room(cpus=self.world.scenario.cpus)
 
     def most_jobs(self) -> int:
-        lanes = self.world.scenario.lanes
-        return 1000 if lanes is None or self.world.counts["set"] else lanes
+        max_parallel = self.world.scenario.max_parallel
+        return 1000 if max_parallel is None or self.world.counts["set"] else max_parallel
 
     def is_disturbed(self) -> bool:
         """Unless the supervisor has pilots, and all that it counts on serve it."""

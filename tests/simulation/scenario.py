@@ -253,7 +253,7 @@ class Scenario:
     """Pilots of Slurm in which the jobs run, each with ``cpus``; 0: they do not."""
     pilots: tuple[SimulatedPilot, ...] = ()
     """In the order in which they are submitted; those that follow are as by default."""
-    lanes: int | None = None
+    max_parallel: int | None = None
     grace_s: float = 3.0
     gap_s: float = 2.0
     """Between the end of a supervisor and the start of the next one."""
@@ -456,7 +456,7 @@ def _made(seed: int) -> Scenario:
         jobs=tuple(jobs),
         troubles=tuple(troubles),
         cpus=cpus,
-        lanes=chance.choice((None, None, None, 1, 2)),
+        max_parallel=chance.choice((None, None, None, 1, 2)),
         grace_s=chance.choice((0.0, 1.0, 3.0, 12.0)),
         gap_s=chance.choice((0.5, 2.0, 10.0)),
         order=chance.choice(("as-listed", "longest-first")),

@@ -78,7 +78,7 @@ FOUND = {
                     name="j0", iterations=1, behaviours=(Behaviour(ending="refused", after=1),)
                 ),
             ),
-            lanes=1,
+            max_parallel=1,
         ),
     ),
     "the exit record of an earlier attempt of the same number stays": (

@@ -76,7 +76,7 @@ def examine(
     jobs: Sequence[Job],
     *,
     staging: Path,
-    at_once: int,
+    processes: int,
     warm: Child | None = None,
     kept: list[Child] | None = None,
     watch: Watch = lambda *_: None,
@@ -85,6 +85,7 @@ def examine(
     """A verdict for every job, by ``job_id``. ``staging`` receives one folder for each distinct
     robot.
 
+    :param processes: most of them that examine side by side.
     :param sources: jobs that ``jobs`` may start from, beside ``jobs`` themselves.
     :param warm: a child started earlier; it is closed at the end.
     :param kept: children of earlier calls; those that are idle at the end are left in it, to be
@@ -99,7 +100,7 @@ def examine(
         dataclasses.replace(request, stage_to=str(staging / str(number)), simulate_s=simulate_s)
         for number, request in enumerate(requests)
     ]
-    answers = side_by_side.ask(staged, at_once=at_once, warm=warm, kept=kept, watch=watch)
+    answers = side_by_side.ask(staged, processes=processes, warm=warm, kept=kept, watch=watch)
     verdicts = {
         key: _verdict(job, request, answer)
         for key, job, request, answer in zip(distinct, examples, staged, answers, strict=True)

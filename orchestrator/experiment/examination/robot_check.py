@@ -128,8 +128,10 @@ def check(
     items = list(_items(paths, time_limit_s, robot_settings or {}))
     examined = [item for item in items if isinstance(item, _Item)]
     requests = [item.request for item in examined]
-    at_once = topology.detect().capacity
-    answers = side_by_side.ask(requests, at_once=at_once, time_limit_s=time_limit_s, watch=watch)
+    processes = topology.detect().capacity
+    answers = side_by_side.ask(
+        requests, processes=processes, time_limit_s=time_limit_s, watch=watch
+    )
     includers = _includers(zip(examined, answers, strict=True))
     first_with: dict[str, str] = {}
     answers_in_order = iter(answers)

@@ -32,7 +32,7 @@ that it raises ends the examination."""
 def ask(
     requests: Sequence[ExaminationRequest],
     *,
-    at_once: int,
+    processes: int,
     time_limit_s: float = TIME_LIMIT_S,
     warm: Child | None = None,
     kept: list[Child] | None = None,
@@ -44,13 +44,16 @@ def ask(
     cause. So is one whose child is killed from outside, then while no other child is busy: memory
     may have run out.
 
+    :param processes: the most of them.
     :param time_limit_s: for each request.
     """
-    lanes = min(at_once, math.ceil(len(requests) / ROBOTS_A_CHILD))
-    memory = memory_mib(processes=lanes)
+    worthwhile = min(processes, math.ceil(len(requests) / ROBOTS_A_CHILD))
+    memory = memory_mib(processes=worthwhile)
     limited = [dataclasses.replace(request, memory_mib=memory) for request in requests]
     with _Children(warm, kept) as children:
-        examinations = _Examinations(limited, children, lanes=lanes, time_limit_s=time_limit_s)
+        examinations = _Examinations(
+            limited, children, processes=worthwhile, time_limit_s=time_limit_s
+        )
         while not examinations.are_over:
             examinations.begin_waiting()
             examinations.take_answers()
@@ -116,14 +119,14 @@ class _Examinations:
         requests: Sequence[ExaminationRequest],
         children: _Children,
         *,
-        lanes: int,
+        processes: int,
         time_limit_s: float,
     ) -> None:
         self.answers: dict[int, ExaminationAnswer] = {}
         """By the place of their requests."""
         self._requests = requests
         self._children = children
-        self._lanes = lanes
+        self._processes = processes
         self._time_limit_s = time_limit_s
         self._waiting = deque(range(len(requests)))
         self._busy: dict[Child, int] = {}
@@ -137,7 +140,7 @@ class _Examinations:
 
     def begin_waiting(self) -> None:
         """Ask as many requests as may be examined at once."""
-        while self._waiting and len(self._busy) < self._most_at_once:
+        while self._waiting and len(self._busy) < self._most_busy:
             index = self._waiting.popleft()
             request = self._requests[index]
             child = None if index in self._repeated else self._children.take_idle(request)
@@ -146,10 +149,10 @@ class _Examinations:
             self._busy[child] = index
 
     @property
-    def _most_at_once(self) -> int:
+    def _most_busy(self) -> int:
         """Children that may be busy once the next request is asked."""
         is_one_alone = not self._killed.isdisjoint((self._waiting[0], *self._busy.values()))
-        return 1 if is_one_alone else self._lanes
+        return 1 if is_one_alone else self._processes
 
     def take_answers(self) -> None:
         """Wait a little for answers, and take those that there are."""

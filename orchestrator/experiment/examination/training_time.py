@@ -53,12 +53,12 @@ class TrainingTime:
     """An estimate for all robots."""
 
     seconds: float
-    """Until the last one is trained, ``at_once`` at a time."""
+    """Until the last one is trained, ``jobs_at_once`` at a time."""
     physics_share: float
     """Share of the CPU time that is physics, the part measured on this machine."""
     longest_s: float
     """Of one robot."""
-    at_once: int
+    jobs_at_once: int
 
 
 def physics_s(figures: Mapping[str, Any]) -> float:
@@ -81,21 +81,19 @@ def of_job(job: Job, physics_s: float) -> float:
     return training_s + _evaluation_steps(spec.task, spec.eval_episodes + grid) * physics_s
 
 
-def estimate(robots: Sequence[RobotCheck], env_steps: int, at_once: int) -> TrainingTime:
-    """With the settings that ``init`` writes. :param at_once: number of jobs that the machine runs
-    at the same time.
-    """
+def estimate(robots: Sequence[RobotCheck], env_steps: int, jobs_at_once: int) -> TrainingTime:
+    """With the settings that ``init`` writes. :param jobs_at_once: of the machine."""
     physics = [
         (env_steps + _evaluation_steps(robot.task, EPISODES)) * physics_s(robot.figures)
         for robot in robots
     ]
     of_each = [of_physics + env_steps * STEP_S + JOB_S for of_physics in physics]
-    at_once = min(at_once, len(robots))
+    jobs_at_once = min(jobs_at_once, len(robots))
     return TrainingTime(
-        seconds=max(*of_each, math.fsum(of_each) / at_once),
+        seconds=max(*of_each, math.fsum(of_each) / jobs_at_once),
         physics_share=math.fsum(physics) / math.fsum(of_each),
         longest_s=max(of_each),
-        at_once=at_once,
+        jobs_at_once=jobs_at_once,
     )
 
 

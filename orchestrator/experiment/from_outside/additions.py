@@ -26,7 +26,7 @@ def examine(
     new: Sequence[Job],
     kept: list[examining_process.Child],
     *,
-    at_once: int = 1,
+    processes: int = 1,
     watch: side_by_side.Watch = lambda *_: None,
 ) -> dict[str, JobVerdict]:
     """Examine the robots of the jobs, from copies in a folder of their own; see
@@ -34,7 +34,9 @@ def examine(
     """
     shutil.rmtree(paths.entering, ignore_errors=True)
     paths.entering.mkdir(parents=True)
-    return preflight.examine(new, staging=paths.entering, at_once=at_once, kept=kept, watch=watch)
+    return preflight.examine(
+        new, staging=paths.entering, processes=processes, kept=kept, watch=watch
+    )
 
 
 def put_robots(paths: RunPaths, new: Sequence[Job], verdicts: Mapping[str, JobVerdict]) -> None:

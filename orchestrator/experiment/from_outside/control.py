@@ -143,7 +143,7 @@ def wait_for_end(run_dir: Path) -> str:
     return f"{run_dir}: its supervisor has ended{batch_jobs}"
 
 
-def set_max_parallel(run_dir: Path, jobs_at_once: int) -> str:
+def set_max_parallel(run_dir: Path, max_parallel: int) -> str:
     """Change how many jobs run at once, until the run ends. Returns a message saying what was done.
 
     :raises UsageError: no supervisor is running.
@@ -158,9 +158,9 @@ def set_max_parallel(run_dir: Path, jobs_at_once: int) -> str:
         raise UsageError(
             f"{run_dir}: its supervisor ({holder}) still examines the robots; call `set` again later"
         )
-    _request(paths, holder, [Request(verb="set", job_id=f"max_parallel={jobs_at_once}")])
+    _request(paths, holder, [Request(verb="set", job_id=f"max_parallel={max_parallel}")])
     limits = "as far as its slots allow, and until it ends"
-    return f"{run_dir}: asked its supervisor ({holder}) to run up to {count(jobs_at_once, 'job')} at once, {limits}"
+    return f"{run_dir}: asked its supervisor ({holder}) to run up to {count(max_parallel, 'job')} at once, {limits}"
 
 
 def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:

@@ -334,7 +334,7 @@ def _examine(
     verdicts = preflight.examine(
         new,
         staging=paths.reloading,
-        at_once=max(1, topology.detect().capacity // CPU_SHARE),
+        processes=max(1, topology.detect().capacity // CPU_SHARE),
         watch=watch,
         sources=experiment.jobs,
     )

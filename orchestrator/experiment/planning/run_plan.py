@@ -136,7 +136,7 @@ def plan(
     machine = topology.detect(with_gpus=any(job.resources.gpus for job in declared))
     settings = BackendSettings(
         machine=machine,
-        max_parallel=_jobs_at_once(options, experiment),
+        max_parallel=_max_parallel(options, experiment),
         sees_neighbours=sees_neighbours,
         most_of_user=read_machine_file().cores_per_user if options.is_listed else None,
         run_dir=options.run_dir if options.run_dir in staging.parents else staging,
@@ -154,7 +154,7 @@ def plan(
             declared,
             options.verdicts or {},
             staging=staging,
-            at_once=machine.capacity,
+            processes=machine.capacity,
             warm=warm,
             watch=stops.with_check(watch),
         )
@@ -196,7 +196,7 @@ def _examine(
     known: Mapping[str, JobVerdict],
     *,
     staging: Path,
-    at_once: int,
+    processes: int,
     warm: examining_process.Child | None,
     watch: side_by_side.Watch,
 ) -> Mapping[str, JobVerdict]:
@@ -208,7 +208,7 @@ def _examine(
     found = preflight.examine(
         unknown,
         staging=staging,
-        at_once=at_once,
+        processes=processes,
         warm=warm,
         watch=watch,
         sources=experiment.jobs,
@@ -378,7 +378,8 @@ def examined_job(job: Job, verdict: JobVerdict) -> Job:
     )
 
 
-def _jobs_at_once(options: RunOptions, experiment: Experiment) -> MaxParallel:
+def _max_parallel(options: RunOptions, experiment: Experiment) -> MaxParallel:
+    """Of the command, else of the job file."""
     if options.max_parallel is None:
         return experiment.max_parallel
     return None if options.max_parallel == "auto" else options.max_parallel

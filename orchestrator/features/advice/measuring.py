@@ -102,7 +102,7 @@ def _with_measurement(
 def _measure(
     request: ExaminationRequest, limit_s: float, watch: side_by_side.Watch
 ) -> PhysicsAdvice:
-    (answer,) = side_by_side.ask([request], at_once=1, time_limit_s=limit_s, watch=watch)
+    (answer,) = side_by_side.ask([request], processes=1, time_limit_s=limit_s, watch=watch)
     if answer.problem is not None:
         remedy = "; give a larger --time-limit or a smaller --time" if answer.is_late else ""
         return PhysicsAdvice(problem=f"{answer.problem}{remedy}", has_failed=True)

@@ -98,7 +98,7 @@ def init(
             paths,
             output,
             timesteps=env_steps,
-            at_once=topology.detect().capacity,
+            jobs_at_once=topology.detect().capacity,
             allow_outside=allow_outside,
             settings=given.defaults,
         )

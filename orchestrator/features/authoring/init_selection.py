@@ -72,7 +72,7 @@ def draft(
     target: Path,
     *,
     timesteps: int | None,
-    at_once: int,
+    jobs_at_once: int,
     allow_outside: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> RobotJobFile:
@@ -81,14 +81,14 @@ def draft(
     :param rows: the result of ``check`` for ``paths``.
     :param timesteps: env_steps of each robot; None: those of the preset.
     :param settings: further ones of all jobs, by dotted key.
-    :param at_once: number of jobs that the machine runs at the same time.
+    :param jobs_at_once: of the machine.
     :raises UsageError: no robot can be trained; the message says why.
     """
     named = {str(location_of(str(path))) for path in paths if not path.is_dir()}
     trained, left_out = _sorted_out(rows, named, allow_outside=allow_outside)
     if not trained:
         raise UsageError(_nothing_to_train(rows, left_out, paths))
-    time = estimate(trained, timesteps or TIMESTEPS, at_once)
+    time = estimate(trained, timesteps or TIMESTEPS, jobs_at_once)
     base = absolute(target).parent.resolve()
     by_path = {location_of(row.path): row for row in trained}
     folders = [location_of(str(path)) for path in paths if path.is_dir()]
@@ -180,7 +180,7 @@ def _head(
             "Written by `orchestrator init`. docs/presets.md describes presets; docs/job-file.md lists all keys."
         ),
         comment(
-            f"Training takes about {rough_duration(time.seconds)} here, {time.at_once} at a time (estimated)."
+            f"Training takes about {rough_duration(time.seconds)} here, {time.jobs_at_once} at a time (estimated)."
         ),
         *aligned_lines([(f"name = {toml(name)}", f"the results go to runs/{safe_name(name)}")]),
         "",
@@ -307,5 +307,5 @@ def facts(made: RobotJobFile, target: Path) -> Mapping[str, object]:
             {"path": entry.what, "reason": plain(entry.reason)} for entry in made.left_out
         ],
         "estimate_s": round(made.time.seconds, 1),
-        "jobs_at_once": made.time.at_once,
+        "jobs_at_once": made.time.jobs_at_once,
     }

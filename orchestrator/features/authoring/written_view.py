@@ -38,7 +38,7 @@ def robots(made: RobotJobFile, target: Path) -> str:
         )
     lines.append(
         f"Training will take about {rough_duration(time.seconds)} on this machine when it is idle, "
-        f"{count(time.at_once, 'robot')} at a time. This is an estimate from the measured speed of the physics."
+        f"{count(time.jobs_at_once, 'robot')} at a time. This is an estimate from the measured speed of the physics."
     )
     return "\n".join([*lines, *_next(target)])
 

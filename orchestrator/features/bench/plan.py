@@ -75,9 +75,11 @@ def levels(text: str, machine: Machine, cores: int) -> tuple[int, ...]:
     """
     most = max_processes(machine)
     if text == "auto":
-        at_once = max(1, machine.capacity // cores)
-        powers = [2**power for power in range(at_once.bit_length())]
-        return tuple(level for level in sorted({*powers, at_once, 2 * at_once}) if level <= most)
+        jobs_at_once = max(1, machine.capacity // cores)
+        powers = [2**power for power in range(jobs_at_once.bit_length())]
+        return tuple(
+            level for level in sorted({*powers, jobs_at_once, 2 * jobs_at_once}) if level <= most
+        )
     numbers = whole_numbers(text)
     if not numbers or min(numbers) < 1:
         raise UsageError(f'--levels {text}: expected "auto" or numbers of processes such as 1,2,4')

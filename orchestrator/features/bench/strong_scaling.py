@@ -101,7 +101,7 @@ class StrongScaling:
         bounded = {
             level: dataclasses.replace(
                 measured,
-                lower_bound_s=lower_bound_s(jobs, at_once=int(level), cores=capacity),
+                lower_bound_s=lower_bound_s(jobs, jobs_at_once=int(level), cores=capacity),
                 bound_by_level=lowest,
             )
             for level, measured in self.levels.items()
@@ -127,8 +127,8 @@ def shortened_jobs(jobs: Sequence[Job], budget_steps: float) -> tuple[list[Job],
     return short, part
 
 
-def lower_bound_s(jobs: Sequence[tuple[float, int]], *, at_once: int, cores: int) -> float:
-    """A bound of every schedule's makespan: the longest job, all jobs evenly over the lanes, their
+def lower_bound_s(jobs: Sequence[tuple[float, int]], *, jobs_at_once: int, cores: int) -> float:
+    """A bound of every schedule's makespan: the longest job, all jobs evenly over the slots, their
     work over the cores.
 
     :param jobs: seconds and number of cores of each.
@@ -137,7 +137,7 @@ def lower_bound_s(jobs: Sequence[tuple[float, int]], *, at_once: int, cores: int
     return max(
         0.0,
         *durations,
-        sum(durations) / at_once,
+        sum(durations) / jobs_at_once,
         sum(seconds * width for seconds, width in jobs) / cores,
     )
 

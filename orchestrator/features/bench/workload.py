@@ -141,7 +141,7 @@ def pick(experiment: Experiment, name: str | None) -> Job:
 def examine(experiment: Experiment, job: Job, staging: Path) -> Work:
     """Examine and stage the job's robot. :raises SpecError: the robot cannot be trained."""
     staging.mkdir(parents=True, exist_ok=True)
-    verdict = preflight.examine([job], staging=staging, at_once=1)[job.job_id]
+    verdict = preflight.examine([job], staging=staging, processes=1)[job.job_id]
     if verdict.problem is not None:
         raise SpecError(experiment.source, [verdict.problem])
     return Work(

@@ -171,7 +171,7 @@ def _race(
         conditions=Conditions(
             is_fresh=of_race["fresh_seeds"], from_nothing=of_race["from_nothing"]
         ),
-        max_parallel=_jobs_at_once(of_race["max_parallel"]),
+        max_parallel=_max_parallel(of_race["max_parallel"]),
         progress=sys.stderr,
         ends_process=True,
     )
@@ -183,13 +183,13 @@ def _race(
         race_view.show(raced)
 
 
-def _jobs_at_once(text: str | None) -> MaxParallel:
+def _max_parallel(text: str | None) -> MaxParallel:
     """:raises UsageError: it is no value of ``--max-parallel``."""
     if text is None:
         return None
     if text == "idle":
         return "idle"
-    number = shared.parse_jobs_at_once(text)
+    number = shared.parse_max_parallel(text)
     if number is None:
         raise UsageError(
             f"compare: --max-parallel {text}: expected a whole number from 1 on, or idle"

@@ -387,11 +387,11 @@ def _noted(found: RaceResult) -> RaceResult:
 
 
 def _seeds_a_round(field: Field, max_parallel: MaxParallel) -> int:
-    at_once = topology.detect().capacity
+    jobs_at_once = topology.detect().capacity
     if isinstance(max_parallel, int):
-        at_once = min(at_once, max_parallel)
+        jobs_at_once = min(jobs_at_once, max_parallel)
     cores = max(one.template.job.resources.all_cores for one in field.both)
-    return min(MOST_SEEDS_A_ROUND, max(1, at_once // cores // 2))
+    return min(MOST_SEEDS_A_ROUND, max(1, jobs_at_once // cores // 2))
 
 
 def _train(standing: _Standing, seeds: Sequence[int], options: RaceOptions) -> None:

@@ -54,7 +54,9 @@ def make_missing(
     stills = waiting[: previews.MOST_DRAWN]
     later = waiting[previews.MOST_DRAWN :]
     drawings: list[Drawing] = [VideoDrawing(ended.paths.job(id_), ended.reporter) for id_ in due]
-    drawings.extend(previews.drawings(ended.paths, stills, ended.slots.lanes, ended.reporter))
+    drawings.extend(
+        previews.drawings(ended.paths, stills, ended.slots.jobs_at_once, ended.reporter)
+    )
     if not drawings:
         return
     rest = ""

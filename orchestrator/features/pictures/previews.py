@@ -70,10 +70,12 @@ def jobs_to_draw(ended: EndedJobs, without: Collection[str]) -> list[str]:
 
 
 def drawings(
-    paths: RunPaths, job_ids: Sequence[str], lanes: int, reporter: Reporter
+    paths: RunPaths, job_ids: Sequence[str], jobs_at_once: int, reporter: Reporter
 ) -> list[StillsDrawing]:
-    """The processes that draw ``job_ids``, ``lanes`` of them at once."""
-    size = min(MOST_IN_PROCESS, max(FEWEST_IN_PROCESS, math.ceil(len(job_ids) / max(1, lanes))))
+    """The processes that draw ``job_ids``: as many at once as jobs would run."""
+    size = min(
+        MOST_IN_PROCESS, max(FEWEST_IN_PROCESS, math.ceil(len(job_ids) / max(1, jobs_at_once)))
+    )
     groups = [tuple(job_ids[first : first + size]) for first in range(0, len(job_ids), size)]
     outcome = StillsOutcome(reporter)
     return [StillsDrawing(paths=paths, jobs=group, outcome=outcome) for group in groups]

@@ -37,7 +37,7 @@ from orchestrator.results import Result, result_of
 LOGGER = logging.getLogger("concurrent.futures")
 """Where the standard library reports what a callback raises."""
 CPU_SHARE = 4
-"""One in so many lanes examines robots: the jobs that run have the others."""
+"""Of so many cores, one is for the examination of robots: the jobs that run have the others."""
 AGAIN: Mapping[str, Verb] = {"PAUSED": "resume", "CANCELLED": "retry"}
 """Requests that queue a job again which was not finished, by the name of its state."""
 
@@ -159,7 +159,7 @@ class PoolJobs:
     paths: RunPaths
     holder: str
     """The supervisor that requests are meant for."""
-    lanes: int
+    jobs_at_once: int
     """Jobs that run at once: so many are kept waiting for their slot."""
     is_stopping: Callable[[], bool]
     children: list[examining_process.Child]
@@ -259,7 +259,7 @@ class PoolJobs:
 
     def _next(self) -> list[Submission]:
         """The submissions that there is room for, in their order."""
-        room = self.lanes - sum(job.state == "PENDING" for job in self._open.values())
+        room = self.jobs_at_once - sum(job.state == "PENDING" for job in self._open.values())
         batch: dict[str, Submission] = {}
         while self._waiting and len(batch) < room:
             submission = self._waiting[0]
@@ -337,8 +337,10 @@ class PoolJobs:
             self.look()
 
         jobs = [submission.job for submission in batch]
-        at_once = max(1, self.lanes // CPU_SHARE)
-        verdicts = additions.examine(self.paths, jobs, self.children, at_once=at_once, watch=watch)
+        processes = max(1, self.jobs_at_once // CPU_SHARE)
+        verdicts = additions.examine(
+            self.paths, jobs, self.children, processes=processes, watch=watch
+        )
         return {
             one.job.job_id: run_plan.verdict_for_user(
                 verdicts[one.job.job_id], one.job, one.experiment

@@ -137,7 +137,7 @@ class TrainingPool:
         jobs = PoolJobs(
             paths=RunPaths(self.run_dir),
             holder=self._supervisor.holder,
-            lanes=max_parallel if isinstance(max_parallel, int) else topology.detect().capacity,
+            jobs_at_once=_jobs_at_once(max_parallel),
             is_stopping=lambda: self._is_stopping or self._supervisor.has_ended,
             children=[child],
         )
@@ -489,6 +489,11 @@ class TrainingPool:
     def _on_finish(self, future: Future[Result]) -> None:
         with self._changed:
             self._unfinished.discard(future)
+
+
+def _jobs_at_once(max_parallel: MaxParallel) -> int:
+    """The most of a pool; what its supervisor finds room for may be fewer."""
+    return max_parallel if isinstance(max_parallel, int) else topology.detect().capacity
 
 
 def _refuse_keys_that_are_no_text(caller: str, settings: Mapping[str, Any]) -> None:

@@ -117,7 +117,7 @@ class RayExecutor:
             cores=slot.cores,
             has_gpus=slot.gpus > 0,
             node=node.name,
-            report_every_s=max(1.0, self.nodes.slots.lanes // slot.cores / BATCHES_PER_S),
+            report_every_s=max(1.0, self.nodes.slots.jobs_at_once // slot.cores / BATCHES_PER_S),
             mode=self.nodes.transfer_mode(node),
             storage=self.nodes.transport.storage,
             driver_node=self.nodes.registry.driver_node,

@@ -51,8 +51,8 @@ class PointMeasurer:
     """Checks points against the constraints; its processes go on until :meth:`close`."""
 
     experiment: Experiment
-    at_once: int = 1
-    """Children side by side."""
+    processes: int = 1
+    """That measure side by side."""
     _children: list[examining_process.Child] = field(default_factory=list, init=False)
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class PointMeasurer:
             turn()
 
         answers = side_by_side.ask(
-            list(requests.values()), at_once=self.at_once, kept=self._children, watch=watch
+            list(requests.values()), processes=self.processes, kept=self._children, watch=watch
         )
         for number, answer in zip(requests, answers, strict=True):
             checks[number] = self._of_answer(answer)
@@ -168,8 +168,8 @@ def _measurer(experiment: Experiment) -> Iterator[PointMeasurer | None]:
     if search is None or not search.constraints:
         yield None
         return
-    at_once = topology.detect(with_gpus=False).capacity
-    with contextlib.closing(PointMeasurer(experiment=experiment, at_once=at_once)) as measurer:
+    processes = topology.detect(with_gpus=False).capacity
+    with contextlib.closing(PointMeasurer(experiment=experiment, processes=processes)) as measurer:
         yield measurer
 
 
@@ -194,7 +194,7 @@ def _counted(
     while len(checks) < first or (len(checks) < POINTS and not satisfied):
         if deadline is not None and checks and time.monotonic() > deadline:
             break
-        together = measurer.at_once * AT_ONCE
+        together = measurer.processes * AT_ONCE
         if len(checks) < first:
             together = min(together, first - len(checks))
         checks += measurer.check(points[len(checks) : len(checks) + together], turn)

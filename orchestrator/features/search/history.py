@@ -133,7 +133,7 @@ class History:
     """Those that train a point with a further seed."""
     rejected: int = 0
     """Points that the sampler has proposed and that do not satisfy the constraints."""
-    lanes: int = 0
+    jobs_at_once: int = 0
     """Jobs that ran at once when it first began."""
     whys: dict[int, str] = field(default_factory=dict)
     """By number: why the trials of this session have failed that ended after its last success."""
@@ -169,7 +169,7 @@ class History:
         self._check(event)
         self.last_id = event.id
         if event.kind == "began":
-            self.lanes = self.lanes or event.content["lanes"]
+            self.jobs_at_once = self.jobs_at_once or event.content["lanes"]
             self.is_over = False
             self.is_withdrawn = False
             self.whys.clear()

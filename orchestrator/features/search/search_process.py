@@ -80,7 +80,7 @@ class SearchBesideRun(BesideRun):
     """Since it was declared, or had worked for :data:`STEADY_S`."""
     _why_killed: str = field(default="", init=False)
     """How the searcher that runs has hung, so that it was killed; it may take a while to end."""
-    _told_lanes: int = field(default=0, init=False)
+    _told_jobs_at_once: int = field(default=0, init=False)
     """The number of jobs at once that the searcher knows."""
     _declared_at: int = field(default=0, init=False)
     """When the declaration was written that it has read."""
@@ -170,18 +170,18 @@ class SearchBesideRun(BesideRun):
         self._start(process)
 
     @property
-    def _lanes(self) -> int:
+    def _jobs_at_once(self) -> int:
         """Jobs that may run at once."""
         assert self._slots is not None
-        return self._slots.lanes
+        return self._slots.jobs_at_once
 
     def _start(self, process: SideProcess) -> None:
-        self._told_lanes = self._lanes
+        self._told_jobs_at_once = self._jobs_at_once
         self._declared_at = written.written_at(self.paths)
         self._why_killed = ""
         self._starts += 1
         try:
-            process.start(str(self._told_lanes))
+            process.start(str(self._told_jobs_at_once))
         except OSError as error:  # the jobs are trained without it
             self._stop(f"its process could not be started: {error}")
 
@@ -193,7 +193,7 @@ class SearchBesideRun(BesideRun):
             if self._why_killed:
                 process.kill()
             else:
-                self._tell_lanes(process)
+                self._tell_jobs_at_once(process)
 
     def _act_on_end(self, process: SideProcess) -> None:
         code = process.end()  # with whatever its sampler has started
@@ -221,11 +221,11 @@ class SearchBesideRun(BesideRun):
             write_whole(SearchPaths(self.paths.root).stopped, problem, durable=False)
         self.reporter.event("warning", f"the search has stopped: {problem}{advice}")
 
-    def _tell_lanes(self, process: SideProcess) -> None:
-        if self._lanes != self._told_lanes:
+    def _tell_jobs_at_once(self, process: SideProcess) -> None:
+        if self._jobs_at_once != self._told_jobs_at_once:
             with contextlib.suppress(OSError):  # it has just ended, or reads nothing at the moment
-                process.tell(f"{self._lanes}\n".encode())
-                self._told_lanes = self._lanes
+                process.tell(f"{self._jobs_at_once}\n".encode())
+                self._told_jobs_at_once = self._jobs_at_once
 
     # -- at its end
 

@@ -66,5 +66,5 @@ def is_another(before: Mapping[str, str], experiment: Experiment) -> bool:
     if not before or not experiment.makes_jobs:
         return False
     with TemporaryFolder() as folder:
-        verdicts = preflight.examine(experiment.jobs_to_examine, staging=Path(folder), at_once=1)
+        verdicts = preflight.examine(experiment.jobs_to_examine, staging=Path(folder), processes=1)
     return bool(difference(before, contents(experiment, verdicts), experiment))

@@ -94,7 +94,7 @@ def of_search(
     search: SearchSpec,
     scheduler: SchedulerSpec | None,
     limits: SearchLimits,
-    at_once: int,
+    jobs_at_once: int,
     begun: DoneSoFar | None = None,
 ) -> SearchTime:
     """:param examples: jobs of points of the space, each with the seconds of physics in one of its
@@ -102,7 +102,7 @@ def of_search(
 
     :param search: with what is left of its budget.
     :param limits: of ``search``.
-    :param at_once: number of jobs that run at the same time.
+    :param jobs_at_once: of the run.
     """
     job_s = [
         training_time.of_job(job, physics_s) + training_time.JOB_S for job, physics_s in examples
@@ -130,7 +130,7 @@ def of_search(
         if not env_steps:
             return 0.0
         latest_s = math.inf if search.max_time_s is None else search.max_time_s + max(job_s)
-        work_s = (env_steps * math.fsum(job_s) / sum(steps) + others_s) / at_once
+        work_s = (env_steps * math.fsum(job_s) / sum(steps) + others_s) / jobs_at_once
         return min(latest_s, max(*job_s, 0.0, work_s))
 
     with_rungs_s = elapsed_s(expected, starts_s if share < 1 else 0.0)
@@ -183,7 +183,7 @@ def forecast(
         rest.search,
         source.scheduler,
         _limits_of_rest(experiment, source, rest, begun),
-        max(1, plan.backend.slots.lanes),
+        max(1, plan.backend.slots.jobs_at_once),
         begun,
     )
     facts = _facts(experiment, source, time)

@@ -48,7 +48,7 @@ def problem(experiment: Experiment, turn: Callable[[], object]) -> Problem | Non
         verdicts = preflight.examine(
             [reference, *bodies.values()],
             staging=Path(folder),
-            at_once=topology.detect(with_gpus=False).capacity,
+            processes=topology.detect(with_gpus=False).capacity,
             watch=watch,
         )
     where = rules.place_of_reference(search)

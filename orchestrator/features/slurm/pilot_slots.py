@@ -28,7 +28,7 @@ class PilotSlots(ClusterSlots):
         a slot."""
 
     @property
-    def lanes(self) -> int:
+    def jobs_at_once(self) -> int:
         return min(self._max_parallel, self._cores + self.expected_cores)
 
     def acquire(

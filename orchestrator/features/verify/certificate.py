@@ -71,7 +71,7 @@ class Certificate:
     iterations: int
     repeats: int
     lanes: int
-    """Number of trainings at once among neighbours."""
+    """Jobs at once among neighbours. The file has this word for them."""
     warnings: Sequence[str]
     machine: Mapping[str, Any]
     started_at: str

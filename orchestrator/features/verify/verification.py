@@ -127,7 +127,8 @@ class _Verification:
     stops: StopRequests
     tell: Callable[[str], None]
     machine: Machine = field(init=False)
-    lanes: int = field(init=False)
+    jobs_at_once: int = field(init=False)
+    """Among neighbours."""
     warnings: dict[str, None] = field(default_factory=dict, init=False)
     evidence: dict[str, Evidence] = field(init=False)
 
@@ -135,7 +136,7 @@ class _Verification:
         jobs = [case.job for case in self.cases]
         self.evidence = {job.job_id: Evidence(is_foreign=job.spec.task is None) for job in jobs}
         self.machine = machines.detect(with_gpus=any(job.resources.gpus for job in jobs))
-        self.lanes = max(2, self.machine.capacity)
+        self.jobs_at_once = max(2, self.machine.capacity)
         if self.machine.capacity < 2:  # there must be a neighbour: two trainings share the one core
             self.machine = dataclasses.replace(self.machine, quota=None)
 
@@ -165,7 +166,7 @@ class _Verification:
             left_out=self.left_out,
             iterations=self.options.iterations,
             repeats=self.options.repeats,
-            lanes=self.lanes,
+            lanes=self.jobs_at_once,
             warnings=list(self.warnings),
             machine={
                 "platform": platform.platform(),
@@ -200,8 +201,10 @@ class _Verification:
         names = ", ".join(case.job.job_id for case in group)
         self.tell(f"Training alone: {names}")
         alone = self._train(f"alone-{name}", group, 1)
-        self.tell(f"Training among neighbours, {self.lanes} at once: {names}")
-        together = self._train(f"together-{name}", group, self.lanes, neighbours=self.lanes - 1)
+        self.tell(f"Training among neighbours, {self.jobs_at_once} at once: {names}")
+        together = self._train(
+            f"together-{name}", group, self.jobs_at_once, neighbours=self.jobs_at_once - 1
+        )
         for job_id in alone:
             self.evidence[job_id].alone.append(alone[job_id])
             self.evidence[job_id].together.append(together[job_id])
@@ -241,12 +244,12 @@ class _Verification:
         self,
         name: str,
         cases: Sequence[Case],
-        lanes: int,
+        jobs_at_once: int,
         *,
         neighbours: int = 0,
         kills: dict[str, Kill] | None = None,
     ) -> dict[str, ShortTraining]:
-        """Train shortened ``cases``, ``lanes`` at once, with checkpoints and a retry where they are
+        """Train shortened ``cases``, so many at once, with checkpoints and a retry where they are
         killed.
         """
         jobs = [
@@ -257,7 +260,7 @@ class _Verification:
         return verification_runs.train(
             self.scratch.root / name,
             short,
-            slots=self._slots(lanes),
+            slots=self._slots(jobs_at_once),
             stops=self.stops,
             neighbours=[neighbour_of(short, index) for index in range(neighbours)],
             kills=kills or {},
@@ -274,7 +277,7 @@ class _Verification:
             evidence.again = self._train(f"again-{job_id}", [case], 1)[job_id]
         return judge(job_id, evidence)
 
-    def _slots(self, lanes: int) -> SlotPool:
+    def _slots(self, jobs_at_once: int) -> SlotPool:
         cpus = len(self.machine.cpus)
         neighbours = Neighbours.of_this_machine(experiment="verify")
         usable = {cpu.index for cpu in self.machine.cpus}
@@ -283,11 +286,11 @@ class _Verification:
             text = "slow-downs are unreliable, weights must nevertheless be equal"
             who = ", ".join(use.names_on(taken)[:3])
             self._warn(f"{len(taken)} of {cpus} CPUs are in use by others ({who}): {text}")
-        if lanes > cpus:
+        if jobs_at_once > cpus:
             self._warn(
-                f"only {cpus} CPU is usable: {lanes} trainings share it and slow each other down"
+                f"only {cpus} CPU is usable: {jobs_at_once} trainings share it and slow each other down"
             )
-        return SlotPool(self.machine, lanes, neighbours)
+        return SlotPool(self.machine, jobs_at_once, neighbours)
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:
@@ -302,4 +305,4 @@ class _Verification:
             if (names := gpus.find(job.resources.all_gpus)) is None:
                 return False
             gpus.change(names, job.resources.all_gpus, -1)
-        return len(jobs) <= self.lanes and cores <= self.lanes
+        return len(jobs) <= self.jobs_at_once and cores <= self.jobs_at_once

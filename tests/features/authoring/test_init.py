@@ -51,7 +51,7 @@ def drafted(
     rows: list[RobotCheck], folder: Path, **more: Any
 ) -> tuple[init_selection.RobotJobFile, Experiment]:
     target = folder / "jobs.toml"
-    options = {"timesteps": 200_000, "at_once": 2, **more}
+    options = {"timesteps": 200_000, "jobs_at_once": 2, **more}
     file = init_selection.draft(rows, [folder], target, **options)
     return file, from_mapping(tomllib.loads(file.text), source="jobs.toml", base=folder)
 
@@ -209,7 +209,9 @@ def test_a_part_is_not_trained_beside_the_robot_that_includes_it_unless_it_is_na
     assert f"# body.xml: a part of {paths[1]}" in file.text
     broken = [rows[0], row(paths[1], verdict="error", messages=("no scene",))]
     assert trained(drafted(broken, tmp_path)[1]) == [paths[0]]
-    named = init_selection.draft(rows, paths, tmp_path / "jobs.toml", timesteps=1000, at_once=1)
+    named = init_selection.draft(
+        rows, paths, tmp_path / "jobs.toml", timesteps=1000, jobs_at_once=1
+    )
     assert len(named.robots) == 2
 
 

@@ -341,10 +341,10 @@ def test_the_whole_job_file_is_scaled_by_one_factor_to_whole_iterations(tmp_path
 
 def test_no_schedule_beats_the_lower_bound() -> None:
     jobs = [(4.0, 1), (2.0, 1), (2.0, 1)]
-    assert strong_scaling.lower_bound_s(jobs, at_once=1, cores=2) == 8.0
-    assert strong_scaling.lower_bound_s(jobs, at_once=4, cores=2) == 4.0
-    assert strong_scaling.lower_bound_s([(9.0, 1), (2.0, 1)], at_once=2, cores=2) == 9.0
-    assert strong_scaling.lower_bound_s([(4.0, 2), (4.0, 2)], at_once=2, cores=2) == 8.0
+    assert strong_scaling.lower_bound_s(jobs, jobs_at_once=1, cores=2) == 8.0
+    assert strong_scaling.lower_bound_s(jobs, jobs_at_once=4, cores=2) == 4.0
+    assert strong_scaling.lower_bound_s([(9.0, 1), (2.0, 1)], jobs_at_once=2, cores=2) == 9.0
+    assert strong_scaling.lower_bound_s([(4.0, 2), (4.0, 2)], jobs_at_once=2, cores=2) == 8.0
 
 
 def level_of(ended_s: float, **states: str) -> dict[str, Any]:

@@ -173,7 +173,7 @@ def test_where_pages_show_some_by_themselves_those_are_drawn(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("jobs", "lanes", "sizes"),
+    ("jobs", "jobs_at_once", "sizes"),
     [
         (3, 2, [3]),
         (20, 2, [10, 10]),
@@ -182,10 +182,13 @@ def test_where_pages_show_some_by_themselves_those_are_drawn(tmp_path: Path) -> 
     ],
 )
 def test_a_process_draws_several_jobs_and_every_lane_has_some(
-    tmp_path: Path, jobs: int, lanes: int, sizes: Sequence[int]
+    tmp_path: Path, jobs: int, jobs_at_once: int, sizes: Sequence[int]
 ) -> None:
     made = previews.drawings(
-        RunPaths(tmp_path), [f"j{number}" for number in range(jobs)], lanes, RecordingReporter()
+        RunPaths(tmp_path),
+        [f"j{number}" for number in range(jobs)],
+        jobs_at_once,
+        RecordingReporter(),
     )
     assert [len(drawing.jobs) for drawing in made] == sizes
 

@@ -122,7 +122,7 @@ def test_other_differences_and_kinds_of_cpu_are_warnings() -> None:
     warnings = made.assemble()
     assert warnings[0] == "a: psutil 6.0.0, here 7.2.2; results do not depend on it."
     assert "2 kinds of CPU (Kx, Zy)" in warnings[1]
-    assert made.slots.lanes == 4
+    assert made.slots.jobs_at_once == 4
 
 
 def test_a_late_node_that_differs_is_reported_and_not_used() -> None:
@@ -139,11 +139,11 @@ def test_a_late_node_that_differs_is_reported_and_not_used() -> None:
         "node: fine has joined the cluster: 2 cores",
         "warning: broken has joined the cluster but is not used: it has no disk",
     ]
-    assert made.slots.lanes == 4
+    assert made.slots.jobs_at_once == 4
     nodes.pending = [NodeLeft("late"), NodeLeft("a")]
     made.update()
     assert reports[3:] == ["warning: a has left the cluster; its jobs continue elsewhere"]
-    assert made.slots.lanes == 2
+    assert made.slots.jobs_at_once == 2
 
 
 def test_nodes_without_the_run_directory_are_refused_only_if_it_must_be_shared() -> None:
@@ -178,7 +178,7 @@ def test_an_excluded_node_is_never_used_again() -> None:
     nodes.pending = [joined("a"), NodeFailed("a", "a", "gone")]
     made.update()
     assert reports == ["warning: a is no longer used: its disk is full"]
-    assert made.slots.lanes == 2
+    assert made.slots.jobs_at_once == 2
     assert made.all_excluded is None
     made.exclude("b", "it cannot start anything")
     assert made.all_excluded == "a: its disk is full; b: it cannot start anything"

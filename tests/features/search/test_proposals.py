@@ -42,11 +42,11 @@ def proposals(folder: Path, spec: SearchSpec = SPEC, bracket: int = 1) -> Propos
 
 
 def history(
-    points: Sequence[Mapping[str, Any]], values: Sequence[float | None], lanes: int = 2
+    points: Sequence[Mapping[str, Any]], values: Sequence[float | None], jobs_at_once: int = 2
 ) -> History:
     """Of trials that are over, but for those whose value is None."""
     found = History()
-    found.apply(SearchEvent(kind="began", content={"lanes": lanes}, id=1))
+    found.apply(SearchEvent(kind="began", content={"lanes": jobs_at_once}, id=1))
     for number, (point, value) in enumerate(zip(points, values, strict=True)):
         content: dict[str, Any] = {"point": point, "jobs": [f"t{number}"]}
         found.apply(SearchEvent(kind="asked", content=content, id=found.last_id + 1))

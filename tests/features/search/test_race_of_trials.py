@@ -450,13 +450,16 @@ def test_killed_a_race_with_rungs_and_a_reference_trains_the_same_weights(tmp_pa
 
 
 def history(
-    *values: Sequence[float], lanes: int = 2, untrained: int = 0, search: SearchSpec | None = None
+    *values: Sequence[float],
+    jobs_at_once: int = 2,
+    untrained: int = 0,
+    search: SearchSpec | None = None,
 ) -> History:
     """Of trials with the values of their seeds; the later ones of each are of further seeds, which
     were begun when all trials were.
     """
     found = History(search=search)
-    events: list[SearchEvent] = [SearchEvent(kind="began", content={"lanes": lanes})]
+    events: list[SearchEvent] = [SearchEvent(kind="began", content={"lanes": jobs_at_once})]
     for number in range(len(values) + untrained):
         content: dict[str, Any] = {"point": {"ppo.gamma": 0.5}, "jobs": [f"t{number}"]}
         events.append(SearchEvent(kind="asked", content=content))

@@ -26,7 +26,7 @@ def test_a_searcher_that_had_worked_for_long_is_started_again_without_end(
     steady_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search_process, "STEADY_S", steady_s)
-    slots: Any = SimpleNamespace(lanes=1)
+    slots: Any = SimpleNamespace(jobs_at_once=1)
     paths = RunPaths(tmp_path)
     process = SideProcess(arguments=SILENT, run_dir=tmp_path, log=SearchPaths(paths.root).log)
     searcher = SearchBesideRun(paths=paths, reporter=RecordingReporter(), is_needed=True)

@@ -116,7 +116,7 @@ def test_status_says_why_a_search_has_stopped(tmp_path: Path) -> None:
     assert "stopped: no class." in " ".join(
         commands.invoke("status", empty.root, cwd=tmp_path).stdout.split()
     )
-    with beginning(paths, lanes=1):
+    with beginning(paths, jobs_at_once=1):
         assert "stopped" not in commands.invoke("status", paths.root, cwd=tmp_path).stdout
 
 

@@ -46,7 +46,7 @@ def of_search(
         **{"trials": None, **search},
     )
     time = search_time.of_search(
-        [(job(), physics_s)] * 2, spec, scheduler, limits(spec, 2, STEPS), at_once=4
+        [(job(), physics_s)] * 2, spec, scheduler, limits(spec, 2, STEPS), jobs_at_once=4
     )
     assert time.measured == (2 if physics_s else 0)
     return time.longest_s / EACH_S, time.with_rungs_s / EACH_S
@@ -106,7 +106,7 @@ def test_what_remains_of_a_search_is_new_trials_and_what_the_others_have_to_go()
         begun = DoneSoFar(spent=Spent(4, 0, STEPS, 9.0), steps_queued=queued, steps_left=left)
         rest = replace(spec, trials=trials)
         time = search_time.of_search(
-            [(job(), 3e-5)], rest, ASHA, limits(rest, 1, STEPS), at_once=1, begun=begun
+            [(job(), 3e-5)], rest, ASHA, limits(rest, 1, STEPS), jobs_at_once=1, begun=begun
         )
         return time.longest_s / EACH_S, time.with_rungs_s / EACH_S
 

@@ -310,7 +310,7 @@ def test_a_stopped_searcher_is_killed_and_started_again_and_goes_on(
         text = pid.read_text() if pid.exists() else ""
         return text.removesuffix(".") if text.endswith(".") else ""
 
-    with beginning(paths, lanes=2) as process:
+    with beginning(paths, jobs_at_once=2) as process:
         wait_for(process, asking, "a call of the sampler")
         stopped = asking()
         os.kill(int(stopped), signal.SIGSTOP)
@@ -332,7 +332,7 @@ def test_a_searcher_in_which_nothing_can_run_is_killed_and_after_some_starts_the
     monkeypatch.setattr(search_process, "SILENT_S", 2.0)
     monkeypatch.setattr(search_process, "MOST_STARTS", 2)
     paths = own_search(tmp_path, "tell", "import ctypes; ctypes.PyDLL(None).sleep(600)")
-    with beginning(paths, lanes=2) as process:
+    with beginning(paths, jobs_at_once=2) as process:
         wait_for(process, lambda: not process.may_add_jobs(), "the end of the search")
         assert "no sign of life" in process._problem
         assert side_process(process).starts == 2
@@ -340,7 +340,7 @@ def test_a_searcher_in_which_nothing_can_run_is_killed_and_after_some_starts_the
 
 @pytest.mark.slow
 def test_a_long_call_of_a_sampler_shows_signs_of_life(tmp_path: Path) -> None:
-    with beginning(waiting_search(tmp_path), lanes=2) as process:
+    with beginning(waiting_search(tmp_path), jobs_at_once=2) as process:
         wait_for(process, (tmp_path / "pid").exists, "a call of the sampler")
         silent_s = [side_process(process).liveness.silent_s]
 

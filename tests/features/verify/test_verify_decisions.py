@@ -277,7 +277,7 @@ def test_jobs_that_learn_late_are_killed_after_they_have_begun_to_learn(
     asked: list[dict[str, int]] = []
 
     def train(
-        _name: str, some: list[Case], _lanes: int, *, kills: dict[str, Kill]
+        _name: str, some: list[Case], _jobs_at_once: int, *, kills: dict[str, Kill]
     ) -> dict[str, ShortTraining]:
         asked.append({job_id: kill.iterations for job_id, kill in kills.items()})
         return {
@@ -319,7 +319,9 @@ def test_what_fits_into_the_time_limit_is_said_before_the_second_group_and_the_r
     )
     clock = [0.0]
 
-    def train(_name: str, some: list[Case], _lanes: int, **_: Any) -> dict[str, ShortTraining]:
+    def train(
+        _name: str, some: list[Case], _jobs_at_once: int, **_: Any
+    ) -> dict[str, ShortTraining]:
         clock[0] += 50.0
         return {case.job.job_id: dataclasses.replace(SAME, was_killed=True) for case in some}
 

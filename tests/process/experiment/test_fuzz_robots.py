@@ -187,7 +187,7 @@ def test_any_bytes_of_a_robot_are_refused_in_one_line_before_a_run(
                     xml=str(xml), task="auto", stage_to=str(staged / str(number)), simulate_s=0.005
                 )
             )
-        *answers, good = side_by_side.ask(requests, at_once=2)
+        *answers, good = side_by_side.ask(requests, processes=2)
         assert good.problem is None
         for request, answer in zip(requests, answers, strict=False):
             assert (answer.problem is None) == (answer.xml is not None)

@@ -382,7 +382,7 @@ def test_a_full_disk_is_known_by_its_number_whatever_the_text(error: int, tmp_pa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(side_by_side, "ask", lambda *_, **__: [answer])
         with pytest.raises(DiskFullError, match="no space left"):
-            examine([job], staging=tmp_path, at_once=1)
+            examine([job], staging=tmp_path, processes=1)
 
 
 def test_a_job_that_the_machine_is_too_small_for_keeps_the_task_chosen_for_it(
@@ -428,7 +428,7 @@ def test_a_file_elsewhere_that_is_no_mjcf_needs_the_jobs_permission(tmp_path: Pa
     (tmp_path / "key.xml").write_text("<settings><size memory='1M'/></settings>")
     jobs = [{"name": name, "xml": str(robot), "allow_outside": name == "b"} for name in "ab"]
     declared = from_mapping({"name": "x", "jobs": jobs}, source="x.toml", base=tmp_path).jobs
-    verdicts = examine(declared, staging=tmp_path / "staging", at_once=1)
+    verdicts = examine(declared, staging=tmp_path / "staging", processes=1)
     problem = str(verdicts["a-s0"].problem)
     assert all(
         part in problem

@@ -227,7 +227,7 @@ def verdicts_of(jobs: Sequence[Mapping[str, Any]], base: Path, staging: Path) ->
     """Of each of these jobs, by one process."""
     named = [{"name": f"j{number}", **job} for number, job in enumerate(jobs)]
     made = from_mapping({"name": "x", "jobs": named}, source="x.toml", base=base).jobs
-    return list(examine(made, staging=staging, at_once=1).values())
+    return list(examine(made, staging=staging, processes=1).values())
 
 
 THREE_DIMENSIONAL: list[tuple[str, dict[str, object], bool]] = [
@@ -387,7 +387,7 @@ def test_jobs_that_share_an_environment_and_not_a_learner_get_verdicts_of_their_
     ).jobs
     distinct, key_of = requests_of(jobs)
     assert len(distinct) == 4, "a robot of a built-in task is examined once, whatever the learner"
-    verdicts = examine(jobs, staging=tmp_path / "staging", at_once=1)
+    verdicts = examine(jobs, staging=tmp_path / "staging", processes=1)
     problems = {job.job_id: verdicts[job.job_id].problem for job in jobs}
     assert problems.keys() == key_of.keys()
     refused = {job_id: problem for job_id, problem in problems.items() if problem is not None}

@@ -52,7 +52,14 @@ def job(
 
 def experiment(*jobs: JobMetrics, **given: Any) -> ExperimentMetrics:
     return ExperimentMetrics(
-        **{"jobs": jobs, "usable_cpus": 2, "online_cpus": 2, "quota": None, "lanes": 2, **given}
+        **{
+            "jobs": jobs,
+            "usable_cpus": 2,
+            "online_cpus": 2,
+            "quota": None,
+            "jobs_at_once": 2,
+            **given,
+        }
     )
 
 
@@ -63,7 +70,7 @@ def kinds(findings: list[ContentionFinding]) -> list[str]:
 class TestDiagnosis:
     def test_without_contention_nothing_is_found(self) -> None:
         assert diagnose(experiment(*(job(f"j{cpu}", cpu) for cpu in (0, 1)))) == []
-        assert diagnose(experiment(usable_cpus=None, online_cpus=None, lanes=None)) == []
+        assert diagnose(experiment(usable_cpus=None, online_cpus=None, jobs_at_once=None)) == []
 
     def test_more_threads_than_cores(self) -> None:
         greedy = job("g", 0, 1, threads=8, n_threads=23, cpu_s=95.0, run_delay_s=110.0)
@@ -103,12 +110,12 @@ class TestDiagnosis:
         assert one.evidence == "j2: throttled 44% of its time; the quota is 1.5 CPUs"
 
     def test_a_quota_that_idles_cpus_is_found_without_throttling(self) -> None:
-        (one,) = diagnose(experiment(job("j"), quota=1.0, lanes=1))
+        (one,) = diagnose(experiment(job("j"), quota=1.0, jobs_at_once=1))
         assert (one.kind, one.job_ids) == ("quota", ())
         assert "a cgroup limit of 1 CPUs leaves some of 2 idle" in one.what
 
     def test_a_supervisor_that_was_allowed_few_cpus(self) -> None:
-        (one,) = diagnose(experiment(job("j"), usable_cpus=1, lanes=1))
+        (one,) = diagnose(experiment(job("j"), usable_cpus=1, jobs_at_once=1))
         assert (one.kind, one.job_ids) == ("affinity", ())
         assert one.what == "the program was allowed 1 of the machine's 2 CPUs"
 
@@ -153,7 +160,7 @@ class TestDiagnosis:
         jobs = [
             job(f"j{n}", cpu_s=25.0, run_delay_s=24.0, spans=[span(n, 50.0, 0)]) for n in range(2)
         ]
-        (one,) = diagnose(experiment(*jobs, lanes=4))
+        (one,) = diagnose(experiment(*jobs, jobs_at_once=4))
         assert (one.kind, one.job_ids) == ("shared", ("j0", "j1"))
         assert "j0 and j1 ran at once on CPU 0" in one.evidence
 
@@ -336,5 +343,7 @@ def test_rank_0_is_not_blamed_for_having_only_its_own_cores(tmp_path: Path) -> N
     )
     assert job_metrics._metrics(paths, [attempt]).cpus == {4, 5}
     narrow = job_metrics._metrics(paths, [replace(attempt, cpus=[4, 5])])
-    metrics = ExperimentMetrics(jobs=[narrow], usable_cpus=2, online_cpus=2, quota=None, lanes=2)
+    metrics = ExperimentMetrics(
+        jobs=[narrow], usable_cpus=2, online_cpus=2, quota=None, jobs_at_once=2
+    )
     assert diagnose(metrics) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.commands.shared_options import parse_jobs_at_once
+from orchestrator.commands.shared_options import parse_max_parallel
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ from orchestrator.commands.shared_options import parse_jobs_at_once
 def test_a_number_of_jobs_is_a_whole_number_of_ordinary_digits(
     text: str, number: int | None
 ) -> None:
-    assert parse_jobs_at_once(text) == number
+    assert parse_max_parallel(text) == number

@@ -87,16 +87,16 @@ def test_a_request_that_cannot_be_handled_ends_nothing(
 
 
 @pytest.mark.parametrize(
-    ("planned", "asked", "lanes"),
+    ("planned", "asked", "jobs_at_once"),
     [(None, 2, 2), (2, 4, 4), (2, 9, 4), (9, 3, 3), (9, 12, 9), (None, 1, 1)],
 )
 def test_the_slots_of_a_machine_are_its_capacity_or_what_was_planned(
-    planned: int | None, asked: int, lanes: int
+    planned: int | None, asked: int, jobs_at_once: int
 ) -> None:
     pool = SlotPool(make_machine(4), planned)
-    assert pool.resize(asked) == pool.lanes == lanes
+    assert pool.resize(asked) == pool.jobs_at_once == jobs_at_once
     held = [slot for _ in range(20) if (slot := pool.acquire(1)) is not None]
-    assert len(held) == lanes
+    assert len(held) == jobs_at_once
 
 
 def test_slots_that_are_held_stay_held_when_there_are_to_be_fewer() -> None:
@@ -115,12 +115,12 @@ def test_slots_that_are_held_stay_held_when_there_are_to_be_fewer() -> None:
     assert not set(again.cpus) & set(third.cpus)
 
 
-def test_a_cluster_takes_any_number_and_has_lanes_for_its_cores() -> None:
+def test_a_cluster_takes_any_number_and_runs_a_job_for_each_core() -> None:
     slots = ClusterSlots(1)
     slots.add("node", cores=4, gpus=0, memory_mib=1000)
     assert slots.resize(8) == 4
     slots.add("other", cores=4, gpus=0, memory_mib=1000)
-    assert slots.lanes == 8
+    assert slots.jobs_at_once == 8
 
 
 def test_a_setting_needs_a_supervisor_and_is_not_kept_for_the_next(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def requests_for(robots: int, monkeypatch: pytest.MonkeyPatch) -> Sequence[Exami
         replace(make_job(str(number)), xml_source=Path(f"/{number}.xml"))
         for number in range(robots)
     ]
-    preflight.examine(jobs, staging=Path("/staging"), at_once=2)
+    preflight.examine(jobs, staging=Path("/staging"), processes=2)
     return seen
 
 
@@ -97,7 +97,7 @@ def cost_of_variants(number: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int,
     with Path(os.devnull).open("rb") as InstantChild.nothing:
         monkeypatch.setattr(examining_process, "Child", InstantChild)
         profile.enable()
-        verdicts = preflight.examine(jobs, staging=Path("/staging"), at_once=2)
+        verdicts = preflight.examine(jobs, staging=Path("/staging"), processes=2)
         profile.disable()
     assert len(verdicts) == number
     return InstantChild.started, sum(entry.callcount for entry in profile.getstats())

@@ -92,7 +92,7 @@ def test_the_runs_of_a_user_hold_no_more_cores_together_but_one_job_each(tmp_pat
         return SlotPool(make_machine(8), None, seen, most_of_user=3)
 
     one, two = pool("one"), pool("two")
-    assert one.lanes == 3
+    assert one.jobs_at_once == 3
     slots = [one.acquire(1), one.acquire(1)]
     assert None not in slots
     assert two.acquire(2) is not None, "its only job"
@@ -105,9 +105,9 @@ def test_the_runs_of_a_user_hold_no_more_cores_together_but_one_job_each(tmp_pat
     assert one.acquire(2) is not None
 
 
-@pytest.mark.parametrize(("asked", "lanes"), [(None, 3), ("idle", 3), (6, 6)])
-def test_a_number_of_jobs_at_once_overrides_it(asked: Any, lanes: int) -> None:
+@pytest.mark.parametrize(("asked", "jobs_at_once"), [(None, 3), ("idle", 3), (6, 6)])
+def test_a_number_of_jobs_at_once_overrides_it(asked: Any, jobs_at_once: int) -> None:
     settings = BackendSettings(machine=make_machine(8), max_parallel=asked, most_of_user=3)
     slots = settings.local_slots(settings.max_parallel)
-    assert slots.lanes == lanes
-    assert any("cores_per_user" in text for text in slots.warnings()) == (lanes == 3)
+    assert slots.jobs_at_once == jobs_at_once
+    assert any("cores_per_user" in text for text in slots.warnings()) == (jobs_at_once == 3)

@@ -84,20 +84,20 @@ def test_shares_are_counted_gpu_by_gpu() -> None:
 
 def test_max_parallel_holds_for_all_nodes_together_with_a_warning_if_too_large() -> None:
     slots = slots_of((2, 0, 100), (2, 0, 100), max_parallel=3)
-    assert (slots.lanes, slots.warnings()) == (3, ())
+    assert (slots.jobs_at_once, slots.warnings()) == (3, ())
     assert nodes_of(slots.acquire(1) for _ in range(4)).count(None) == 1
     assert "the cluster has 4 cores now" in slots_of((4, 0, 100), max_parallel=5).warnings()[0]
 
 
-def test_a_node_that_joins_adds_lanes_and_one_that_leaves_removes_its_own() -> None:
+def test_a_node_that_joins_adds_jobs_at_once_and_one_that_leaves_removes_its_own() -> None:
     slots = slots_of((1, 0, 100))
     held = slots.acquire(1)
     assert held is not None
     slots.add("late", cores=2, gpus=0, memory_mib=100)
-    assert slots.lanes == 3
+    assert slots.jobs_at_once == 3
     slots.remove("a")
     slots.release(held)
-    assert slots.lanes == 2
+    assert slots.jobs_at_once == 2
     assert nodes_of(slots.acquire(1) for _ in range(3)) == ["late", "late", None]
 
 
@@ -158,7 +158,7 @@ def test_whether_there_are_cores_is_asked_without_taking_them() -> None:
     assert [slots.has_cores(4, ranks=ranks) for ranks in (1, 4)] == [False, True]
     slots.acquire(1)
     slots.acquire(1)
-    assert not slots.has_cores(1), "there are no more lanes"
+    assert not slots.has_cores(1), "there are no more jobs at once"
 
 
 # -- versions

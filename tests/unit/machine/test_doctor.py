@@ -161,7 +161,7 @@ def test_it_says_which_runs_hold_cpus_and_once_why_that_is_not_known(tmp_path: P
     assert "remove" in finding.cure
 
 
-def test_memory_too_small_for_all_lanes_is_a_warning() -> None:
+def test_memory_too_small_for_all_jobs_at_once_is_a_warning() -> None:
     assert levels(doctor_checks.memory(made(), 5000, 0)) == ["ok"]
     (finding,) = doctor_checks.memory(made(), 3000, None)
     assert finding.level == "warning"

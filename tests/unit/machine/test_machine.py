@@ -473,7 +473,7 @@ class TestSlotPool:
         pool = SlotPool(made(cores=12, gpus=1))
         assert [pool.acquire(1, share) is not None for _ in range(11)].count(True) == fit
 
-    def test_a_pool_is_full_when_lanes_or_cores_are_taken(self) -> None:
+    def test_a_pool_is_full_when_jobs_at_once_or_cores_are_reached(self) -> None:
         for cores, max_parallel in ((4, None), (1, 1)):
             pool = SlotPool(made(), max_parallel)
             assert not pool.is_full
@@ -543,8 +543,8 @@ class TestSlotPool:
                 assert slot is not None or held, "an empty pool takes any job that fits the machine"
                 held += [slot] if slot else []
             users = Counter(cpu for slot in held for cpu in slot.cpus)
-            assert max(users.values(), default=0) <= max(1, -(-pool.lanes // len(of.cpus)))
-            assert len(held) <= pool.lanes
+            assert max(users.values(), default=0) <= max(1, -(-pool.jobs_at_once // len(of.cpus)))
+            assert len(held) <= pool.jobs_at_once
             assert len({slot.index for slot in held}) == len(held)
             assert all(len(set(slot.cpus)) == len(slot.cpus) for slot in held)
             shares = {gpu: sum(slot.gpu_share for slot in held if gpu in slot.gpus) for gpu in "01"}
@@ -554,4 +554,4 @@ class TestSlotPool:
         for slot in held:
             pool.release(slot)
         assert fill(pool) == fresh
-        assert len(fresh) == pool.lanes
+        assert len(fresh) == pool.jobs_at_once

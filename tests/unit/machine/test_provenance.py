@@ -47,7 +47,7 @@ class Sessions:
             self.paths,
             experiment="robots",
             machine=make_machine(1),
-            lanes=1,
+            jobs_at_once=1,
             repository=NoRepository(),
             started_with={},
             backend={"executor": "local", **facts},

@@ -132,7 +132,7 @@ def test_nothing_waits_for_space_any_more_once_the_job_that_did_is_gone(
     assert seen["later"] == ([], None)
 
 
-def test_what_waiting_jobs_lack_is_as_of_now_while_all_lanes_are_taken(
+def test_what_waiting_jobs_lack_is_as_of_now_while_all_slots_are_taken(
     tmp_path: Path, disk: Disk
 ) -> None:
     disk.mib = 2000

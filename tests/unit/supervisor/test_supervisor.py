@@ -59,7 +59,7 @@ def test_who_acts_on_an_event_finds_it_in_the_ledger(tmp_path: Path) -> None:
 # -- launching
 
 
-def test_jobs_are_launched_in_order_and_never_more_than_there_are_lanes(tmp_path: Path) -> None:
+def test_jobs_are_launched_in_order_and_never_more_than_run_at_once(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job(name) for name in names(20)], cpus=3)
     most = []
     experiment.reporter.each_turn = lambda view: most.append(experiment.fake.running)

@@ -133,7 +133,7 @@ def test_function_that_forks_has_one_answer_and_so_have_those_after_it(tmp_path:
     ]
     jobs = from_mapping({"name": "t", "jobs": tables}, source="t.toml", base=tmp_path).jobs
     requests = [request for request, _ in examination_requests.requests_of(jobs)[0].values()]
-    forked, raised, made, nothing = side_by_side.ask(requests, at_once=1)
+    forked, raised, made, nothing = side_by_side.ask(requests, processes=1)
     assert (forked.problem, made.problem) == (None, None)
     assert forked.hash != made.hash
     assert "raises" in (raised.problem or "")
@@ -152,7 +152,7 @@ def test_function_that_hangs_or_ends_the_process_is_the_problem_of_its_job_alone
     ]
     jobs = from_mapping({"name": "t", "jobs": tables}, source="t.toml", base=tmp_path).jobs
     requests = [request for request, _ in examination_requests.requests_of(jobs)[0].values()]
-    answers = side_by_side.ask(requests, at_once=2, time_limit_s=ENDLESS_S)
+    answers = side_by_side.ask(requests, processes=2, time_limit_s=ENDLESS_S)
     made, unordered, *others = (answer.problem for answer in answers)
     assert made is None
     assert "ValueError: order 0" in str(unordered), (

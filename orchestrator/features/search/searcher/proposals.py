@@ -309,7 +309,7 @@ class Proposals:
         """The index of the first trial whose outcome the next one is not to know."""
         index = len(history.asked)
         lag = (
-            index - WINDOW * history.lanes
+            index - WINDOW * history.jobs_at_once
             if self._bracket == 1
             else (index // self._bracket - 1) * self._bracket
         )

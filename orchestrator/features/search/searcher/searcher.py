@@ -164,7 +164,7 @@ class Searcher:
 
         :raises UsageError: nothing can come of the search, with the reason.
         """
-        began = SearchEvent(kind="began", content={"lanes": max(1, self.watchdog.lanes)})
+        began = SearchEvent(kind="began", content={"lanes": max(1, self.watchdog.jobs_at_once)})
         # A searcher before may have added jobs for a supervisor that had ended.
         self._record([began], [Request(verb="add", job_id=self.holder)])
         if self._proposals is None and not self.history.trials:
@@ -175,7 +175,7 @@ class Searcher:
             while not (self.history.is_over or (is_done and self._waits_for_user())):
                 self.watchdog.begin_step()
                 try:
-                    now = job_figures.version(self.ledger), self.watchdog.lanes
+                    now = job_figures.version(self.ledger), self.watchdog.jobs_at_once
                     if now != seen or not is_done:
                         seen = now
                         is_done = not self._turn()
@@ -364,7 +364,7 @@ class Searcher:
     def _has_room(self) -> bool:
         """Whether fewer jobs wait than can run at once."""
         waiting = sum(one.state == "PENDING" for one in self._figures.values())
-        return waiting < max(1, self.watchdog.lanes)
+        return waiting < max(1, self.watchdog.jobs_at_once)
 
     def _is_spent(self) -> bool:
         """Whether there will be no further trial: a part of the budget is used up, or there is no
@@ -416,7 +416,7 @@ class Searcher:
         if not proposals.in_order:
             return self._raced(lambda _: True) if self._has_room() else None
         history = self.history
-        decisive = {one.number for one in history.further[: -max(1, history.lanes)]}
+        decisive = {one.number for one in history.further[: -max(1, history.jobs_at_once)]}
         if any(one.is_of_search or one.number in decisive for one in history.training.values()):
             return None
         trial = self._raced(lambda one: one.is_of_search or one.number in decisive)
@@ -659,8 +659,8 @@ def _scheduler(
     return schedulers.make(spec, order, len(rungs), spec.direction(search))
 
 
-def main(run_dir: str, holder: str, lanes: str) -> int:
-    watchdog = Watchdog(lanes=int(lanes))
+def main(run_dir: str, holder: str, jobs_at_once: str) -> int:
+    watchdog = Watchdog(jobs_at_once=int(jobs_at_once))
     watchdog.start_on_standard_input()
     paths = RunPaths(Path(run_dir))
     try:

@@ -33,7 +33,7 @@ BEAT = b"\n"
 class Watchdog:
     """The sampler may be a class of the user's, so that its calls may do anything."""
 
-    lanes: int = 1
+    jobs_at_once: int = 1
     """Jobs that run at once, as the supervisor has said last."""
     _call: tuple[str, str] | None = field(default=None, init=False)
     """Sampler and method of the call that is under way."""
@@ -90,7 +90,7 @@ class Watchdog:
             if select.select([pipe], [], [], TICK_S)[0]:
                 if not (lines := _read(pipe).split()):
                     _end_with_group()
-                self.lanes = int(lines[-1])
+                self.jobs_at_once = int(lines[-1])
             # Another process may still hold the other end of the pipe.
             if os.getppid() != self._supervisor:
                 _end_with_group()

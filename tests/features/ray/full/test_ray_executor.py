@@ -340,7 +340,7 @@ def test_a_node_that_joins_late_is_used_and_one_that_dies_is_lost_with_all_that_
     """Ranks on other nodes end with those that ran there."""
     late = ray_cluster.add(num_cpus=4)
     until_used(executor.nodes, late.node_id)
-    cores = executor.nodes.slots.lanes
+    cores = executor.nodes.slots.jobs_at_once
     nodes = [executor.nodes.registry.driver_node, late.node_id]
     ranks = over_two_nodes(tmp_path, executor.nodes, "a", family(0), family(1), node_ids=nodes)
     single = on_node(tmp_path, late.node_id, "b", family(0))
@@ -356,7 +356,7 @@ def test_a_node_that_joins_late_is_used_and_one_that_dies_is_lost_with_all_that_
         assert ray_cluster.name(late) in (end.lost or "")
     await_gone([*pids, *(event.pid for event in events if event.pid is not None)])
     until_unused(executor.nodes, late.node_id)
-    assert executor.nodes.slots.lanes == cores - 4
+    assert executor.nodes.slots.jobs_at_once == cores - 4
 
 
 def test_ranks_on_several_nodes_leave_together_when_asked(

@@ -22,10 +22,10 @@ from orchestrator.worker.robots.preflight_child import check
 
 
 @contextlib.contextmanager
-def beginning(paths: RunPaths, lanes: int) -> Iterator[SearchBesideRun]:
+def beginning(paths: RunPaths, jobs_at_once: int) -> Iterator[SearchBesideRun]:
     """Jobs are about to be launched; the searcher is started when it is looked after, and ends with
     the block."""
-    slots: Any = SimpleNamespace(lanes=lanes)
+    slots: Any = SimpleNamespace(jobs_at_once=jobs_at_once)
     process = SearchBesideRun(paths=paths, reporter=RecordingReporter(), is_needed=True)
     process._experiment = changed_search.declared_experiment(paths)
     process._slots = slots
