@@ -111,7 +111,7 @@ class WorkerProcess:
             *lines, self.partial = (self.partial + chunk).split(b"\n")
             self.partial = self.partial[:CHUNK]
             for line in lines:
-                with contextlib.suppress(ValueError):
+                with contextlib.suppress(ValueError):  # of a descendant
                     records.append(Progress.from_line(line))
         return records, True
 
@@ -165,7 +165,7 @@ def start(
     popen, channel = started
     try:
         # While the worker waits for the word, so that it also imports on its own cores.
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # it has ended
             os.sched_setaffinity(popen.pid, launch.cpus_of(rank))
             if launch.nice > max(0, os.getpriority(os.PRIO_PROCESS, popen.pid)):
                 os.setpriority(os.PRIO_PROCESS, popen.pid, launch.nice)

@@ -25,6 +25,8 @@ from orchestrator.core.paths import current_directory
 from orchestrator.core.processes.child_process import (
     ForkedProcess,
     has_ended,
+    kill_group,
+    send_signal,
     spawn,
     working_directory,
 )
@@ -127,8 +129,7 @@ class WorkerTemplate:
             return f"the template process: {found.problem}"
         if found.pid is None:
             return "the template process has ended or hangs"
-        with contextlib.suppress(ProcessLookupError):  # it was killed with its template
-            os.kill(found.pid, signal.SIGKILL)
+        send_signal(found.pid, signal.SIGKILL)
         _reap(found.pid)
         return "the process that was forked has ended or hangs"
 
@@ -167,8 +168,7 @@ class WorkerTemplate:
         """Kill the template process. May be called again."""
         if self._popen is None or self._control is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._popen.pid, signal.SIGKILL)
+        kill_group(self._popen.pid)
         # The next process that is started reaps it.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(KILL_PATIENCE_S)

@@ -103,7 +103,7 @@ def prepare(folder: Path) -> str | None:
                 return (
                     f"{folder} is not a folder in which every user may make a directory (mode 1777)"
                 )
-            with contextlib.suppress(FileExistsError):
+            with contextlib.suppress(FileExistsError):  # another run of this user has made it
                 os.mkdir(own.name, dir_fd=shared)
                 os.chmod(own.name, 0o755, dir_fd=shared)  # noqa: S103 - others read it
             with _opened_folder(own.name, shared) as descriptor:

@@ -4,12 +4,11 @@ which machine.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import zlib
 from pathlib import Path
 
-from orchestrator.core.processes.procfs import process_stat
+from orchestrator.core.processes.procfs import process_stat, text_of
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FRACTIONS = 2**20
@@ -35,15 +34,14 @@ def same_process(pid: int, start: float) -> bool:
 
 @functools.cache
 def boot_id() -> str:
-    """The kernel's name for this boot of this machine; empty where the system has none."""
-    with contextlib.suppress(OSError):  # a container may hide it
-        return BOOT_ID.read_text(encoding="ascii").strip()
-    return ""
+    """The kernel's name for this boot of this machine; empty where the system has none, or a
+    container hides it.
+    """
+    return (text_of(BOOT_ID) or "").strip()
 
 
 @functools.cache
 def _boot_fraction() -> float:
     """Above 0 and below 1; 0 where the system does not identify its boots."""
-    with contextlib.suppress(OSError):  # a container may hide it
-        return (zlib.crc32(BOOT_ID.read_bytes()) % (_FRACTIONS - 1) + 1) / _FRACTIONS
-    return 0.0
+    line = text_of(BOOT_ID)
+    return 0.0 if line is None else (zlib.crc32(line.encode()) % (_FRACTIONS - 1) + 1) / _FRACTIONS

@@ -8,11 +8,10 @@ import contextlib
 import os
 from collections.abc import Mapping
 
+from orchestrator.core.processes.procfs import content_of
 from orchestrator.machine.topology import MIB
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-MOST_BYTES = 1 << 16
-"""Of a file of the kernel that are read."""
 MOST_PASSES = 50
 """Over the threads of a process that is moved, while it starts new ones."""
 
@@ -32,9 +31,7 @@ def with_descendants(pid: int) -> list[int]:
     pids = [pid]
     for parent in pids:  # grows during the loop
         for thread in _threads(parent):
-            # It has ended, and the others have not; or the kernel does not list children.
-            with contextlib.suppress(OSError):
-                pids += map(int, _content(f"/proc/{parent}/task/{thread}/children").split())
+            pids += map(int, content_of(f"/proc/{parent}/task/{thread}/children").split())
     return pids
 
 
@@ -88,35 +85,19 @@ def _waited_ns(pid: int, thread: int) -> int | None:
     """Nanoseconds that a thread was runnable and waited; None where it has ended or the kernel does
     not say.
     """
-    try:
-        return int(_content(f"/proc/{pid}/task/{thread}/schedstat").split()[1])
-    except (OSError, IndexError, ValueError):  # it has ended, or this kernel does not say
-        return None
+    fields = content_of(f"/proc/{pid}/task/{thread}/schedstat").split()
+    return int(fields[1]) if fields else None
 
 
 def _rss_bytes(pid: int) -> int:
-    """Resident memory, whether shared or not."""
-    try:
-        return int(_content(f"/proc/{pid}/statm").split()[1]) * PAGE_BYTES
-    except (OSError, IndexError):  # it has ended
-        return 0
+    """Resident memory, whether shared or not; 0 where it has ended."""
+    fields = content_of(f"/proc/{pid}/statm").split()
+    return int(fields[1]) * PAGE_BYTES if fields else 0
 
 
 def _pss_bytes(pid: int) -> int:
     """Resident memory, with its share of what several processes have."""
-    try:
-        lines = _content(f"/proc/{pid}/smaps_rollup").splitlines()
-    except OSError:  # gone, or a kernel without it
-        lines = []
-    for line in lines:
+    for line in content_of(f"/proc/{pid}/smaps_rollup").splitlines():
         if line.startswith(b"Pss:"):
             return int(line.split()[1]) * 1024
     return _rss_bytes(pid)
-
-
-def _content(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        return os.read(descriptor, MOST_BYTES)
-    finally:
-        os.close(descriptor)

@@ -4,7 +4,6 @@ files that programs of one machine share.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import pwd
@@ -101,10 +100,10 @@ def private_directory() -> Path | None:
     """
     path = Path(tempfile.gettempdir()) / f"orchestrator-{os.getuid()}"
     try:
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(mode=0o700)
+        path.mkdir(mode=0o700, exist_ok=True)
         status = path.lstat()
-    except OSError:  # the temporary directory is read-only, full or missing
+    # The temporary directory is read-only, full or missing, or the name is not that of a directory.
+    except OSError:
         return None
     return path if is_own(status, os.getuid()) else None
 

@@ -73,7 +73,7 @@ def _lock_folder(folder: Path) -> int:
     locked: then it is made anew.
     """
     while True:
-        with contextlib.suppress(FileExistsError):
+        with contextlib.suppress(FileExistsError):  # as the caller has made it
             folder.mkdir(mode=0o700)
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -81,7 +81,7 @@ def _lock_folder(folder: Path) -> int:
             continue
         with contextlib.suppress(OSError):  # a file system without locks, where nothing is swept
             fcntl.flock(lock, fcntl.LOCK_EX)
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):  # it was swept before it was locked
             if os.path.samestat(os.fstat(lock), folder.stat()):
                 return lock
         os.close(lock)

@@ -120,10 +120,20 @@ def end_group(popen: subprocess.Popen[bytes] | ForkedProcess) -> int:
     be called again.
     """
     if popen.returncode is None:
-        # Before it is reaped: until then its pid is not reused.
-        with contextlib.suppress(ProcessLookupError):  # other code of this process has reaped it
-            os.killpg(popen.pid, signal.SIGKILL)
+        kill_group(popen.pid)  # before it is reaped: until then its pid is not reused
     return popen.wait()
+
+
+def kill_group(leader: int) -> None:
+    """Kill the process group that ``leader`` leads."""
+    with contextlib.suppress(ProcessLookupError):  # all have ended, and somebody has reaped them
+        os.killpg(leader, signal.SIGKILL)
+
+
+def send_signal(pid: int, number: int) -> None:
+    """Send a signal to a process, without reaping it as :meth:`subprocess.Popen.send_signal` may."""
+    with contextlib.suppress(ProcessLookupError):  # it has ended, and somebody has reaped it
+        os.kill(pid, number)
 
 
 def child_environment(**more: str) -> dict[str, str]:

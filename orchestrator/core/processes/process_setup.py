@@ -37,7 +37,7 @@ def give_way() -> None:
     """
     with contextlib.suppress(OSError):  # a container that forbids it
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    # Sessions are groups of their own where there are autogroups (sched(7)).
+    # Sessions are groups of their own (sched(7)), unless the kernel has no autogroups.
     with contextlib.suppress(OSError):
         Path("/proc/self/autogroup").write_text("19")
 

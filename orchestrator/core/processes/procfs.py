@@ -16,6 +16,8 @@ EXIT_LIMIT_S = 5.0
 _BUSY = (0, 1, 2, 5, 6)
 """Fields of a CPU's line in ``/proc/stat``: user, nice, system, irq, softirq (proc_stat(5))."""
 _STOLEN = 7
+_MOST_BYTES = 1 << 16
+"""Of a file that are read by :func:`content_of`."""
 
 
 def text_of(path: Path) -> str | None:
@@ -24,6 +26,22 @@ def text_of(path: Path) -> str | None:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:  # this kernel does not have it, or its process has ended
         return None
+
+
+def content_of(path: str | Path) -> bytes:
+    """Likewise, at once and without decoding: of files that are read again and again. Empty where it
+    cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:  # this kernel does not have it, or there is no such process, or it is hidden
+        return b""
+    try:
+        return os.read(descriptor, _MOST_BYTES)
+    except OSError:  # the process has ended meanwhile
+        return b""
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +84,8 @@ def process_stat(pid: int | Literal["self"], proc: Path = PROC) -> ProcessStat |
 
 def stat_in(folder: Path) -> ProcessStat | None:
     """The stat of the process or thread whose folder below ``/proc`` this is; None likewise."""
-    try:
-        descriptor = os.open(folder / "stat", os.O_RDONLY)
-    except OSError:  # there is no such process, or it is hidden
-        return None
-    try:
-        content = os.read(descriptor, 4096)
-    except OSError:  # it has ended meanwhile
-        return None
-    finally:
-        os.close(descriptor)
     # The second field is the command in parentheses, and may hold anything.
-    head, _, tail = content.rpartition(b")")
+    head, _, tail = content_of(folder / "stat").rpartition(b")")
     fields = tail.split()
     if len(fields) < 39:
         return None
