@@ -116,8 +116,7 @@ class Ledger:
 
     def abandon(self) -> None:
         """Close without writing; what was not committed is lost."""
-        with contextlib.suppress(sqlite3.Error):
-            self._connection.close()
+        self._connection.close()
 
     def commit(self) -> None:
         """Write everything that is kept, or raise and continue to keep it."""

@@ -45,6 +45,7 @@ def thumbnail(file: Path | BinaryIO, height: int) -> bytes | None:
 
 
 def _open(file: Path | BinaryIO) -> Image | None:
+    """None where it is missing, damaged or no image, which PIL tells by any of these errors."""
     from PIL import Image
 
     try:

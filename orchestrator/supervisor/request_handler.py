@@ -75,7 +75,7 @@ class RequestHandler:
 
     def act_on_taken(self) -> bool:
         """Act on the requests that wait, in their order. Returns False while one has to wait on."""
-        with contextlib.suppress(LedgerBusyError):
+        with contextlib.suppress(LedgerBusyError):  # the rest waits for the next turn
             while self._taken:
                 self._handle(self._taken[0])
                 self.recorder.ledger.mark_handled(self._taken.popleft())

@@ -126,8 +126,7 @@ def claim(root: Path) -> Iterator[RunPaths]:
     try:
         with _locked_directory(paths):
             remove_partial_files(root)  # what a supervisor that was killed was writing
-            with contextlib.suppress(OSError):  # usually there is none
-                paths.finishing.unlink()
+            paths.finishing.unlink(missing_ok=True)
             try:
                 yield paths
             except BaseException:
@@ -401,7 +400,7 @@ def set_aside(directory: Path, into: Path) -> Path:
     """Move ``directory`` (if it exists) below ``into`` under a free name; returns the new path."""
     into.mkdir(exist_ok=True)
     target = _dated_path(into, directory.name)
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError):  # there is none
         directory.rename(target)
     return target
 

@@ -60,7 +60,7 @@ class Child:
         end_group(self._popen)
         for file in (self._popen.stdin, self._popen.stdout, self._err):
             if file is not None:
-                with contextlib.suppress(BrokenPipeError):
+                with contextlib.suppress(BrokenPipeError):  # what it has not read
                     file.close()
         self._folder.cleanup()
 

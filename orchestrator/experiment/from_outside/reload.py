@@ -209,7 +209,7 @@ def _takes_jobs(paths: RunPaths, holder: LockHolder) -> bool:
     """Whether the supervisor has brought the ledger into agreement with its job file. Before, it
     would forget jobs that this file does not declare.
     """
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError):  # none has come so far yet
         return paths.takes_jobs.read_text(encoding="utf-8") == holder.key
     return False
 

@@ -14,6 +14,7 @@ import signal
 from dataclasses import dataclass
 
 from orchestrator.core.messages import JsonLine
+from orchestrator.core.processes.child_process import send_signal
 from orchestrator.core.processes.process_setup import STOP_SIGNALS
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM)
@@ -52,8 +53,7 @@ class WaitingCommand:
         return code if code >= 0 else 128 - code
 
     def forward(self, number: int, _frame: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+        send_signal(self.pid, number)
 
 
 @dataclass(slots=True)

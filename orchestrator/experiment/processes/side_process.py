@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import time
@@ -22,6 +21,7 @@ from orchestrator.core.processes.child_process import (
     child_environment,
     end_group,
     has_ended,
+    kill_group,
     spawn,
     working_directory,
 )
@@ -125,8 +125,7 @@ class SideProcess:
         reaches it.
         """
         if self._popen is not None and self._popen.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
+            kill_group(self._popen.pid)
 
     def why_it_ended(self) -> str:
         """The last line that it has printed since it was started, or else its exit code or

@@ -246,7 +246,7 @@ def timeout_s(configured_s: float = COLLECTIVE_TIMEOUT_S) -> float:
     no such number.
     """
     text = os.environ.get(COLLECTIVE_TIMEOUT_VARIABLE, str(configured_s))
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError):  # it is no number, which is told below
         if 0 < float(text) < math.inf:
             return float(text)
     raise RanksError(

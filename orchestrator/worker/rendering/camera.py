@@ -93,7 +93,7 @@ def _roots(model: mujoco.MjModel) -> NDArray[np.int32]:
     roots_of_joints: NDArray[np.int32] = model.body_rootid[model.jnt_bodyid]
     data = posed_data(model, model.qpos0)
     if driven_dofs(model, data).any():
-        with contextlib.suppress(NoRootError):
+        with contextlib.suppress(NoRootError):  # several robots: all of them are shown
             root = find_root(model, model.qpos0)
             return roots_of_joints[joints_of_robot(model, data, root.body)]
     articulated = roots_of_joints[model.jnt_type != int(mujoco.mjtJoint.mjJNT_FREE)]
