@@ -5,7 +5,6 @@ they are killed.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.analysis import run_reader
 from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.processes.child_process import end_group, spawn, working_directory
@@ -53,12 +53,9 @@ class MeasuredProcesses:
         """The supervisor's ``summary.json``; empty without a supervisor, and until the file is
         there.
         """
-        if self.run_dir is not None:
-            with contextlib.suppress(OSError, ValueError):  # none was written yet
-                return list(
-                    json.loads(RunPaths(self.run_dir).summary_json.read_text(encoding="utf-8"))
-                )
-        return []
+        if self.run_dir is None:
+            return []
+        return run_reader.read_json(RunPaths(self.run_dir).summary_json) or []
 
     def affinities(self) -> dict[str, list[int]]:
         """``job_id`` → the CPUs that its process may run on, as the kernel reports them."""
@@ -83,7 +80,7 @@ class MeasuredProcesses:
         """
         if self.run_dir is not None and self.popens[0].poll() is None:
             self.popens[0].terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it is killed below
                 self.popens[0].wait(GRACE_S * 2)
         self.kill()
 
@@ -118,6 +115,6 @@ def start_facts(paths: JobPaths) -> dict[str, Any]:
     record.
     """
     for path in (paths.begun, paths.attempt(0).exit):
-        with contextlib.suppress(OSError, ValueError):  # it has not come so far
-            return dict(json.loads(path.read_text()))
+        if (facts := run_reader.read_json_object(path)) is not None:
+            return facts
     return {}

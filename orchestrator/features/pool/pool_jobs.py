@@ -117,7 +117,7 @@ class Submission:
     def finish(self, result: Result | BaseException) -> None:
         """Give the future its result, unless it has been cancelled."""
         self.discard()
-        with contextlib.suppress(InvalidStateError):
+        with contextlib.suppress(InvalidStateError):  # it has been
             if isinstance(result, Result):
                 self.future.set_result(result)
             else:

@@ -129,8 +129,10 @@ class PoolReporter:
     def _log(self) -> LineReporter:
         try:
             log = no_follow(str(self._paths.supervisor_log), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        except OSError:  # the jobs matter more than their log
+        except OSError as error:  # the jobs matter more than their log
             log = os.open(os.devnull, os.O_WRONLY)
+            what = f"{self._paths.supervisor_log}: cannot be written ({error.strerror})"
+            print(f"warning: {what}, so there is no log", file=sys.stderr)
         return LineReporter(os.fdopen(log, "a", encoding="utf-8", errors="replace"))
 
     def event(self, kind: str, message: str, **facts: Any) -> None:

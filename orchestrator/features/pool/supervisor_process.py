@@ -69,23 +69,22 @@ class SupervisorProcess:
         again.
         """
         if not stops():
-            with contextlib.suppress(BrokenPipeError):
+            with contextlib.suppress(BrokenPipeError):  # it has ended already
                 self._stdin.write(NO_MORE)
                 self._stdin.flush()
         while not self.has_ended:
             if stops():
                 self._close_input()
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it may have to stop meanwhile
                 self._popen.wait(LOOK_EVERY_S)
 
     def _close_input(self) -> None:
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(BrokenPipeError):  # it has ended without reading all
             self._stdin.close()
 
     def hurry(self) -> None:
         """Make it kill its workers now, if it stops already."""
-        with contextlib.suppress(ProcessLookupError):
-            self._popen.send_signal(signal.SIGTERM)
+        self._popen.send_signal(signal.SIGTERM)
 
     def why_it_ended(self) -> OrchestratorError:
         """To be asked when it has ended without being asked to."""
@@ -99,7 +98,7 @@ class SupervisorProcess:
 
     def _error(self, said: bytes) -> OrchestratorError:
         code = self._popen.wait()
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):  # it has said nothing, or printed something else
             report = PoolReport.from_line(said)
             kind = getattr(errors, report.kind, SupervisorError)
             if kind is SpecError:  # which is made of problems, and not of a text

@@ -449,6 +449,7 @@ class TrainingPool:
                 new = self._new
                 self._new = []
                 self._any_cancelled = False
+            # Which the loop sees, or, where the ledger is locked, tries again.
             with contextlib.suppress(PoolStopped, LedgerBusyError):
                 if jobs.turn(new):
                     continue

@@ -274,7 +274,7 @@ Item = TypeVar("Item")
 
 def drain(items: queue.SimpleQueue[Item]) -> list[Item]:
     taken = []
-    with contextlib.suppress(queue.Empty):
+    with contextlib.suppress(queue.Empty):  # all are taken
         while True:
             taken.append(items.get_nowait())
     return taken

@@ -62,6 +62,7 @@ class Holder:
     def kill(self) -> None:
         """Kill the process; its workers end with it."""
         if self.is_alive():
+            # It has just ended, and its number may be that of another user's process.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, signal.SIGKILL)
 

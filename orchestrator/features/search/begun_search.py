@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orchestrator.analysis import run_reader
 from orchestrator.core.errors import LedgerError
-from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.begun_source import BegunSource, Direction, Standing
 from orchestrator.features.search import search_events
@@ -39,7 +38,7 @@ class BegunSearch(BegunSource):
     @property
     def makes_jobs(self) -> bool:
         """Whether it is a search, and no matrix whose jobs are compared."""
-        with contextlib.suppress(LedgerError):
+        with contextlib.suppress(LedgerError):  # damaged: whoever reads more of it is told so
             return "search" in read_declaration(self.paths)["data"]
         return True
 
@@ -71,10 +70,7 @@ class BegunSearch(BegunSource):
 
     def shown_jobs(self) -> Sequence[str] | None:
         """None before it has come to its end."""
-        try:
-            content = json.loads(read_regular(SearchPaths(self.paths.root).shown_jobs))
-        except (OSError, ValueError):  # none, or a power cut has damaged it
-            return None
+        content = run_reader.read_json(SearchPaths(self.paths.root).shown_jobs)
         if not isinstance(content, list):
             return None
         return [job_id for job_id in content if isinstance(job_id, str)]

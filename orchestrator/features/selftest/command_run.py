@@ -21,6 +21,7 @@ from typing import Literal, TypeAlias
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.child_process import package_path, spawn
 from orchestrator.core.processes.environment_variables import SELFTEST_VARIABLE, TOKEN_VARIABLE
+from orchestrator.core.processes.procfs import text_of
 from orchestrator.features.selftest.small_experiment import RUN_DIR
 from orchestrator.machine.process_tree import with_descendants
 from orchestrator.supervisor.stop_signals import StopRequests
@@ -89,7 +90,7 @@ class Commands:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(POLL_S)
         while self._started:
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it is one of those that are left
                 self._started.pop().wait(max(0.0, deadline - time.monotonic()))
         return left
 
@@ -198,7 +199,4 @@ def _content(pid: int, name: str) -> str:
     """A file of ``/proc/PID``; empty for a zombie, and where the process is gone or another
     user's.
     """
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace")
-    except OSError:  # it has ended
-        return ""
+    return text_of(Path(f"/proc/{pid}/{name}")) or ""

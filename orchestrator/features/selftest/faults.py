@@ -18,6 +18,7 @@ from pathlib import Path
 from random import Random
 
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.processes.child_process import send_signal
 from orchestrator.core.processes.procfs import await_end
 from orchestrator.core.text import last_line
 from orchestrator.features.selftest.command_run import CommandRun, Output, Role
@@ -74,8 +75,7 @@ def _send(role: Role, number: signal.Signals, run: CommandRun, rng: Random) -> b
         return False
     if number == signal.SIGSTOP:
         run.pause(rng.uniform(*STOPPED_S))
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
+        send_signal(pid, signal.SIGCONT)
     return True
 
 
@@ -96,7 +96,7 @@ def _fill_disk(run: CommandRun, rng: Random) -> bool:
 def _limit_files(run: CommandRun, rng: Random) -> bool:
     limit = rng.choice(FILE_LIMITS)
     for pid in with_descendants(run.popen.pid):
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # it has ended
             _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, hard))
     return True

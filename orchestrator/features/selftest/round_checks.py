@@ -86,7 +86,7 @@ def _is_whole(model: Path) -> bool:
     try:
         with zipfile.ZipFile(model) as archive:
             return archive.testzip() is None
-    except (OSError, zipfile.BadZipFile):
+    except (OSError, zipfile.BadZipFile):  # it is missing or damaged
         return False
 
 

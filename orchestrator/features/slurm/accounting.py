@@ -111,7 +111,7 @@ def write(folder: Path, rows: Iterable[PilotAccount]) -> None:
     names = [field.name for field in fields(PilotAccount)]
     lines = dict[str, Sequence[object]]()
     with (
-        contextlib.suppress(FileNotFoundError, csv.Error),
+        contextlib.suppress(FileNotFoundError, csv.Error),  # there were none, or they are damaged
         (folder / FILE).open(newline="", encoding="utf-8", errors="replace") as file,
     ):
         lines = {

@@ -104,7 +104,7 @@ class SlurmCommand:
     def wait(self) -> CommandAnswer:
         """Its answer, when it has ended."""
         while (answer := self.answer()) is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with contextlib.suppress(subprocess.TimeoutExpired):  # its patience is looked at
                 assert self._popen is not None
                 self._popen.wait(1.0)
         return answer

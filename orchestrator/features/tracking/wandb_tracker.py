@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import wandb
+from google.protobuf.message import DecodeError
 from wandb.proto import wandb_internal_pb2
 
 from orchestrator.core.paths import RunPaths
@@ -172,7 +173,6 @@ def records(path: Path) -> Iterator[Any]:
             return
         offset += length
         if kind in (FULL, LAST):
-            # Protobuf's error for a version of W&B that writes otherwise.
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(DecodeError):  # a version of W&B that writes otherwise
                 yield wandb_internal_pb2.Record.FromString(parts)
             parts = b""

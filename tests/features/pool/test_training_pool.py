@@ -451,6 +451,28 @@ def test_a_pool_leaves_the_jobs_alone_that_a_feature_makes(
         pool_supervisor._earlier(paths)
 
 
+REPORT = """
+import pathlib, sys
+from orchestrator.core.paths import RunPaths
+from orchestrator.features.pool.pool_supervisor import PoolReporter
+reporter = PoolReporter(RunPaths(pathlib.Path(sys.argv[1])))
+reporter.event("directory", "results are here")
+reporter.event("launched", "a job runs")
+"""
+
+
+def test_a_supervisor_whose_log_cannot_be_written_says_so_once_and_goes_on(here: Path) -> None:
+    log = RunPaths(here / "run").supervisor_log
+    log.mkdir(parents=True)
+    done = subprocess.run(
+        [sys.executable, "-c", REPORT, str(here / "run")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.count(f"warning: {log}: cannot be written (Is a directory)") == 1
+
+
 def test_its_supervisor_loads_nothing_that_only_workers_need() -> None:
     program = "import orchestrator.features.pool.pool_supervisor, sys; print(*sys.modules)"
     done = subprocess.run(

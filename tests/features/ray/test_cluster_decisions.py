@@ -33,9 +33,9 @@ from orchestrator.features.ray.cluster.cluster_status import (
     hot_spots,
     version_lines,
 )
-from orchestrator.features.ray.cluster.node_state import LocalNode, NodeProcess, boot_id, save
+from orchestrator.features.ray.cluster.node_state import LocalNode, NodeProcess, save
 from orchestrator.features.ray.cluster.query import HeadVersions
-from orchestrator.machine.process_identity import process_start
+from orchestrator.machine.process_identity import boot_id, process_start
 from orchestrator.machine.topology import Cpu, Machine
 
 TOKEN = "0123456789abcdef" * 4

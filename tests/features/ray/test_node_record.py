@@ -14,7 +14,7 @@ from cluster_helpers import cluster_home  # noqa: F401 - a fixture
 from orchestrator.core.errors import UsageError
 from orchestrator.features.ray.cluster import down, node_state
 from orchestrator.features.ray.cluster.node_state import LocalNode, NodeProcess
-from orchestrator.machine.process_identity import process_start
+from orchestrator.machine.process_identity import boot_id, process_start
 
 
 def node(**changes: object) -> LocalNode:
@@ -26,7 +26,7 @@ def node(**changes: object) -> LocalNode:
         mark=f"mark-{os.getpid()}-{id(changes)}",
         directory="/nonexistent",
         started="2026-11-20 12:00:00 UTC",
-        boot=node_state.boot_id(),
+        boot=boot_id(),
         processes=(),
     )
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]

@@ -5,13 +5,13 @@ else.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import signal
 import time
 from collections import Counter
 from collections.abc import Collection
 
+from orchestrator.core.processes.child_process import send_signal
 from orchestrator.executors.orphan_reaper import sweep
 from orchestrator.features.ray.cluster import node_state
 from orchestrator.features.ray.cluster.node_state import LocalNode, NodeProcess
@@ -61,7 +61,7 @@ def end(node: LocalNode) -> tuple[NodeProcess, ...]:
     rest = [*running, *descendants]
     _stop(rest, rest, GRACE_S)
     sweep({node.mark.encode()})
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError):  # somebody has cleaned the temporary directory
         shutil.rmtree(node.directory)
     return (*running, *descendants)
 
@@ -86,8 +86,7 @@ def _stop(asked: Collection[NodeProcess], awaited: Collection[NodeProcess], grac
     ):
         for process in processes:
             if process.is_running():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process.pid, number)
+                send_signal(process.pid, number)
         deadline = time.monotonic() + timeout_s
         while any(process.is_running() for process in awaited) and time.monotonic() <= deadline:
             time.sleep(0.05)

@@ -25,7 +25,7 @@ from orchestrator.core.processes.procfs import is_zombie, text_of
 from orchestrator.core.text import joined
 from orchestrator.executors.orphan_reaper import carriers
 from orchestrator.features.ray.cluster import address
-from orchestrator.machine.process_identity import process_start, same_process
+from orchestrator.machine.process_identity import boot_id, process_start, same_process
 
 Role = Literal["head", "node"]
 ADDRESS_VARIABLE = "RAY_ADDRESS"
@@ -108,10 +108,6 @@ def _process_name(pid: int) -> str:
     command = (text_of(Path(f"/proc/{pid}/cmdline")) or "").split("\0")
     scripts = [Path(word).stem for word in command[1:4] if word.endswith(".py")]
     return scripts[0] if name.startswith("python") and scripts else name
-
-
-def boot_id() -> str:
-    return (text_of(Path("/proc/sys/kernel/random/boot_id")) or "").strip()
 
 
 def path() -> Path:

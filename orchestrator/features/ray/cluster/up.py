@@ -30,6 +30,7 @@ from orchestrator.features.ray.cluster.down import end
 from orchestrator.features.ray.cluster.node_settings import ResourceOffer
 from orchestrator.features.ray.cluster.node_state import LocalNode
 from orchestrator.machine import topology
+from orchestrator.machine.process_identity import boot_id
 from orchestrator.machine.users import private_directory
 
 START_S = 120.0
@@ -106,7 +107,7 @@ def _check_nothing_runs() -> None:
         return
     running = node.running_processes()
     if not running:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):  # a restart has removed it
             shutil.rmtree(node.directory)
         node_state.delete()
         return
@@ -150,7 +151,7 @@ def _start(
         mark=mark,
         directory=str(directory),
         started=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
-        boot=node_state.boot_id(),
+        boot=boot_id(),
     )
     variables = _variables(authentication, mark)
     command = _command(directory, own, offer, options)

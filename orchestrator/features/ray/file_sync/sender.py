@@ -167,7 +167,7 @@ class Sender:
             for path, status in files.items():
                 is_table = patterns.file_kind(path) is FileKind.TABLE
                 if is_table and self._may_have_changed(path, status):
-                    with contextlib.suppress(FileNotFoundError):
+                    with contextlib.suppress(FileNotFoundError):  # removed since it was listed
                         tables[path] = stack.enter_context(_open_regular(self._root / path))
             if patterns.checkpoint_names(self._root) == before:
                 return files, tables

@@ -86,12 +86,13 @@ class Storage:
                 into.write(content)
 
     def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
         filesystem, folder = self._open()
         with self._errors_name_uri("removing from"), contextlib.suppress(FileNotFoundError):
             filesystem.rm_file(f"{folder}/{name}")
 
     def clear(self) -> None:
-        """Remove every file of the run directory. To be called when none is in transit."""
+        """Remove every file of the run directory, if there are any. To be called when none is in transit."""
         filesystem, folder = self._open()
         with self._errors_name_uri("clearing"), contextlib.suppress(FileNotFoundError):
             filesystem.rm(folder, recursive=True)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from orchestrator.core.processes import users_code
+from orchestrator.core.processes.child_process import kill_group
 from orchestrator.core.processes.parent_death import outlive_parent
 from orchestrator.core.text import rough_duration
 from orchestrator.features.search.search_process import CALL_S, CANNOT_GO_ON
@@ -116,8 +117,7 @@ class Watchdog:
 
 
 def _end_with_group() -> NoReturn:
-    with contextlib.suppress(ProcessLookupError):  # it leads none
-        os.killpg(os.getpid(), signal.SIGKILL)
+    kill_group(os.getpid())
     os._exit(0)
 
 
