@@ -36,7 +36,7 @@ def check(
     """Show which robots can be trained, how fast they simulate, and what is wrong with the
     others.
     """
-    from orchestrator.experiment.examination import robot_check
+    from orchestrator.experiment.examination import robot_check, side_by_side
     from orchestrator.supervisor.stop_signals import StopRequests
     from orchestrator.terminal import check_view, output
 
@@ -45,7 +45,8 @@ def check(
         raise UsageError(f"check --advise is a command of its own now: `advise {named}`")
     stops = StopRequests()
     with stoppable("stopped"), stops.handle_signals(), output.examination() as show:
-        rows = robot_check.check(paths, time_limit_s=time_limit, watch=stops.with_check(show))
+        watch = side_by_side.with_check(show, stops.check)
+        rows = robot_check.check(paths, time_limit_s=time_limit, watch=watch)
     if as_json:
         print_json([row.facts() for row in rows])
     else:

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,16 +86,16 @@ def run(
     :raises KeyboardInterrupt: stopped during start-up; nothing was launched.
     """
     hold_standard_descriptors()
-    stops = StopRequests(stop_at=options.stop_at, ends_process=ends_process)
     with contextlib.ExitStack() as stack:
-        opened = _open(experiment, options, reporter, beside or {}, stops, stack)
+        stops = StopRequests(stop_at=options.stop_at, ends_process=ends_process)
+        begun = _begin(experiment, options, reporter, beside or {}, stops, stack)
+        opened = _open(experiment, options, begun, stack)
         planned = _plan(opened, warm, stack)
-        rows, ledger = _reconcile(opened, planned, stack)
-        training = _prepare(opened, planned, rows, ledger, stack)
-        states = _train(opened, training, callbacks)
-        summary = _finish(opened, planned, training, states)
-    supervisor = training.supervisor
-    exit_code = opened.outcome.exit_code
+        entered = _reconcile(opened, planned, stack)
+        supervisor = _prepare(opened, planned, entered, stack)
+        states = _train(opened, entered, supervisor, callbacks)
+        summary = _finish(opened, planned, entered, supervisor, states)
+    exit_code = begun.outcome.exit_code
     return RunResult(
         paths=opened.paths,
         states=states,
@@ -103,24 +103,29 @@ def run(
         exit_code=exit_code,
         interrupted=supervisor.is_interrupted or (supervisor.is_stopping and exit_code == 130),
         signalled=stops.count > 0,
-        problem=opened.beside.problem(),
+        problem=begun.beside.problem(),
     )
 
 
 @dataclass(slots=True, kw_only=True)
 class _StopQuestion:
-    """Whether another process requests that this supervisor stops: before and after its loop, which
-    reads requests itself.
+    """Whether this run is to stop, before and after the loop of the supervisor, which reads
+    requests of other processes itself.
     """
 
+    stops: StopRequests
     files: RequestFiles
     holder: str
     ledger: Ledger | None
-    """None until there is one."""
+    """None as long as there is none."""
     _is_taken: bool = field(default=False, init=False)
     """Whether a file had the request: each is read once."""
 
+    def is_stopped(self) -> bool:
+        return self.stops.is_requested or self.is_asked()
+
     def is_asked(self) -> bool:
+        """Whether another process requests it."""
         with contextlib.suppress(LedgerBusyError):  # it is asked again
             if self.ledger is not None and self.ledger.is_stopping(self.holder):
                 return True
@@ -128,11 +133,27 @@ class _StopQuestion:
         self._is_taken = self._is_taken or stop in self.files.take()
         return self._is_taken
 
+    def check(self) -> None:
+        """:raises KeyboardInterrupt: it is to stop."""
+        if self.is_stopped():
+            raise KeyboardInterrupt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """Signals are handled, and features have been asked what they have beside the run."""
+
+    stops: StopRequests
+    outcome: run_end.RunOutcome
+    beside: PartsBesideRun
+    """What features have beside the run; and the reporter of all that follows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
     """The run directory that this process holds, with what earlier runs have left in it."""
 
+    begun: _Begun
     experiment: Experiment
     claimed: _ClaimedDirectory
     holder: str
@@ -140,15 +161,23 @@ class _Opened:
     ledger: Ledger | None
     """That of an earlier run; None in a new run directory."""
     repository: provenance.Repository
-    stops: StopRequests
-    stop_question: _StopQuestion
-    outcome: run_end.RunOutcome
-    beside: PartsBesideRun
-    """What features have beside the run; and the reporter of all that follows."""
 
     @property
     def paths(self) -> RunPaths:
         return self.claimed.paths
+
+    @property
+    def beside(self) -> PartsBesideRun:
+        return self.begun.beside
+
+    def stop_question(self, ledger: Ledger | None) -> _StopQuestion:
+        """:param ledger: the one that there is now."""
+        return _StopQuestion(
+            stops=self.begun.stops,
+            files=RequestFiles(self.paths.requests),
+            holder=self.holder,
+            ledger=ledger,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,24 +192,23 @@ class _Planned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Training:
-    """All is ready to launch jobs."""
+class _Entered:
+    """The ledger agrees with the plan."""
 
+    ledger: Ledger
     rows: Sequence[JobRow]
     """In order of launch."""
-    ledger: Ledger
-    supervisor: Supervisor
 
 
-def _open(
+def _begin(
     experiment: Experiment,
     options: RunOptions,
     reporter: Reporter,
     of_caller: Mapping[str, BesideRun],
     stops: StopRequests,
     stack: contextlib.ExitStack,
-) -> _Opened:
-    """Take the run directory, with the ledger of an earlier run."""
+) -> _Begun:
+    """Handle signals, and ask features what they have beside the run."""
     outcome = run_end.RunOutcome()
     stack.enter_context(stops.handle_signals())
     inner = DetachableReporter(reporter, run_directory.error_record(options.run_dir))
@@ -188,6 +216,15 @@ def _open(
     stack.enter_context(beside)
     beside.ask(experiment, options.run_dir, is_listed=options.is_listed)
     beside.add(of_caller)
+    return _Begun(stops=stops, outcome=outcome, beside=beside)
+
+
+def _open(
+    experiment: Experiment, options: RunOptions, begun: _Begun, stack: contextlib.ExitStack
+) -> _Opened:
+    """Take the run directory, with the ledger of an earlier run."""
+    beside = begun.beside
+    stops = begun.stops
     claimed = _claim_directory(options, stack)
     beside.claimed(claimed.options)
     paths = claimed.paths
@@ -198,23 +235,18 @@ def _open(
     repository = stack.enter_context(contextlib.closing(provenance.Repository(experiment.base)))
     this = run_directory.holder(paths)
     holder = "" if this is None else this.key
-    stack.enter_context(run_end.record_end(paths, holder, outcome, stops))
+    stack.enter_context(run_end.record_end(paths, holder, begun.outcome, stops))
     stack.callback(live_facts.remove, paths)
     ledger = _existing_ledger(paths, claimed.options, experiment.jobs, beside, stack)
     if ledger is not None and apply_late_requests(ledger, holder):
         stops.request("requested by `stop`")
-    stop_question = _StopQuestion(files=RequestFiles(paths.requests), holder=holder, ledger=ledger)
-    stops.is_asked = stop_question.is_asked
     return _Opened(
+        begun=begun,
         experiment=experiment,
         claimed=claimed,
         holder=holder,
         ledger=ledger,
         repository=repository,
-        stops=stops,
-        stop_question=stop_question,
-        outcome=outcome,
-        beside=beside,
     )
 
 
@@ -241,17 +273,17 @@ def _plan(
     """Examine the machines, and the robots of jobs that have not finished."""
     paths = opened.paths
     ledger = opened.ledger
-    stops = opened.stops
+    check_stop = opened.stop_question(ledger).check
     staging = _make_empty(paths.staging, stack)
     experiment, options = opened.beside.before_plan(
         opened.experiment, opened.claimed.options, ledger
     )
-    options = _options_with_verdicts(options, ledger, experiment.jobs, paths, stops)
+    options = _options_with_verdicts(options, ledger, experiment.jobs, paths, check_stop)
     made = plan(
         experiment,
         options,
         staging,
-        stops=stops,
+        check_stop=check_stop,
         watch=_ExaminationReport(_detachable(opened.beside, paths)),
         warm=warm,
         sees_neighbours=True,
@@ -261,16 +293,13 @@ def _plan(
     return _Planned(experiment=experiment, options=options, plan=made)
 
 
-def _reconcile(
-    opened: _Opened, planned: _Planned, stack: contextlib.ExitStack
-) -> tuple[list[JobRow], Ledger]:
-    """Bring the ledger into agreement with the plan. Returns the jobs in order of launch."""
+def _reconcile(opened: _Opened, planned: _Planned, stack: contextlib.ExitStack) -> _Entered:
+    """Bring the ledger into agreement with the plan."""
     experiment = planned.experiment
     made = planned.plan
     ledger = opened.ledger or _abandoned_with(
         stack, Ledger.create(opened.paths.ledger), opened.beside
     )
-    opened.stop_question.ledger = ledger
     opened.beside.ledger_opened(ledger)
     if experiment.job_source is None:
         jobs_at_rungs.let_train_to_end(experiment, ledger, opened.beside)
@@ -288,27 +317,22 @@ def _reconcile(
         write_whole(opened.paths.experiment, experiment.text)
     write_whole(opened.paths.takes_jobs, opened.holder, durable=False)
     _report_plan(opened, planned)
-    return rows, ledger
+    return _Entered(ledger=ledger, rows=rows)
 
 
 def _prepare(
-    opened: _Opened,
-    planned: _Planned,
-    rows: Sequence[JobRow],
-    ledger: Ledger,
-    stack: contextlib.ExitStack,
-) -> _Training:
-    """Make the supervisor and what is beside it, and record what the run is made with."""
+    opened: _Opened, planned: _Planned, entered: _Entered, stack: contextlib.ExitStack
+) -> Supervisor:
+    """Make the supervisor, and record what the run is made with."""
     paths = opened.paths
     beside = opened.beside
-    stops = opened.stops
     options = planned.options
     backend = planned.plan.backend
     stack.callback(beside.end)  # before the backend is closed
     supervisor = Supervisor(
         paths=paths,
-        rows=rows,
-        ledger=ledger,
+        rows=entered.rows,
+        ledger=entered.ledger,
         executor=backend.executor,
         slots=backend.slots,
         reporter=beside,
@@ -327,11 +351,10 @@ def _prepare(
         before_turn=beside.before_turn,
     )
     backend.report_to(_detachable(beside, paths).event)
-    _record_provenance(opened, planned, rows)
-    stops.request_checkpoints = supervisor.request_checkpoints
-    stops.deliver_to(supervisor.request_stop)
-    opened.outcome.counts = lambda: supervisor.counts
-    return _Training(rows=rows, ledger=ledger, supervisor=supervisor)
+    _record_provenance(opened, planned, entered.rows)
+    opened.begun.stops.deliver_to(supervisor.request_stop, supervisor.request_checkpoints)
+    opened.begun.outcome.begin(lambda: supervisor.counts)
+    return supervisor
 
 
 def _record_provenance(opened: _Opened, planned: _Planned, rows: Sequence[JobRow]) -> None:
@@ -353,34 +376,40 @@ def _record_provenance(opened: _Opened, planned: _Planned, rows: Sequence[JobRow
 
 
 def _train(
-    opened: _Opened, training: _Training, callbacks: CallbackReporter | None
+    opened: _Opened,
+    entered: _Entered,
+    supervisor: Supervisor,
+    callbacks: CallbackReporter | None,
 ) -> Mapping[str, State]:
     """Launch jobs until all have ended or a stop is requested. Returns their states."""
-    supervisor = training.supervisor
-    ledger = training.ledger
     opened.beside.begin(lambda: supervisor.has_free_cores)
     if callbacks is None:
         return supervisor.run()
-    callbacks.begin(training.rows, ledger, supervisor.request_stop)
+    callbacks.begin(entered.rows, entered.ledger, supervisor.request_stop)
     states = supervisor.run()
     callbacks.report_last()
     if callbacks.error is not None:
         opened.beside.end()
-        ledger.close()
+        entered.ledger.close()
         raise callbacks.error
     return states
 
 
 def _finish(
-    opened: _Opened, planned: _Planned, training: _Training, states: Mapping[str, State]
+    opened: _Opened,
+    planned: _Planned,
+    entered: _Entered,
+    supervisor: Supervisor,
+    states: Mapping[str, State],
 ) -> Sequence[SummaryRow]:
     """Let features add results, wait for what is beside the run, and sum up. Returns the summary."""
-    supervisor = training.supervisor
     beside = opened.beside
+    ledger = entered.ledger
+    stop_question = opened.stop_question(ledger)
 
     def is_stopped() -> bool:
         beside.after_turn()
-        return beside.has_failed or opened.stops.is_requested or opened.stops.is_asked()
+        return beside.has_failed or stop_question.is_stopped()
 
     if not supervisor.is_interrupted:
         with contextlib.suppress(OSError):  # it only makes other commands answer better
@@ -388,21 +417,22 @@ def _finish(
         ended = EndedJobs(
             paths=opened.paths,
             states=states,
-            shown=_shown_jobs(opened, planned, training.ledger),
-            ledger=training.ledger,
+            shown=_shown_jobs(opened, planned, ledger),
+            ledger=ledger,
             slots=planned.plan.backend.local_slots,
             reporter=supervisor.reporter,
         )
         beside.add_results(ended, is_stopped)
         beside.finish(is_stopped)
     beside.end()
-    rows = training.ledger.summary()
-    opened.outcome.exit_code = beside.exit_code(
+    rows = ledger.summary()
+    exit_code = beside.exit_code(
         states,
         is_interrupted=supervisor.is_interrupted,
         is_stopping=supervisor.is_stopping,
     )
-    training.ledger.close()
+    opened.begun.outcome.end(exit_code)
+    ledger.close()
     return rows
 
 
@@ -510,7 +540,7 @@ def _options_with_verdicts(
     ledger: Ledger | None,
     jobs: Sequence[Job],
     paths: RunPaths,
-    stops: StopRequests,
+    check_stop: Callable[[], object],
 ) -> RunOptions:
     """``options`` with verdicts of the jobs that have finished already. Many robots may be read for
     that.
@@ -518,7 +548,7 @@ def _options_with_verdicts(
     if ledger is None or options.verdicts is not None:
         return options
     verdicts = resume.verdicts_of_finished(ledger.jobs(decoded=False), jobs, paths)
-    stops.check()
+    check_stop()
     return dataclasses.replace(options, verdicts=verdicts)
 
 

@@ -29,19 +29,15 @@ class StopRequests:
     count: int = 0
     signal_name: str = ""
     """The name of the signal that requested the stop first; empty where something else did."""
-    is_asked: Callable[[], bool] = lambda: False
-    """Whether another process requests a stop; asked while no supervisor runs that would take the
-    request."""
     stop_at: float | None = None
     """When a stop counts as requested without a signal, in seconds since the epoch; None: never."""
-    request_checkpoints: Callable[[], object] = lambda: None
-    """Called when a signal asks for checkpoints."""
     ends_process: bool = False
     """Whether the process ends after the run, as that of a command does: once a signal has stopped
     the run, further ones are ignored until then, and do not change the exit code."""
     _delivered: int = 0
     _reason: str = ""
     _receiver: Callable[[str], None] | None = None
+    _request_checkpoints: Callable[[], object] | None = None
 
     def handle_signal(self, number: int, _frame: object) -> None:
         if number == signal.SIGHUP and self.count:
@@ -66,20 +62,19 @@ class StopRequests:
 
     def check(self) -> None:
         """:raises KeyboardInterrupt: when a stop was requested; nothing has been launched."""
-        if self.is_requested or self.is_asked():
+        if self.is_requested:
             raise KeyboardInterrupt
 
-    def with_check(self, report: Callable[[int, int], None]) -> Callable[[int, int], None]:
-        """``report`` that calls :meth:`check` as well."""
+    def deliver_to(
+        self,
+        receiver: Callable[[str], None],
+        request_checkpoints: Callable[[], object] | None = None,
+    ) -> None:
+        """Call ``receiver`` for every signal from now on, and for those that came before.
 
-        def check_and_report(done: int, count: int) -> None:
-            self.check()
-            report(done, count)
-
-        return check_and_report
-
-    def deliver_to(self, receiver: Callable[[str], None]) -> None:
-        """Call ``receiver`` for every signal from now on, and for those that came before."""
+        :param request_checkpoints: called when a signal asks for checkpoints, from now on.
+        """
+        self._request_checkpoints = request_checkpoints
         self._receiver = receiver
         while self._delivered < self.count:  # a signal may arrive at any moment, also at this one
             self._deliver(receiver)
@@ -116,6 +111,10 @@ class StopRequests:
         # A handler of whoever calls this stays.
         if signal.getsignal(CHECKPOINT_SIGNAL) is signal.SIG_DFL:
             before[CHECKPOINT_SIGNAL] = signal.signal(
-                CHECKPOINT_SIGNAL, lambda *_: self.request_checkpoints()
+                CHECKPOINT_SIGNAL, self._handle_checkpoint_signal
             )
         return before
+
+    def _handle_checkpoint_signal(self, _number: int, _frame: object) -> None:
+        if self._request_checkpoints is not None:
+            self._request_checkpoints()

@@ -139,7 +139,8 @@ from orchestrator import __main__, cli
 from orchestrator.supervisor.stop_signals import StopRequests
 
 def main():
-    stops = StopRequests(request_checkpoints=lambda: print("heard"))
+    stops = StopRequests()
+    stops.deliver_to(lambda _: None, request_checkpoints=lambda: print("heard"))
     os.kill(os.getpid(), signal.SIGUSR1)
     with stops.handle_signals():
         os.kill(os.getpid(), signal.SIGUSR1)

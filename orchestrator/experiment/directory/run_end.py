@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.core.decoding import Message
 from orchestrator.core.errors import UsageError
@@ -46,12 +46,26 @@ class RunEnd(JsonLine):
 
 @dataclass(slots=True, kw_only=True)
 class RunOutcome:
-    """How the run of this process ends; to be set before the end of :func:`record_end`."""
+    """How the run of this process ends."""
 
-    exit_code: int = 1
-    message: str = ""
-    counts: Callable[[], Mapping[str, int]] | None = None
+    exit_code: int = field(default=1, init=False)
+    message: str = field(default="", init=False)
+    """See :attr:`RunEnd.message`."""
+    counts: Callable[[], Mapping[str, int]] | None = field(default=None, init=False)
     """Jobs by state; None until the supervisor runs."""
+
+    def begin(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        """The supervisor runs from now on. :param counts: jobs by state, at any time."""
+        self.counts = counts
+
+    def end(self, exit_code: int) -> None:
+        """All has come to its end, or was stopped in order."""
+        self.exit_code = exit_code
+
+    def fail(self, error: BaseException) -> None:
+        """``error`` ends the run."""
+        self.exit_code = exit_code_of(error)
+        self.message = "" if self.exit_code == 130 else str(error) or repr(error)
 
 
 @contextlib.contextmanager
@@ -67,8 +81,7 @@ def record_end(
     try:
         yield
     except BaseException as error:
-        outcome.exit_code = exit_code_of(error)
-        outcome.message = "" if outcome.exit_code == 130 else str(error) or repr(error)
+        outcome.fail(error)
         raise
     finally:
         end = RunEnd(

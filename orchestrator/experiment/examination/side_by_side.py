@@ -29,6 +29,16 @@ Watch: TypeAlias = Callable[[int, int], None]
 that it raises ends the examination."""
 
 
+def with_check(watch: Watch, check: Callable[[], object]) -> Watch:
+    """``watch`` that calls ``check`` first, which may raise, too."""
+
+    def check_and_watch(done: int, robots: int) -> None:
+        check()
+        watch(done, robots)
+
+    return check_and_watch
+
+
 def ask(
     requests: Sequence[ExaminationRequest],
     *,

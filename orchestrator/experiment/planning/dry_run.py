@@ -89,7 +89,7 @@ def dry_run(
     stops = StopRequests()
     with stops.handle_signals(), TemporaryFolder() as staging:
         plan = run_plan.plan(
-            experiment, options, Path(staging), stops=stops, watch=watch, warm=warm
+            experiment, options, Path(staging), check_stop=stops.check, watch=watch, warm=warm
         )
         plan.backend.close()
     plan = _warned_of_disk(plan, options.run_dir)

@@ -32,7 +32,6 @@ from orchestrator.machine import topology
 from orchestrator.machine.slots import MaxParallel
 from orchestrator.machine.topology import Machine
 from orchestrator.supervisor import launch_order
-from orchestrator.supervisor.stop_signals import StopRequests
 
 
 def skip_advice() -> str:
@@ -117,7 +116,7 @@ def plan(
     options: RunOptions,
     staging: Path,
     *,
-    stops: StopRequests,
+    check_stop: Callable[[], object],
     watch: side_by_side.Watch = lambda *_: None,
     warm: examining_process.Child | None = None,
     sees_neighbours: bool = False,
@@ -126,7 +125,8 @@ def plan(
 
     :param staging: receives the robots' bundles: a folder in the run directory, or one in place of
         a run directory.
-    :raises KeyboardInterrupt: when ``stops`` holds a request.
+    :param check_stop: called often; what it raises ends the examination, such as
+        ``KeyboardInterrupt`` where a stop is requested.
     :raises SpecError: with every job that cannot run here, unless ``experiment.skip_invalid`` is
         set.
     """
@@ -156,14 +156,14 @@ def plan(
             staging=staging,
             processes=machine.capacity,
             warm=warm,
-            watch=stops.with_check(watch),
+            watch=side_by_side.with_check(watch, check_stop),
         )
-        stops.check()
+        check_stop()
         backend_warnings = backend.ready()
-        stops.check()
+        check_stop()
         fitness = _ask_backend(declared, in_preflight, backend)
         verdicts = fitness.verdicts
-        of_source = _examine_source(experiment, stops)
+        of_source = _examine_source(experiment, check_stop)
         _raise_problems(experiment, examples, fitness.problems, of_source.problem, verdicts)
         if options.refuses_shared:
             _raise_shared_problems(experiment, declared, verdicts)
@@ -282,12 +282,12 @@ def _raise_shared_problems(
         raise SpecError(experiment.source, [Problem(where="", message=text) for text in texts])
 
 
-def _examine_source(experiment: Experiment, stops: StopRequests) -> SourceVerdict:
+def _examine_source(experiment: Experiment, check_stop: Callable[[], object]) -> SourceVerdict:
     """Whether what makes the jobs can begin."""
     if experiment.job_source is None:
         return SourceVerdict()
     return experiment.job_source.examine(
-        experiment, time_limit_s=side_by_side.TIME_LIMIT_S, turn=stops.check
+        experiment, time_limit_s=side_by_side.TIME_LIMIT_S, turn=check_stop
     )
 
 

@@ -36,14 +36,14 @@ def advise(
     """Measure what changes to the physics of each robot would bring in speed and change in its
     motion, and print lines for the job file. Nothing is changed.
     """
-    from orchestrator.experiment.examination import robot_check
+    from orchestrator.experiment.examination import robot_check, side_by_side
     from orchestrator.features.advice import advice_view, measuring
     from orchestrator.supervisor.stop_signals import StopRequests
     from orchestrator.terminal import check_view, output
 
     stops = StopRequests()
     with stoppable("stopped"), stops.handle_signals(), output.examination() as show:
-        watch = stops.with_check(show)
+        watch = side_by_side.with_check(show, stops.check)
         rows = robot_check.check(paths, time_limit_s=time_limit, watch=watch)
         advice = measuring.advice(rows, cpu_s=cpu_time, time_limit_s=time_limit, watch=watch)
     if as_json:

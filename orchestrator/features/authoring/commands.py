@@ -70,7 +70,7 @@ def init(
     The task is the one that `auto` chooses. What is guessed of a URDF, such as a floating base for
     one with legs, is in the file, with the reason; so are the robots that cannot be trained.
     """
-    from orchestrator.experiment.examination import robot_check
+    from orchestrator.experiment.examination import robot_check, side_by_side
     from orchestrator.features.authoring import init_selection, init_settings, written_view
     from orchestrator.jobfile import job_file_text
     from orchestrator.machine import topology
@@ -90,7 +90,7 @@ def init(
         rows = robot_check.check(
             paths,
             time_limit_s=time_limit,
-            watch=stops.with_check(show),
+            watch=side_by_side.with_check(show, stops.check),
             robot_settings=given.of_formats,
         )
         made = init_selection.draft(

@@ -99,7 +99,9 @@ def of_job_file(
     narrowed = dataclasses.replace(
         experiment, jobs=tuple(chosen), order="as-listed", skip_invalid=False
     )
-    plan = run_plan.plan(narrowed, run_plan.RunOptions(run_dir=staging), staging, stops=stops)
+    plan = run_plan.plan(
+        narrowed, run_plan.RunOptions(run_dir=staging), staging, check_stop=stops.check
+    )
     cases = []
     for job in plan.jobs:
         verdict = plan.verdicts[job.job_id]

@@ -85,8 +85,8 @@ def test_a_failed_job_and_the_end_are_told_in_the_environment(tmp_path: Path) ->
     with scene.beside:
         scene.fail("a-s0", "no\0thing\x1b[2J")
         scene.programs.after_turn()
-        scene.outcome.counts = lambda: Counter(FAILED=1, SUCCEEDED=3)
-        scene.outcome.exit_code = 1
+        scene.outcome.begin(lambda: Counter(FAILED=1, SUCCEEDED=3))
+        scene.outcome.end(1)
     told = {
         name: value
         for name, value in variables(tmp_path / "failure").items()
@@ -196,7 +196,7 @@ def test_a_program_that_runs_as_another_user_is_no_error(
 
 def test_the_end_waits_no_longer_than_a_further_ctrl_c(tmp_path: Path) -> None:
     scene = Scene(tmp_path, on_end=["sh", "-c", "echo $$ > own; kill -USR1 $PPID; sleep 600"])
-    scene.outcome.counts = Counter
+    scene.outcome.begin(Counter)
     before = signal.signal(
         signal.SIGUSR1, lambda *_: scene.stops.handle_signal(signal.SIGINT, None)
     )

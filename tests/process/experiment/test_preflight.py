@@ -26,7 +26,6 @@ from orchestrator.experiment.examination import side_by_side
 from orchestrator.experiment.examination.preflight import JobVerdict, examine
 from orchestrator.experiment.planning import dry_run, run_plan
 from orchestrator.jobfile import from_mapping
-from orchestrator.supervisor.stop_signals import StopRequests
 from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.preflight_child import check
 
@@ -396,7 +395,7 @@ def test_a_job_that_the_machine_is_too_small_for_keeps_the_task_chosen_for_it(
     )
     verdicts = {"a-s0": JobVerdict(xml="a.xml", task="forward")}
     options = run_plan.RunOptions(run_dir=tmp_path, verdicts=verdicts)
-    plan = run_plan.plan(experiment, options, tmp_path / "staging", stops=StopRequests())
+    plan = run_plan.plan(experiment, options, tmp_path / "staging", check_stop=lambda: None)
     plan.backend.close()
     assert "100000 cores" in str(plan.verdicts["a-s0"].problem).replace(",", "")
     assert plan.jobs[0].spec.task == "forward"

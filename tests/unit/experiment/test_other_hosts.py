@@ -31,6 +31,7 @@ from orchestrator.ledger import Ledger, Request
 from orchestrator.ledger.requests import RequestFiles
 from orchestrator.report import experiment_data
 from orchestrator.supervisor.events import View
+from orchestrator.supervisor.stop_signals import StopRequests
 from orchestrator.terminal import status_view
 
 
@@ -132,7 +133,7 @@ def test_a_retry_that_nobody_has_read_ends_a_hold_from_before_the_job_was_invali
 def test_a_stop_from_another_host_is_remembered(tmp_path: Path) -> None:
     """Each feature that goes on beside the run asks, and the file is read once."""
     files = RequestFiles(tmp_path / "requests")
-    question = session._StopQuestion(files=files, holder="1:1.0", ledger=None)
+    question = session._StopQuestion(stops=StopRequests(), files=files, holder="1:1.0", ledger=None)
     assert not question.is_asked()
     files.add([Request(verb="stop", job_id="2:2.0")])
     assert not question.is_asked(), "it was for another supervisor"
