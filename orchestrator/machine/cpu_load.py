@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.core.files.file_status import status_of
 from orchestrator.core.pacer import Pace
 from orchestrator.core.processes.procfs import (
     PROC,
@@ -276,7 +277,6 @@ def _processes(proc: Path) -> dict[int, ProcessStat]:
 
 
 def _owner(folder: Path) -> int:
-    try:
-        return folder.stat().st_uid
-    except OSError:  # it has ended
-        return -1
+    """-1 where it has ended."""
+    status = status_of(folder)
+    return -1 if status is None else status.st_uid

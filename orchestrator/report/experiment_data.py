@@ -18,6 +18,7 @@ from orchestrator.analysis.statistics import Estimate, known_estimate, location,
 from orchestrator.analysis.throughput_ratios import efficiency_facts
 from orchestrator.core import job_parts
 from orchestrator.core.exit_record import read_exit_record
+from orchestrator.core.files.file_status import status_of
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.timing_columns import PHASES, SUMMABLE, Iteration
 from orchestrator.experiment.directory import run_directory
@@ -200,10 +201,8 @@ def _cpu_s_of_other_ranks(job: JobPaths, number: int, ranks: int) -> float:
 
 
 def _last_written(path: Path, otherwise: float) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:  # it has written none
-        return otherwise
+    status = status_of(path)
+    return otherwise if status is None else status.st_mtime
 
 
 def _job(

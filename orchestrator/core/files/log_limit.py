@@ -17,6 +17,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from orchestrator.core.files.file_status import status_of
+
 HEAD_BYTES = 2**20
 SMALLEST_MIB = 4
 """Lowest limit that a user can set: room for the head and some of the end."""
@@ -40,8 +42,8 @@ def limit(logs: Mapping[Path, int]) -> None:
     """
     excess: dict[Path, int] = {}
     for path, limit_bytes in logs.items():
-        with contextlib.suppress(OSError):  # it is not there yet, or was removed
-            excess[path] = path.stat().st_size - limit_bytes
+        if (status := status_of(path)) is not None:
+            excess[path] = status.st_size - limit_bytes
     too_long = [path for path in excess if excess[path] > 0]
     too_long.sort(key=excess.__getitem__, reverse=True)
     begun = time.monotonic()

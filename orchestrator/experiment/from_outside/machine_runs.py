@@ -27,6 +27,7 @@ from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.decoding import FilePath, Message, checked_values, parsed_json
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.files.file_status import status_of
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.job import Cause
 from orchestrator.core.messages import JsonLine
@@ -465,10 +466,8 @@ def _processes(run: MachineRun) -> list[int]:
     pid = run.facts.pid
     if run.facts.state != "running" or not pid:
         return []
-    try:
-        is_of_user = Path(f"/proc/{pid}").stat().st_uid == run.uid
-    except OSError:  # it has ended, or is hidden
-        return []
+    status = status_of(f"/proc/{pid}")
+    is_of_user = status is not None and status.st_uid == run.uid
     return with_descendants(pid) if is_of_user else []
 
 

@@ -7,12 +7,12 @@ time. No file stays open, and the supervisor is never made to wait.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from orchestrator.core.errors import LedgerBusyError, OrchestratorError
+from orchestrator.core.files.file_status import status_of
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
@@ -44,11 +44,8 @@ class RunLook:
 
 def mark(path: Path) -> Mark:
     """Differs whenever a file was written or replaced; None while there is none."""
-    try:
-        found = os.stat(path)  # noqa: PTH116 - many a second, and a Path each would take longer than the call
-    except OSError:  # there is none, or its file system is away
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    found = status_of(path)
+    return None if found is None else (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def marks(paths: RunPaths, holder: LockHolder | None) -> tuple[object, ...]:

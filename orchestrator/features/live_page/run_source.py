@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from orchestrator.analysis.contention import ContentionFinding
 from orchestrator.analysis.curve_reader import CurveReader
 from orchestrator.analysis.live_contention import LiveContention
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.files.file_status import status_of
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.pacer import Pace
 from orchestrator.core.paths import RunPaths
@@ -355,8 +355,5 @@ def _media(preview: float | None, video: float | None) -> JobMedia:
 
 def _written_at(path: str) -> float | None:
     """When that was; None where there is no such file, or nothing in it."""
-    try:
-        found = os.stat(path)  # noqa: PTH116 - of every job, and a Path each would take longer
-    except OSError:  # there is none
-        return None
-    return found.st_mtime if found.st_size > 0 else None
+    found = status_of(path)
+    return None if found is None or found.st_size == 0 else found.st_mtime

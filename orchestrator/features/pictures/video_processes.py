@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.files.file_status import status_of
 from orchestrator.core.paths import JobPaths
 from orchestrator.experiment.processes.policy_process import (
     PlayRequest,
@@ -28,7 +29,8 @@ def is_due(job: JobPaths) -> bool:
 
 def _written_at(path: Path) -> int:
     """In nanoseconds; 0 where there is no such file."""
-    return path.stat().st_mtime_ns if path.exists() else 0
+    status = status_of(path)
+    return 0 if status is None else status.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)

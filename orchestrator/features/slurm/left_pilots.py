@@ -4,7 +4,6 @@ they are ended.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import re
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.errors import UsageError
+from orchestrator.core.files.file_status import status_of
 from orchestrator.core.text import listed
 from orchestrator.executors.kinds import SHOWN, LeftBatchJobs
 from orchestrator.features.slurm.command_runner import SlurmCommand
@@ -245,11 +245,9 @@ def _heard_lately(folder: Path) -> set[str]:
 
 
 def _last_write(folder: Path, pilot: str) -> float:
-    times = [0.0]
-    for path in folder.glob(f"{events_of(folder, pilot).name}.*"):
-        with contextlib.suppress(OSError):  # its supervisor has just removed it
-            times.append(path.stat().st_mtime)
-    return max(times)
+    files = map(status_of, folder.glob(f"{events_of(folder, pilot).name}.*"))
+    # Of those that its supervisor has not just removed.
+    return max((status.st_mtime for status in files if status is not None), default=0.0)
 
 
 def _unended_session(folder: Path) -> Session | None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.files.file_status import status_of
 from orchestrator.core.files.regular_files import open_regular, read_up_to
 from orchestrator.core.text import joined
 from orchestrator.experiment.beside_run import BesideRun
@@ -86,8 +87,8 @@ class TrackProcess(BesideRun):
 
     def begin(self, has_free_cores: Callable[[], bool | None]) -> None:
         self.has_free_cores = has_free_cores
-        with contextlib.suppress(OSError):  # what is there is of an earlier run
-            self._read_up_to = files.log(self.run_dir).stat().st_size
+        status = status_of(files.log(self.run_dir))
+        self._read_up_to = 0 if status is None else status.st_size  # that is of an earlier run
 
     def end(self) -> None:
         """Kill what still runs of it. May be called again."""

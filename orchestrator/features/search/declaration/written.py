@@ -4,7 +4,6 @@ rungs, was declared as.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.files.file_status import status_of
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.front_end import option
 from orchestrator.core.paths import RunPaths
@@ -95,9 +95,8 @@ def with_chosen_sampler(declaration: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def written_at(paths: RunPaths) -> int:
     """When it was written, in nanoseconds; 0 where there is none."""
-    with contextlib.suppress(OSError):  # nothing was declared here
-        return SearchPaths(paths.root).declaration.stat().st_mtime_ns
-    return 0
+    status = status_of(SearchPaths(paths.root).declaration)
+    return 0 if status is None else status.st_mtime_ns
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
