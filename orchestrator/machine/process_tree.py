@@ -8,7 +8,7 @@ import contextlib
 import os
 from collections.abc import Mapping
 
-from orchestrator.core.processes.procfs import content_of, names_in
+from orchestrator.core.processes.procfs import content_of
 from orchestrator.machine.topology import MIB
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -63,7 +63,10 @@ def move(pid: int, to: Mapping[int, int]) -> None:
 
 
 def _threads(pid: int) -> list[int]:
-    return [int(thread) for thread in names_in(f"/proc/{pid}/task")]
+    try:
+        return [int(thread) for thread in os.listdir(f"/proc/{pid}/task")]
+    except OSError:  # it has ended
+        return []
 
 
 def waited_ns(pid: int) -> dict[int, int]:

@@ -21,6 +21,7 @@ import pytest
 from command_helpers import BALANCER, HOPPER, odd, write_experiment
 
 import orchestrator
+from orchestrator.experiment.from_outside import control
 from orchestrator.ledger import Ledger
 
 SHORT: dict[str, Any] = {
@@ -323,7 +324,7 @@ def test_a_stop_asked_for_elsewhere_is_no_keyboard_interrupt(
 
     def ask() -> None:
         commands.wait_until((tmp_path / "here/jobs/hopper-s0/started").exists, "a worker")
-        commands.give("stop", "here", cwd=tmp_path)
+        control.stop(tmp_path / "here", [])
 
     thread = threading.Thread(target=ask)
     thread.start()

@@ -314,7 +314,7 @@ def test_a_damaged_ledger_is_refused_and_never_overwritten(how: str, finished: E
     assert (ledger.read_bytes() if ledger.exists() else None) == before
 
 
-@pytest.mark.parametrize("how", ["overwritten", "deleted"])
+@pytest.mark.parametrize("how", ["overwritten", pytest.param("deleted", marks=pytest.mark.slow)])
 def test_a_damaged_ledger_is_rebuilt_on_request(how: str, finished: Experiment) -> None:
     rows = commands.summary(finished.run_dir)
     GARBAGE[how](finished.run_dir / "ledger.sqlite3")

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -317,7 +318,9 @@ def test_failed_jobs_are_explained_and_run_again_only_after_retry(
     "as_json",
     [pytest.param(False, id="table", marks=pytest.mark.slow), pytest.param(True, id="json")],
 )
-def test_dry_run_launches_nothing_and_leaves_nothing_behind(as_json: bool, tmp_path: Path) -> None:
+def test_dry_run_launches_nothing_and_leaves_nothing_behind(
+    as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     head = "max_parallel = 1"
     short = {"name": "short", "xml": commands.HOPPER, "total_timesteps": 128}
     jobs = write_experiment(
@@ -325,8 +328,10 @@ def test_dry_run_launches_nothing_and_leaves_nothing_behind(as_json: bool, tmp_p
     )
     scratch = tmp_path / "scratch"
     scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # asks for the variable again
     before = sorted(tmp_path.rglob("*"))
-    done = give("run", jobs, "--dry-run", *["--json"] * as_json, cwd=tmp_path, TMPDIR=str(scratch))
+    done = invoke("run", jobs, "--dry-run", *["--json"] * as_json, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert sorted(tmp_path.rglob("*")) == before
     if as_json:
@@ -487,6 +492,7 @@ def test_stop_and_cancel_reach_a_supervisor_at_work(tmp_path: Path) -> None:
     assert set(states.values()) == {"PENDING"}
 
 
+@pytest.mark.slow
 def test_interrupted_run_says_how_it_goes_on(tmp_path: Path) -> None:
     jobs = write_experiment(
         tmp_path, {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 1_000_000}

@@ -57,8 +57,15 @@ def test_gymnasium_knows_the_tasks_after_an_import(code: str) -> None:
 
 @pytest.mark.parametrize(
     ("imports", "module"),
-    [("orchestrator, gymnasium", "orchestrator.envs"), ("gymnasium", "orchestrator")],
-    ids=["package first", "gymnasium alone"],
+    [
+        pytest.param(
+            "orchestrator, gymnasium",
+            "orchestrator.envs",
+            id="package first",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("gymnasium", "orchestrator", id="gymnasium alone"),
+    ],
 )
 def test_a_module_in_the_id_makes_gymnasium_know_the_tasks(imports: str, module: str) -> None:
     code = (

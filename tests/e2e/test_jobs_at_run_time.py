@@ -12,7 +12,7 @@ from pathlib import Path
 
 import command_helpers as commands
 import pytest
-from command_helpers import environment, invoke, odd, start, stubbed, wait_until, write_experiment
+from command_helpers import invoke, odd, start, stubbed, wait_until, write_experiment
 
 from orchestrator import jobfile
 from orchestrator.core.errors import RunDirError, UsageError
@@ -77,14 +77,10 @@ def test_a_run_ends_when_only_paused_jobs_are_left_and_says_how_they_continue(
     assert states(tmp_path) == {"one-s0": "SUCCEEDED", "two-s0": "SUCCEEDED"}
 
 
-def reload(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = stubbed("reload", "run", *arguments)
-    return subprocess.run(
-        command, cwd=folder, env=environment(), capture_output=True, text=True, check=False
-    )
-
-
-def test_reload_takes_new_jobs_and_refuses_changed_ones(tmp_path: Path) -> None:
+def test_reload_takes_new_jobs_and_refuses_changed_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands.examine_nothing(monkeypatch)
     one, two = odd("one", "wait"), odd("two", "wait")
     jobs = write_experiment(tmp_path, one)
     with run(tmp_path, "--max-parallel", "2", "--set", "n_envs=3") as first:
@@ -115,7 +111,7 @@ def test_reload_takes_new_jobs_and_refuses_changed_ones(tmp_path: Path) -> None:
 
         write_experiment(tmp_path, two, odd("three", "wait"))
         (tmp_path / "run/.staging/reload").mkdir()  # of a `reload` that was killed
-        done = reload(tmp_path)
+        done = invoke("reload", "run", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert "2 new jobs (two-s0, three-s0)" in done.stdout
         assert "no longer declared, and left as they are: one-s0" in done.stdout

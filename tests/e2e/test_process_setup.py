@@ -58,7 +58,7 @@ def without(*descriptors: int, command: list[str], cwd: Path) -> subprocess.Comp
     [
         pytest.param([1], id="stdout", marks=pytest.mark.slow),
         pytest.param([2], id="stderr", marks=pytest.mark.slow),
-        pytest.param([0, 1, 2], id="all"),
+        pytest.param([0, 1, 2], id="all", marks=pytest.mark.slow),
     ],
 )
 def test_run_with_closed_standard_streams_trains_and_is_silent(

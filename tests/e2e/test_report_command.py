@@ -6,7 +6,7 @@ from pathlib import Path
 
 import command_helpers as commands
 import pytest
-from report_helpers import Trained, made, make_run_dir
+from report_helpers import Trained, leave_undrawn, made, make_run_dir
 
 
 @pytest.mark.slow
@@ -27,7 +27,10 @@ def test_settings_of_the_user_do_not_matter(tmp_path: Path) -> None:
     assert first == {path.name: path.read_bytes() for path in done.page.parent.glob("*.svg")}
 
 
-def test_command_says_where_the_page_is_or_prints_markdown(tmp_path: Path) -> None:
+def test_command_says_where_the_page_is_or_prints_markdown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_undrawn(monkeypatch)
     make_run_dir(tmp_path / "run", [Trained(name="hopper")])
     done = commands.succeed("report", "run", cwd=tmp_path)
     assert done.stdout == "run/report/index.html\n"

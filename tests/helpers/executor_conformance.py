@@ -130,7 +130,9 @@ def start_ranks(stage: Stage, *scripts: Script, job_id: str = "a") -> Handle:
     return stage.executor.submit(stage.launch(job_id, *scripts))
 
 
-@pytest.mark.parametrize("code", [0, 1, 10, 11, 13, 255])
+@pytest.mark.parametrize(
+    "code", [0, 11, *(pytest.param(code, marks=pytest.mark.slow) for code in (1, 10, 13, 255))]
+)
 def test_the_exit_code_arrives(stage: Stage, code: int) -> None:
     handle = start(stage, Script(exits=code))
     assert until_exit(stage.executor, handle)[handle].returncode == code
@@ -143,7 +145,16 @@ def test_a_full_disk_of_the_run_directory_is_an_exit_code_too(stage: Stage) -> N
     assert until_exit(stage.executor, handle)[handle].returncode == ExitCode.DISK_FULL
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGSEGV,
+        *(
+            pytest.param(number, marks=pytest.mark.slow)
+            for number in (signal.SIGKILL, signal.SIGABRT)
+        ),
+    ],
+)
 def test_death_by_a_signal_is_a_negative_code(stage: Stage, number: int) -> None:
     handle = start(stage, Script(dies=number))
     assert until_exit(stage.executor, handle)[handle] == Exited(handle, -number)
@@ -291,8 +302,22 @@ def test_ranks_that_all_end_well_are_one_end_that_blames_nobody(stage: Stage) ->
     assert not [event for event in stage.executor.poll(0.0) if isinstance(event, Exited)]
 
 
-@pytest.mark.parametrize("ends", [Script(exits=1), Script(exits=10), Script(dies=signal.SIGKILL)])
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize(
+    ("ends", "rank"),
+    [
+        (Script(exits=1), 0),
+        (Script(dies=signal.SIGKILL), 2),
+        *(
+            pytest.param(ends, rank, marks=pytest.mark.slow)
+            for ends, rank in (
+                (Script(exits=1), 2),
+                (Script(exits=10), 0),
+                (Script(exits=10), 2),
+                (Script(dies=signal.SIGKILL), 0),
+            )
+        ),
+    ],
+)
 def test_the_first_rank_that_fails_ends_the_attempt_and_is_named(
     real_stage: Stage, ends: Script, rank: int
 ) -> None:

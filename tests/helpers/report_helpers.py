@@ -11,7 +11,7 @@ import json
 import math
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -449,7 +449,11 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     leave_undrawn(monkeypatch)
 
 
-def leave_undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def leave_undrawn(monkeypatch: pytest.MonkeyPatch, *, but: Collection[str] = ()) -> None:
+    """:param but: names of figures that are drawn."""
     svg = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
     empty = drawing.Rendered(png=b"", svg=svg, inline=svg.decode())
-    monkeypatch.setattr(drawing, "render", lambda _: empty)
+    render = drawing.render
+    monkeypatch.setattr(
+        drawing, "render", lambda figure: render(figure) if figure.name in but else empty
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import sys
@@ -24,6 +25,7 @@ def test_the_import_contracts_hold() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@functools.cache
 def loaded_by(*arguments: str) -> set[str]:
     """Top-level packages, and modules of this program, that a fresh interpreter loads."""
     command = [sys.executable, "-X", "importtime", *arguments]
@@ -125,7 +127,7 @@ def test_help_loads_nothing_that_it_does_not_need() -> None:
     assert not {name for name in loaded if name.startswith(unwanted)}
 
 
-@pytest.mark.parametrize("command", ["status", "attach"])
+@pytest.mark.parametrize("command", ["status", pytest.param("attach", marks=pytest.mark.slow)])
 def test_who_looks_at_a_run_loads_nothing_that_reads_job_files(
     command: str, tmp_path: Path
 ) -> None:

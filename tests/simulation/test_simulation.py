@@ -37,9 +37,11 @@ from tests.simulation.shrink import kind_of, shrunk
 from tests.simulation.world import World
 
 ROOT = Path(__file__).parents[2]
-SEEDS = (*range(12), 40)
+SEEDS = (0, 1, 2, 3, 6, 7, 10, 11, 40)
 """In the last one, the first one of all, the system kills a worker."""
 TRACES = sorted((Path(__file__).parent / "traces").glob("*.json"))
+DEAR = ("pilot_is_suspended_while_it_is", "suspended_pilot_is_given_up_over_its_timeout")
+"""Traces that take long, and have a shorter one that is like them."""
 REFUSED = SimulatedJob(name="j0", behaviours=(Behaviour(ending="refused"),))
 FOUND = {
     "a request that was acted on stays in the ledger": (
@@ -144,7 +146,13 @@ def test_everything_holds_over_a_thousand_seeds_of_this_commit(part: int) -> Non
     assert violations(seeds, (play(made(seed)) for seed in seeds)) == {}
 
 
-@pytest.mark.parametrize("path", TRACES, ids=[path.stem for path in TRACES])
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in DEAR))
+        for path in TRACES
+    ],
+)
 def test_what_was_found_once_does_not_come_again(path: Path) -> None:
     assert replayed(path).violation == ""
 

@@ -173,6 +173,7 @@ class TestSettings:
         )
         assert all(panels.count(f"var(--{colour})") > 1 for colour in ("blue", "orange", "green"))
 
+    @pytest.mark.usefixtures("undrawn")
     def test_a_page_that_cannot_be_written_is_a_mistake_of_the_user(
         self, runs: list[Path], tmp_path: Path
     ) -> None:

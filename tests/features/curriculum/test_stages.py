@@ -63,6 +63,8 @@ def job(directory: Path, given: WorkerSpec) -> JobPaths:
     return paths
 
 
+SHORT = {"ppo": {"total_timesteps": 900}}
+"""Whose stages begin within few iterations."""
 WAYS = [
     ("ppo", "fast"),
     pytest.param("ppo", "sb3", marks=pytest.mark.slow),
@@ -78,7 +80,7 @@ WAYS = [
 def test_a_training_that_is_resumed_in_each_of_its_stages_has_the_same_weights(
     tmp_path: Path, algo: str, learner: str
 ) -> None:
-    given = spec(algo, learner)
+    given = spec(algo, learner, **SHORT.get(algo, {}))
     whole, parts = (job(tmp_path / name, given) for name in ("whole", "parts"))
     record, log = helpers.train_here(whole)
     assert record.code == ExitCode.SUCCEEDED, log

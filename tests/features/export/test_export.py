@@ -390,7 +390,10 @@ def test_entries_that_cannot_be_inputs_are_refused_with_a_cure(
 # -- checked beside the policy
 
 
-@pytest.mark.parametrize("kind", ["ppo", "sac", "linear"])
+@pytest.mark.parametrize(
+    "kind",
+    ["ppo", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("sac", "linear"))],
+)
 def test_a_file_is_checked_beside_the_policy_over_an_episode(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

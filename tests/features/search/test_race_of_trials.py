@@ -663,7 +663,8 @@ def test_every_command_shows_the_value_over_all_seeds(tmp_path: Path) -> None:
     assert (spent.trials, spent.repeated, spent.raced) == (3, 0, 3)
 
 
-@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("sign", [1.0, pytest.param(-1.0, marks=pytest.mark.slow)])
 def test_few_lucky_seeds_come_after_many_that_are_nearly_as_good(
     tmp_path: Path, sign: float
 ) -> None:
@@ -700,7 +701,8 @@ def test_few_lucky_seeds_come_after_many_that_are_nearly_as_good(
     assert reported["trials"][1]["believed"] == facts[0]["believed"]
 
 
-@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("sign", [pytest.param(1.0, marks=pytest.mark.slow), -1.0])
 def test_the_best_so_far_of_a_report_is_what_was_known_then(tmp_path: Path, sign: float) -> None:
     """The first seeds are 3, 9 and 8; then trial 1 has 1, too, and trial 2 has 7."""
     direction = "maximize" if sign > 0 else "minimize"

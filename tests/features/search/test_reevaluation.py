@@ -93,6 +93,7 @@ def test_a_bad_reevaluation_is_named(
     assert message in str(error.value)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_values_that_are_shown_are_those_of_the_fresh_seeds(tmp_path: Path) -> None:
     told = [
         Told(values=[3.0]),

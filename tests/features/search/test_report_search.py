@@ -209,9 +209,11 @@ def test_files_of_a_large_search_are_read_for_a_part_of_its_jobs(
     assert best <= {job["job_id"] for job in facts["jobs"]}
 
 
-def test_film_strips_stand_beside_the_trials(searched: Path, tmp_path: Path) -> None:
+def test_film_strips_stand_beside_the_trials(
+    searched: Path, document: Document, tmp_path: Path
+) -> None:
     paths = RunPaths(shutil.copytree(searched, tmp_path / "run"))
-    best = report.compose(paths.root).facts["search"]["best"][0]
+    best = document.facts["search"]["best"][0]
     paths.job(f"walker-t{best:05d}-s0").preview.write_bytes(film_strip())
     found = table(report.compose(paths.root), "Search")
     place = list(found.columns).index("preview")

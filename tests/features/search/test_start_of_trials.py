@@ -93,6 +93,7 @@ def test_rungs_that_would_compare_lineages_are_a_warning(place: Path) -> None:
         assert not searched(place, start=start, scheduler=RUNGS).warnings
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_training_that_all_start_from_is_no_trial(tmp_path: Path) -> None:
     point = {"ppo.learning_rate": 0.001}
     told = [

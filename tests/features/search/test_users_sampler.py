@@ -176,14 +176,14 @@ def searcher(paths: RunPaths) -> Iterator[subprocess.Popen[bytes]]:
             "time.sleep(600)",
             'the sampler "own:Own" has not returned within 1 s from its method ask',
         ),
-        (
-            "ask",
-            "print(1, end=''); raise ValueError('two\\nlines')",
-            "its method ask: ValueError: two lines",
-        ),
         *(
             pytest.param(*rest, marks=pytest.mark.slow)
             for rest in (
+                (
+                    "ask",
+                    "print(1, end=''); raise ValueError('two\\nlines')",
+                    "its method ask: ValueError: two lines",
+                ),
                 ("constructor", "exit(0)", 'the sampler "own:Own" cannot be made: SystemExit: 0'),
                 (
                     "constructor",

@@ -272,10 +272,10 @@ def children(part: str) -> list[int]:
     return pids
 
 
-def test_two_hundred_launches_leak_no_descriptor_and_leave_no_zombie(tmp_path: Path) -> None:
+def test_eighty_launches_leak_no_descriptor_and_leave_no_zombie(tmp_path: Path) -> None:
     before = descriptors()
     with local(worker_command=("/bin/true",)) as executor:
-        for number in range(200):
+        for number in range(80):
             handle = executor.submit(make_launch(tmp_path, f"j{number}"))
             assert until_exit(executor, handle)[handle].returncode == 0
         assert not children("true")

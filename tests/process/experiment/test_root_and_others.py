@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from command_helpers import give
+from command_helpers import give, invoke
 from root_helpers import OWNER, states
 
 from orchestrator.core.errors import RunDirError
@@ -41,12 +41,12 @@ def test_what_the_user_may_not_do_root_does_not_do_for_them(run_dir_of_user: Pat
     paths = RunPaths(run_dir_of_user)
     paths.lock.unlink()
     paths.lock.symlink_to(victim)
-    done = give("pause", run_dir_of_user, "waits", cwd=run_dir_of_user.parent)
+    done = invoke("pause", run_dir_of_user, "waits", cwd=run_dir_of_user.parent)
     assert done.returncode == 2
     assert "symbolic link" in done.stderr
     paths.lock.unlink()
     paths.lock.touch(0o600)
-    done = give("pause", run_dir_of_user, "waits", cwd=run_dir_of_user.parent)
+    done = invoke("pause", run_dir_of_user, "waits", cwd=run_dir_of_user.parent)
     assert done.returncode == 2
     assert "Permission denied" in done.stderr
     assert victim.read_text() == "content"

@@ -72,7 +72,7 @@ for number in range(1, 10**9):
 def test_a_writer_killed_at_any_instant_leaves_everything_it_committed(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite3"
     filled(path, 20).close()
-    for _ in range(6):
+    for _ in range(4):
         with in_another_process(WRITER, path) as writer:
             assert writer.stdout is not None
             lines = random.randrange(1, 60)
@@ -97,7 +97,7 @@ Ledger.create(Path(sys.argv[1])).abandon()
 
 
 def test_whoever_is_killed_while_making_a_ledger_leaves_a_whole_one_or_none(tmp_path: Path) -> None:
-    for number in range(8):
+    for number in range(5):
         path = tmp_path / str(number) / "ledger.sqlite3"
         path.parent.mkdir()
         with in_another_process(CREATOR, path) as creator:

@@ -51,9 +51,22 @@ def test_imports_that_hang_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None
         thread_census.census(1, timeout_s=0.2)
 
 
-def test_warnings_and_notes_say_what_to_do_and_json_holds_all() -> None:
+COUNTED = "import json; print(json.dumps([['start', 1, 0.0], ['training step', 1, 0.1]]))"
+"""In the place of the process that imports a worker's packages, and counts its threads: a worker
+has as many."""
+
+
+@pytest.mark.parametrize(
+    "child",
+    [
+        pytest.param(COUNTED, id="told"),
+        pytest.param(thread_census._CHILD, id="counted", marks=pytest.mark.slow),
+    ],
+)
+def test_warnings_and_notes_say_what_to_do_and_json_holds_all(child: str) -> None:
     code = (
-        "import sys\nfrom orchestrator.machine import doctor\nprint(doctor.to_json(doctor.examine()))\n"
+        "import sys\nfrom orchestrator.machine import doctor, thread_census\n"
+        f"thread_census._CHILD = {child!r}\nprint(doctor.to_json(doctor.examine()))\n"
         "print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -63,15 +63,17 @@ def descendants(root: Path, kind: str) -> list[int]:
     return [int(text) for text in await_files(*(root / name for name in names))]
 
 
-@pytest.mark.parametrize("kind", ["workers", "ranks"])
 @pytest.mark.parametrize(
-    "also",
+    ("also", "kind"),
     [
-        "nobody",
-        "all workers",
+        ("nobody", "workers"),
+        ("all workers", "ranks"),
+        pytest.param("nobody", "ranks", marks=pytest.mark.slow),
+        pytest.param("all workers", "workers", marks=pytest.mark.slow),
         *(
-            pytest.param(one, marks=pytest.mark.slow)
-            for one in ("the first", "the last", "a stopped one")
+            pytest.param(also, kind, marks=pytest.mark.slow)
+            for also in ("the first", "the last", "a stopped one")
+            for kind in ("workers", "ranks")
         ),
     ],
 )
@@ -127,7 +129,7 @@ def test_when_the_terminal_signals_everybody_the_reaper_still_does_its_duty(tmp_
     await_gone(pids)
 
 
-@pytest.mark.parametrize("kind", ["workers", "ranks"])
+@pytest.mark.parametrize("kind", ["workers", pytest.param("ranks", marks=pytest.mark.slow)])
 def test_when_supervisor_and_reaper_are_killed_together_workers_end_by_themselves(
     tmp_path: Path, kind: str
 ) -> None:

@@ -173,7 +173,7 @@ class TestPromises:
         self, robots: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(permutation_tests, "p_values", quick(permutation_tests.p_values))
-        rng, held, tries = np.random.default_rng(6), 0, 300
+        rng, held, tries = np.random.default_rng(6), 0, 150
         for _ in range(tries):
             pairs = [random_pair(rng, shift=0.5) for _ in range(robots)]
             # The difference that was drawn, in the units of the interval: each robot's own spread.

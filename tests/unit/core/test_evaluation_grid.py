@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from jobfile_helpers import HOPPER, problems, resolve
-from report_helpers import Page, Trained, make_run_dir
+from report_helpers import Page, Trained, leave_undrawn, make_run_dir
 
 from orchestrator import report
 from orchestrator.analysis import run_reader
@@ -134,8 +134,9 @@ def test_points_of_a_damaged_file_are_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keys", [(MASS,), (MASS, FRICTION), (MASS, FRICTION, "push.speed")])
 def test_the_report_draws_a_line_or_a_heat_map_and_has_a_table(
-    tmp_path: Path, keys: tuple[str, ...]
+    tmp_path: Path, keys: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    leave_undrawn(monkeypatch, but=["evaluation-grid"])
     values = {**GRID, "push.speed": [0, 1]}
     grid = EvaluationGrid.parse({key: values[key] for key in keys})
     assert grid is not None

@@ -115,7 +115,7 @@ def test_a_reader_of_a_log_that_is_cut_goes_on_where_it_was(log: Log) -> None:
 
 
 def test_a_reader_that_comes_too_late_finds_the_line_about_the_gap(log: Log) -> None:
-    log.grow(20 * MIB)
+    log.grow(8 * MIB)
     log.cut()
     assert log_limit.offset_in_log(2 * MIB, log.dropped()) == HEAD_BYTES
 
@@ -130,6 +130,6 @@ def test_a_log_that_cannot_be_cut_keeps_no_other_from_it(log: Log, tmp_path: Pat
 
 
 def test_the_disk_space_of_what_is_dropped_is_free_at_once(log: Log) -> None:
-    log.grow(40 * MIB)
+    log.grow(12 * MIB)
     log.cut()
     assert log.path.stat().st_blocks * 512 <= LIMIT

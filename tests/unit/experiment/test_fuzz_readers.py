@@ -199,7 +199,7 @@ def changed_rows(root: Path, cells: list[tuple[str, str]], values: list[Any]) ->
         ledger.write_bytes(before)
 
 
-@few_or_many(6, 60)
+@few_or_many(3, 60)
 def test_any_row_of_the_ledger_is_read_or_called_damaged(finished: Path, examples: int) -> None:
     @fuzz(examples)
     @example([("declared", "position")], [-5])
@@ -346,7 +346,7 @@ def replaced(path: Path, make: Callable[[Path], object]) -> Iterator[None]:
             path.parent.rmdir()
 
 
-@few_or_many(8, 80)
+@few_or_many(4, 80)
 def test_any_file_in_a_run_directory_is_read_or_left_out(finished: Path, examples: int) -> None:
     @fuzz(examples)
     @given(

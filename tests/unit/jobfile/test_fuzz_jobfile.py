@@ -96,7 +96,7 @@ def check_problems(error: SpecError) -> None:
         assert len(str(problem)) <= LONGEST
 
 
-@few_or_many(80, 500)
+@few_or_many(40, 500)
 def test_any_value_of_any_key_is_taken_or_refused_in_one_line(place: Path, examples: int) -> None:
     @fuzz(examples)
     @given(

@@ -90,7 +90,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(
     names=st.lists(NAMES, min_size=1, max_size=20, unique=True),
     seeds=st.lists(st.integers(0, 99), unique=True, min_size=1),

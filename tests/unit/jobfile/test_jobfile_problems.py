@@ -849,7 +849,7 @@ ANYTHING = st.recursive(
 TABLE = st.dictionaries(KEYS, ANYTHING, max_size=5)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     defaults=TABLE | ANYTHING,
     jobs=st.lists(TABLE, min_size=1, max_size=3) | ANYTHING,

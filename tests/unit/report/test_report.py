@@ -7,7 +7,7 @@ import fcntl
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Never
 from xml.etree import ElementTree
@@ -55,9 +55,29 @@ from orchestrator.report.experiment_facts import attempt_outcome
 EVIL = "<script>a(1)</script>\"'&$x$|`*"
 
 
-def test_every_file_is_there_and_says_the_same(tmp_path: Path) -> None:
-    done, facts, page = made(tmp_path / "run", [Trained(name="hopper"), Trained(name="walker")])
-    folder = done.page.parent
+@dataclass(frozen=True)
+class Drawn:
+    """A report with its figures; not to be changed."""
+
+    done: report.WrittenReport
+    facts: dict[str, Any]
+    page: Page
+
+    @property
+    def folder(self) -> Path:
+        return self.done.page.parent
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Drawn:
+    run_dir = tmp_path_factory.mktemp("drawn") / "run"
+    jobs = [Trained(name="hopper", preview=film_strip), Trained(name="walker")]
+    done, facts, page = made(run_dir, jobs)
+    return Drawn(done, facts, page)
+
+
+def test_every_file_is_there_and_says_the_same(drawn: Drawn) -> None:
+    done, facts, page, folder = drawn.done, drawn.facts, drawn.page, drawn.folder
     names = set(facts["figures"])
     assert names == {"learning-curves", "schedule", "phases"}
     assert {path.name for path in folder.iterdir()} == {"index.html", "report.json"} | {
@@ -98,8 +118,8 @@ def test_several_seeds_have_an_interval_and_a_single_one_has_none(tmp_path: Path
     assert single["last"]["low"] is single["last"]["high"] is None
 
 
-def test_page_needs_nothing_but_itself(tmp_path: Path) -> None:
-    _, _, page = made(tmp_path / "run", [Trained(preview=film_strip)])
+def test_page_needs_nothing_but_itself(drawn: Drawn) -> None:
+    page = drawn.page
     assert not {tag for tag, _ in page.tags} & {
         "script",
         "iframe",
@@ -113,7 +133,7 @@ def test_page_needs_nothing_but_itself(tmp_path: Path) -> None:
         for name in ("src", "href", "xlink:href", "srcset", "data"):
             value = attributes.get(name) or "#"
             assert value.startswith(("#", "data:")), (tag, name, value)
-    text = (tmp_path / "run/report/index.html").read_text()
+    text = (drawn.folder / "index.html").read_text()
     assert not re.findall(r"url\((?!#)|@import", text)
     assert "default-src 'none'" in text
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
@@ -138,9 +158,8 @@ def test_names_are_shown_as_they_are_whatever_they_hold(tmp_path: Path) -> None:
     assert not re.findall(r"(?<!\\)<", done.markdown().replace("](<", ""))
 
 
-def test_figures_have_the_colours_of_the_page(tmp_path: Path) -> None:
-    made(tmp_path / "run", [Trained()])
-    page = (tmp_path / "run/report/index.html").read_text()
+def test_figures_have_the_colours_of_the_page(drawn: Drawn) -> None:
+    page = (drawn.folder / "index.html").read_text()
     assert "prefers-color-scheme: dark" in page
     drawings = re.findall(r"<svg.*?</svg>", page, re.S)
     assert len(drawings) == 3
@@ -148,9 +167,10 @@ def test_figures_have_the_colours_of_the_page(tmp_path: Path) -> None:
         assert "var(--ink)" in svg
         styles = " ".join(re.findall(r'style="([^"]*)"', svg))
         assert set(re.findall(r"#[0-9a-f]{6}", styles)) == set()
-    assert drawing.COLOURS["ink"][0] in (tmp_path / "run/report/phases.svg").read_text()
+    assert drawing.COLOURS["ink"][0] in (drawn.folder / "phases.svg").read_text()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_running_experiment_is_reported_so_far(tmp_path: Path) -> None:
     jobs = [
         Trained(name="done"),
@@ -250,6 +270,7 @@ def test_how_workers_were_started_is_reported_with_the_reasons(tmp_path: Path) -
     assert hangs in [attempt["why_exec"] for attempt in facts["attempts"]]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_failures_are_reported_with_their_causes(tmp_path: Path) -> None:
     _, facts, page = made(
         tmp_path / "run", [Trained(name="bad", state="FAILED", attempts=2, message="knee & hip")]
@@ -450,11 +471,10 @@ def test_old_figures_are_removed_and_other_files_stay(tmp_path: Path) -> None:
     assert (tmp_path / "outside.png").exists()
 
 
-def test_same_run_gives_the_same_figures(tmp_path: Path) -> None:
-    done, _, _ = made(tmp_path / "run", [Trained(), Trained(seed=1)])
-    first = {path.name: path.read_bytes() for path in done.page.parent.glob("*.svg")}
-    report.make(tmp_path / "run")
-    assert first == {path.name: path.read_bytes() for path in done.page.parent.glob("*.svg")}
+def test_same_run_gives_the_same_figures(drawn: Drawn) -> None:
+    first = {path.name: path.read_bytes() for path in drawn.folder.glob("*.svg")}
+    report.make(drawn.folder.parent)
+    assert first == {path.name: path.read_bytes() for path in drawn.folder.glob("*.svg")}
 
 
 def test_not_a_run_directory_is_refused(tmp_path: Path) -> None:

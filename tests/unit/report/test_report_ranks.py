@@ -49,6 +49,7 @@ def test_speed_up_over_ranks_is_that_of_the_same_seeds(tmp_path: Path) -> None:
     assert "| parameter-server |" in done.markdown()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_jobs_have_ranks_and_all_reduce_share_where_any_has_several(tmp_path: Path) -> None:
     done, facts = made(tmp_path / "run", [Trained(name="one"), trained(2, 0, 1.0)])
     assert [(job["ranks"], job["allreduce"]) for job in facts["jobs"]] == [

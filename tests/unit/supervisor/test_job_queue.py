@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from supervisor_helpers import make_job
 
@@ -180,6 +180,7 @@ def test_an_offer_without_an_answer_is_an_error() -> None:
         list(line.offers(0.0, at_most=10))
 
 
+@settings(max_examples=40)
 @given(
     st.integers(1, 4),
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 1), st.integers(0, 3)), max_size=40),

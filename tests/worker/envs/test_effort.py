@@ -157,7 +157,21 @@ def test_the_way_of_a_tracking_robot_counts_wherever_it_goes() -> None:
 # -- the same in a batch, alone, and without measuring
 
 
-@pytest.mark.parametrize(("robot", "task"), CASES)
+SHORT = (
+    ("biped", "stand"),
+    ("walker", "track"),
+    ("arm", "reach"),
+    ("balancer", "balance"),
+    (None, "gymnasium:Humanoid-v5"),
+    (None, "gymnasium:Hopper-v5"),
+)
+"""Cases of each kind of body, base and end of an episode."""
+
+
+@pytest.mark.parametrize(
+    ("robot", "task"),
+    [pytest.param(*case, marks=[pytest.mark.slow] * (case not in SHORT)) for case in CASES],
+)
 def test_measures_depend_on_no_other_environment_and_change_nothing(
     robot: str | None, task: str
 ) -> None:

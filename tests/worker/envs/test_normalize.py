@@ -131,7 +131,7 @@ CHANGES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n_envs=st.integers(1, 9) | st.sampled_from([16, 33, 128, 200]),

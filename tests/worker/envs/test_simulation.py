@@ -88,8 +88,16 @@ def test_batch_equals_one_mj_step_loop_per_environment(robot: str) -> None:
             assert np.array_equal(data.qvel, simulation.states.qvel[env])
 
 
+DEAR = (("frog", "forward"), ("dog", "track"), ("walker", "forward"))
+"""Robots of other bodies and tasks show the same for less."""
+
+
 @pytest.mark.parametrize(
-    ("robot", "task", "options"), [*TASKS, ("walker", "forward", {}), ("hexapod", "forward", {})]
+    ("robot", "task", "options"),
+    [
+        pytest.param(*one, marks=[pytest.mark.slow] * (one[:2] in DEAR))
+        for one in (*TASKS, ("walker", "forward", {}), ("hexapod", "forward", {}))
+    ],
 )
 def test_an_environment_alone_gives_what_it_gives_in_a_batch_of_eight(
     robot: str, task: str, options: dict[str, object]

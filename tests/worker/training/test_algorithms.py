@@ -256,7 +256,12 @@ def make_env(xml, seed):
 @pytest.mark.parametrize(
     ("algo", "bad", "message"),
     [
-        ("sac", "reward = float('inf')", "rewards are not finite: inf"),
+        pytest.param(
+            "sac",
+            "reward = float('inf')",
+            "rewards are not finite: inf",
+            marks=pytest.mark.slow,
+        ),
         ("td3", "observation = np.full(3, np.nan, np.float32)", "observations are not finite"),
         ("a2c", "reward = float('nan')", "rewards are not finite: nan"),
     ],

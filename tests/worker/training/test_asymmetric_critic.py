@@ -174,7 +174,7 @@ def initial(source: dict[str, Any], staged: Path, algo: str) -> ExaminationAnswe
     return check(dataclasses.replace(request, stage_to=str(staged), simulate_s=0.01))
 
 
-@pytest.mark.parametrize("algo", ["ppo", "sac"])
+@pytest.mark.parametrize("algo", ["ppo", pytest.param("sac", marks=pytest.mark.slow)])
 def test_a_job_starts_from_a_policy_whose_critic_saw_the_same(
     tmp_path: Path, algo: str, trained: Callable[..., tuple[WorkerSpec, JobPaths]]
 ) -> None:

@@ -144,8 +144,11 @@ def test_interquartile_mean_leaves_out_a_quarter_at_either_end(
 
 @pytest.mark.parametrize(
     "hyperparameters",
-    [{}, {"use_sde": True}, {"use_sde": True, "sde_sample_freq": 4}],
-    ids=["plain", "gSDE", "often"],
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"use_sde": True}, id="gSDE", marks=pytest.mark.slow),
+        pytest.param({"use_sde": True, "sde_sample_freq": 4}, id="often"),
+    ],
 )
 def test_evaluation_is_the_same_whatever_happened_before_and_disturbs_nothing(
     tmp_path: Path, hyperparameters: Mapping[str, Any]

@@ -85,7 +85,7 @@ def assert_same_rollout(ours: FastPPO, stocks: PPO) -> None:
     )
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=6, deadline=None, derandomize=True)
 @given(
     n_envs=st.integers(1, 4),
     n_steps=st.integers(2, 40),
@@ -375,7 +375,11 @@ def test_functions_lists_and_stable_baselines3s_own_callbacks_work(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"clip_range_vf": 0.2, "target_kl": 10.0}], ids=["plain", "with more to log"]
+    "options",
+    [
+        pytest.param({}, id="plain", marks=pytest.mark.slow),
+        pytest.param({"clip_range_vf": 0.2, "target_kl": 10.0}, id="with more to log"),
+    ],
 )
 def test_learn_logs_what_it_logs_in_stable_baselines3(options: dict[str, Any]) -> None:
     logs = []

@@ -87,8 +87,18 @@ def test_measured_training_has_the_same_weights_and_the_means_of_its_last_episod
     assert ExitRecord.from_json(measured.to_json()) == measured
 
 
-@pytest.mark.parametrize("randomize", [{}, {"body.trunk.mass": "uniform(2, 8)"}])
-@pytest.mark.parametrize("task", ["paid:Paid", "track"])
+MASS = {"body.trunk.mass": "uniform(2, 8)"}
+
+
+@pytest.mark.parametrize(
+    ("task", "randomize"),
+    [
+        ("paid:Paid", {}),
+        ("track", MASS),
+        pytest.param("paid:Paid", MASS, marks=pytest.mark.slow),
+        pytest.param("track", {}, marks=pytest.mark.slow),
+    ],
+)
 def test_paused_in_the_midst_of_episodes_measures_are_those_of_a_training_that_never_was(
     task: str, randomize: dict[str, str], tmp_path: Path
 ) -> None:
