@@ -1,4 +1,6 @@
-"""What is done again and again, so rarely that it takes little of the time."""
+"""What is done again and again: not too often, and where it may take long, so rarely that it takes
+little of the time.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ class Pace:
 
     every_s: float = 0.0
     """Least seconds between two times."""
-    share: float
-    """Largest share of the time that it may take, above 0: what takes long is done less often."""
+    share: float = math.inf
+    """Largest share of the time that it may take, above 0: what takes long is done less often. By
+    default it does not matter how long it takes."""
     longest_s: float = math.inf
     """Most seconds between two times, whatever it takes."""
 
@@ -36,9 +39,10 @@ class Pacer:
         """:param now: seconds on the caller's clock; None: as of now, by ``time.monotonic``."""
         return (time.monotonic() if now is None else now) >= self._due
 
-    def wait(self, seconds: float, now: float | None = None) -> None:
-        """The next time is in ``seconds``."""
-        self._due = (time.monotonic() if now is None else now) + seconds
+    def wait(self, seconds: float | None = None, now: float | None = None) -> None:
+        """The next time is in ``seconds``; None: the least ones of the pace."""
+        pause_s = self._pace.every_s if seconds is None else seconds
+        self._due = (time.monotonic() if now is None else now) + pause_s
 
     @contextlib.contextmanager
     def time_block(self, now: float | None = None) -> Iterator[None]:

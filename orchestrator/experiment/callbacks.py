@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,13 +16,14 @@ from typing import Any
 from orchestrator.core.errors import LedgerBusyError, LedgerDamagedError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.messages import Progress
+from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.processes import users_code
 from orchestrator.core.text import listed
 from orchestrator.ledger import JobRow, Ledger, SummaryRow
 from orchestrator.supervisor.active_attempts import ActiveAttempt
 from orchestrator.supervisor.events import Reporter, SilentReporter, View
 
-PROGRESS_EVERY_S = 1.0
+PROGRESS = Pace(every_s=1.0)
 ENDS = ("succeeded", "failed", "cancelled")
 """Kinds of the events that a job ends with."""
 
@@ -86,7 +86,7 @@ class CallbackReporter:
     """What one of them raised; none is called after that."""
     _ended: dict[str, None] = field(default_factory=dict, init=False)
     """Jobs that have ended, and that ``on_end`` has not been called for yet."""
-    _next_progress: float = field(default=0.0, init=False)
+    _progress: Pacer = field(default_factory=lambda: Pacer(PROGRESS), init=False)
     _ledger: Ledger | None = field(default=None, init=False)
     _request_stop: Callable[[str], None] | None = field(default=None, init=False)
 
@@ -107,9 +107,9 @@ class CallbackReporter:
         self.inner.tick(view)
         with contextlib.suppress(LedgerBusyError):  # the next turn reports it
             self._report_ended(most=1)
-        if self.on_progress is not None and time.monotonic() >= self._next_progress:
-            self._call(self.on_progress, progress_of(view(), self.indices))
-            self._next_progress = time.monotonic() + PROGRESS_EVERY_S
+        if self.on_progress is not None and self._progress.is_due():
+            with self._progress.time_block():
+                self._call(self.on_progress, progress_of(view(), self.indices))
 
     def report_last(self) -> None:
         """Call ``on_end`` for all jobs that are left: the supervisor has ended. While another

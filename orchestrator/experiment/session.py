@@ -15,6 +15,7 @@ from orchestrator.core.errors import LedgerBusyError, RunDirError, disk_full_exp
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.front_end import option, repeat_call
 from orchestrator.core.job import TERMINAL, Job, State
+from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.process_setup import hold_standard_descriptors
 from orchestrator.core.text import count, listed
@@ -515,11 +516,12 @@ class _ExaminationReport:
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
-        self._due = time.monotonic() + REPORT_EVERY_S
+        self._reports = Pacer(Pace(every_s=REPORT_EVERY_S))
+        self._reports.wait()
 
     def __call__(self, done: int, robots: int) -> None:
-        if time.monotonic() >= self._due:
-            self._due = time.monotonic() + REPORT_EVERY_S
+        if self._reports.is_due():
+            self._reports.wait()
             text = f"examining: {done:,} of {count(robots, 'robot')}"
             self._reporter.event("examining", text, examined=done, robots=robots)
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.files.own_files import kept_from_forks
+from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.processes.environment_variables import HOLDERS_VARIABLE
 from orchestrator.core.processes.procfs import is_running
 from orchestrator.core.text import plain
@@ -57,7 +58,7 @@ LOOKS = 3
 TURN_S = 0.1
 """Longest wait for another holder of this user that is choosing CPUs, which it does within
 milliseconds."""
-TOUCH_S = 3600.0
+TOUCHES = Pace(every_s=3600.0)
 """How often the file of a holder is touched: systems remove old files from their temporary
 directory."""
 
@@ -132,8 +133,7 @@ class CpuHolders:
         self._locked: contextlib.ExitStack | None = None
         """Closes the locked file, which forked processes do not have: their lock would outlive this
         process. None: this process holds no CPUs."""
-        self._touch_at = 0.0
-        """When the file is to be touched again (monotonic seconds)."""
+        self._touches = Pacer(TOUCHES)
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
@@ -182,8 +182,8 @@ class CpuHolders:
 
     def keep(self) -> None:
         """Keep the file from looking old. To be called again and again."""
-        if self._locked is not None and time.monotonic() >= self._touch_at:
-            self._touch_at = time.monotonic() + TOUCH_S
+        if self._locked is not None and self._touches.is_due():
+            self._touches.wait()
             # The file may have been removed: the next change writes it anew.
             with contextlib.suppress(OSError), self._own_directory() as directory:
                 os.utime(self._name, dir_fd=directory)
@@ -233,7 +233,7 @@ class CpuHolders:
                 raise
             earlier = self._locked
             self._locked = opened.pop_all()
-        self._touch_at = time.monotonic() + TOUCH_S
+        self._touches.wait()
         if earlier is not None:
             earlier.close()
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.job import Job
+from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.machine.topology import MIB
 from orchestrator.supervisor.events import DiskShortage, Reporter
 
-MEASURED_EVERY_S = 1.0
+MEASURING = Pace(every_s=1.0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class DiskAdmission:
     asked: Collection[int]
     """How many MiB the waiting jobs ask for, always as of now."""
     _free_mib: int | None = field(default=None, init=False)
-    _measure_at: float = field(default=0.0, init=False)
+    _measuring: Pacer = field(default_factory=lambda: Pacer(MEASURING), init=False)
     _refused: set[int] = field(default_factory=set, init=False)
     """How many MiB jobs asked for that were refused; for each number that was reported once."""
 
@@ -77,9 +78,9 @@ class DiskAdmission:
             self._measure()
 
     def _measure(self) -> None:
-        if self.now() >= self._measure_at:
+        if self._measuring.is_due(self.now()):
             self._free_mib = free_mib(self.root)
-            self._measure_at = self.now() + MEASURED_EVERY_S
+            self._measuring.wait(now=self.now())
 
     def _refused_still_asked(self) -> set[int]:
         """What was refused, without that for which no job waits any more: it may have been

@@ -50,16 +50,16 @@ class LineReporter(SilentReporter):
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
-        self._next_totals = time.monotonic() + TOTALS_EVERY_S
+        self._totals = Pacer(Pace(every_s=TOTALS_EVERY_S))
+        self._totals.wait()
 
     def tick(self, view: Callable[[], View]) -> None:
         self.draw(lambda: jobs_table.of_view(view()))
 
     def draw(self, shown: Callable[[], JobsTable]) -> None:
         """Print the totals, if that is due; ``shown`` is called only then."""
-        now = time.monotonic()
-        if now >= self._next_totals:
-            self._next_totals = now + TOTALS_EVERY_S
+        if self._totals.is_due():
+            self._totals.wait()
             self.event("progress", jobs_table.totals(shown()).plain.replace("\n", " · "))
 
     def event(self, kind: str, message: str, **facts: Any) -> None:

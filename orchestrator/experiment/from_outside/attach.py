@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator.core.errors import LedgerBusyError, LedgerError, RunDirError
 from orchestrator.core.job import TERMINAL
-from orchestrator.core.pacer import Pace
+from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import left_batch_jobs, resume_advice, run_directory, run_end
 from orchestrator.experiment.directory.run_directory import LockHolder
@@ -82,26 +82,28 @@ def follow(
         longer.
     :raises LedgerBusyError: the ledger is locked, also at ``until``.
     """
+    readings = Pacer(READING)
     while True:
         # Before the ledger is read: afterwards nothing is written.
         is_over = holder is None or run_directory.holder(paths) != holder
-        began = time.monotonic()
-        try:
-            snapshot = run_snapshot.status(paths.root)
-        except LedgerBusyError:
-            if time.monotonic() >= until:
-                raise
-            continue
-        except (LedgerError, RunDirError):
-            # It was moved away or replaced: `--fresh`, `--rebuild-ledger`.
-            if not is_over and run_directory.holder(paths) == holder:
-                raise
-            return
-        yield snapshot
+        with readings.time_block():
+            try:
+                snapshot = run_snapshot.status(paths.root)
+            except LedgerBusyError:
+                if time.monotonic() >= until:
+                    raise
+                continue
+            except (LedgerError, RunDirError):
+                # It was moved away or replaced: `--fresh`, `--rebuild-ledger`.
+                if not is_over and run_directory.holder(paths) == holder:
+                    raise
+                return
+            yield snapshot
         if is_over:
             return
-        due = time.monotonic() + READING.pause_s(time.monotonic() - began)
-        while time.monotonic() < min(due, until) and run_directory.holder(paths) == holder:
+        while not readings.is_due() and time.monotonic() < until:
+            if run_directory.holder(paths) != holder:
+                break
             time.sleep(LOOK_EVERY_S)
 
 

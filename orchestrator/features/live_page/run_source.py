@@ -16,7 +16,7 @@ from orchestrator.analysis.live_contention import LiveContention
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.files.file_status import status_of
 from orchestrator.core.job import TERMINAL
-from orchestrator.core.pacer import Pace
+from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import left_batch_jobs, resume_advice, run_directory
 from orchestrator.experiment.from_outside.run_follower import Mark, RunFollower, RunLook, mark
@@ -61,14 +61,14 @@ class RunSource:
         self._retried = -1
         """Attempts before the last ones, when they were read."""
         self._media: dict[str, JobMedia] = {}
-        self._media_due = 0.0
+        self._media_looks = Pacer(Pace(every_s=MEDIA_EVERY_S))
         self._live = LiveContention(self.paths)
         self._so_far: Sequence[ContentionFinding] = []
         self._delays: dict[str, float | int | None] = {}
         """Share of its time that each job has waited for a CPU, when it was examined last."""
         self._is_examined = False
         """Whether the ledger has not changed since the files of jobs were read for contention."""
-        self._examine_due = 0.0
+        self._examinations = Pacer(EXAMINATION)
         self._watches = RunWatches(self.paths)
         self._named: tuple[Mark, str] | None = None
         """The name of the experiment, and what there was when it was read."""
@@ -173,13 +173,14 @@ class RunSource:
         """What is looked at from time to time, even if the ledger stays as it is."""
         now = time.monotonic()
         self._is_examined &= not has_changed
-        if now >= self._media_due:
+        if self._media_looks.is_due(now):
             has_changed |= self._look_for_media(snapshot.rows)
-            self._media_due = now + max(MEDIA_EVERY_S, len(snapshot.rows) / JOBS_A_SECOND)
+            self._media_looks.wait(max(MEDIA_EVERY_S, len(snapshot.rows) / JOBS_A_SECOND), now)
         if has_changed:
             self._put_rows(snapshot, changes)
         # What has ended is examined at once: it does not change any more.
-        is_due = not self._is_examined and (now >= self._examine_due or snapshot.holder is None)
+        is_time = self._examinations.is_due(now) or snapshot.holder is None
+        is_due = not self._is_examined and is_time
         if is_due:
             self._examine(snapshot, changes)
         if has_changed or is_due:
@@ -253,7 +254,7 @@ class RunSource:
             self._delays |= {job.job_id: brief(job.share(job.run_delay_s)) for job in metrics.jobs}
             changes.set("delays", self._delays)
         changes.rare_s = time.thread_time() - began
-        self._examine_due = time.monotonic() + EXAMINATION.pause_s(changes.rare_s)
+        self._examinations.wait(EXAMINATION.pause_s(changes.rare_s), time.monotonic())
 
     def _put_findings(self, now: Sequence[ContentionFinding], changes: Changes) -> None:
         known = {(one.kind, one.job_ids) for one in now}

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 from dataclasses import asdict, dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 from orchestrator.core.messages import Progress
+from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.features.ray import internals
 from orchestrator.features.ray.driver_directory import DriverDirectory
 from orchestrator.features.ray.head_liveness import FENCE_AFTER_S, HeadLiveness
@@ -120,10 +120,10 @@ class NodeAgent:
         Other nodes continue its attempts, perhaps on the same files, from what was written or
         synchronised so far.
         """
-        ask_at = 0.0
+        questions = Pacer(Pace(every_s=ASK_EVERY_S))
         while not self._head.is_closed.wait(FENCE_EVERY_S):
-            if self._head.answers and time.monotonic() >= ask_at:
-                ask_at = time.monotonic() + ASK_EVERY_S
+            if self._head.answers and questions.is_due():
+                questions.wait()
                 # There is no answer, or Ray is of another version: the probes work without it.
                 with contextlib.suppress(Exception):
                     self._is_declared_dead = self._is_declared_dead or internals.is_declared_dead(

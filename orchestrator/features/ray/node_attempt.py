@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import OrchestratorError, is_disk_full
+from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import JobPaths
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
 from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
@@ -32,7 +33,7 @@ from orchestrator.features.ray.user_code import UserCode
 from orchestrator.machine.process_identity import process_start
 
 POLL_S = 0.25
-PROGRESS_EVERY_S = 5.0
+PROGRESS = Pace(every_s=5.0)
 """How often progress is reported to the node agent, for ``cluster status``."""
 CPUS_EVERY_S = 0.5
 CPUS_NOTICE_S = 5.0
@@ -282,7 +283,7 @@ class SupervisedWorkers:
         )
         self._latest: dict[type, Event] = {}
         """The latest event of each kind: the driver has no use for older ones."""
-        self._progress_at = 0.0
+        self._progress = Pacer(PROGRESS)
 
     def batches(self, changes: Callable[[], Iterable[Chunk]]) -> Generator[Batch, None, Batch]:
         """Start the workers and report about them, and ``changes`` since its last call; the last
@@ -305,9 +306,9 @@ class SupervisedWorkers:
                 pid_start=handle.pid_start,
             )
             yield Batch((placed,))
-            report_at = 0.0
+            reports = Pacer(Pace(every_s=self._assignment.report_every_s))
             while not self._poll(handle, POLL_S):
-                if time.monotonic() < report_at:
+                if not reports.is_due():
                     continue
                 for batch in _batches_of(changes()):
                     yield batch
@@ -315,7 +316,7 @@ class SupervisedWorkers:
                 if self._latest and Exited not in self._latest:
                     yield Batch(tuple(self._latest.values()))
                     self._latest.clear()
-                report_at = time.monotonic() + self._assignment.report_every_s
+                reports.wait()
         return Batch(tuple(self._latest.values()))
 
     def _poll(self, handle: Handle, timeout_s: float) -> bool:
@@ -328,7 +329,7 @@ class SupervisedWorkers:
             for event in self._executor.poll(timeout_s):
                 self._latest[type(event)] = event
         progressed = self._latest.get(Progressed)
-        if isinstance(progressed, Progressed) and time.monotonic() >= self._progress_at:
-            self._progress_at = time.monotonic() + PROGRESS_EVERY_S
+        if isinstance(progressed, Progressed) and self._progress.is_due():
+            self._progress.wait()
             self._agent.record_progress.remote(self._assignment.key, progressed.progress)
         return Exited in self._latest

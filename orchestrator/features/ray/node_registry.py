@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import queue
 import secrets
 import threading
@@ -18,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
+from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.text import last_line
 from orchestrator.features.ray.connection import Connection
 from orchestrator.features.ray.driver_directory import DriverDirectory
@@ -149,7 +149,8 @@ class NodeRegistry:
     def _follow(self) -> None:
         import ray
 
-        list_at = -math.inf
+        listings = Pacer(Pace(every_s=LIST_EVERY_S))
+        has_listed = False
         while not self._closed.is_set():
             if self.head.answers:
                 # These are raised if the head vanishes between two calls; it is asked again next
@@ -157,12 +158,13 @@ class NodeRegistry:
                 with contextlib.suppress(
                     ray.exceptions.RayError, ConnectionError, TimeoutError, RuntimeError
                 ):
-                    if time.monotonic() >= list_at:
+                    if listings.is_due():
                         self._list_nodes()
-                        list_at = time.monotonic() + LIST_EVERY_S
+                        listings.wait()
+                        has_listed = True
                     self._receive()
             awaited = [entry for entry in self._entries.values() if entry.request is not None]
-            if list_at > 0 and not awaited:
+            if has_listed and not awaited:
                 self._settled.set()
             is_urgent = not self._settled.is_set() or any(entry.is_suspected for entry in awaited)
             self._wake.wait(URGENT_S if is_urgent else LIST_EVERY_S)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.text import listed
 from orchestrator.features.slurm.left_pilots import unfinished_pilots
 from orchestrator.features.slurm.mailbox import Outbox, has_sent
@@ -52,7 +53,8 @@ def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
     for name, old in awaited.items():
         Outbox(orders_of(old, name)).send(JoinOrder(session))
     deadline = time.monotonic() + TIMEOUT_S
-    ask_at = time.monotonic() + FIRST_ASK_S
+    questions = Pacer(Pace(every_s=ASK_EVERY_S))
+    questions.wait(FIRST_ASK_S)
     while awaited and time.monotonic() < deadline:
         time.sleep(0.1)
         joined = joined_pilots(folder / session)
@@ -61,8 +63,8 @@ def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
             for name, old in awaited.items()
             if name not in joined and not has_sent(events_of(old, name), PilotBye)
         }
-        if awaited and time.monotonic() >= ask_at:
-            ask_at = time.monotonic() + ASK_EVERY_S
+        if awaited and questions.is_due():
+            questions.wait()
             if queue.ask_now():
                 awaited = {
                     name: old

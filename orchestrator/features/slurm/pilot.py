@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import FrameType
 
+from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.processes.process_setup import set_up_process
 from orchestrator.executors.base import Event, Exited, Handle, Placed
 from orchestrator.features.slurm.allocation import cores_of, memory_of, task_of
@@ -51,7 +52,7 @@ TERMINATED_HAND_BACK_S = 20.0
 default."""
 LAST_WORDS_S = 10.0
 """For the last message, while the file system is full or away."""
-SESSION_EVERY_S = 5.0
+SESSION_LOOKS = Pace(every_s=5.0)
 """For the file of the session: a supervisor that began before this pilot joined does not know of
 it."""
 SESSION_PATIENCE_S = 60.0
@@ -100,8 +101,7 @@ class Pilot:
         self._report_at = 0.0
         self._beat_at = 0.0
         self._session = ""
-        self._look_at = 0.0
-        """When the file of the session is read again."""
+        self._session_looks = Pacer(SESSION_LOOKS)
 
     def on_signal(self, number: int, _: FrameType | None = None) -> None:
         """A signal handler."""
@@ -131,13 +131,13 @@ class Pilot:
         self._heard = time.monotonic()
         self._served.add(session)
         self._outbox.send(self._hello)
-        self._look_at = time.monotonic() + SESSION_EVERY_S
+        self._session_looks.wait()
 
     def turn(self) -> bool:
         """Obey and report once. Returns whether the session is over: nothing of it is left here."""
         self._act_on_signals()
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + SESSION_EVERY_S
+        if self._session_looks.is_due():
+            self._session_looks.wait()
             self._follow(self._session)
         for order in self._inbox.receive():
             self._heard = time.monotonic()

@@ -5,7 +5,6 @@ for fewer.
 from __future__ import annotations
 
 import contextlib
-import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from typing import Any
 from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.front_end import repeat_call
+from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.text import count
 from orchestrator.executors.base import Event, Exited, Handle, Placed, Progressed, Sampled, amounts
 from orchestrator.features.slurm import accounting
@@ -92,8 +92,8 @@ class PilotRegistry:
         """When attempts were placed."""
         self._core_s: dict[str, list[float]] = {}
         """Task → core seconds of each attempt there that has ended."""
-        self._list_at = -math.inf
-        self._beat_at = -math.inf
+        self._listings = Pacer(Pace(every_s=LIST_EVERY_S))
+        self._beats = Pacer(Pace(every_s=BEAT_EVERY_S))
         self.is_closed = False
         """Whether the pilots have ended, or serve another supervisor."""
 
@@ -120,8 +120,8 @@ class PilotRegistry:
             return []
         now = time.monotonic()
         events = list(self.receive())
-        if now >= self._beat_at:
-            self._beat_at = now + BEAT_EVERY_S
+        if self._beats.is_due(now):
+            self._beats.wait(now=now)
             self._check_session()
             for pilot in self._pilots.values():
                 pilot.outbox.send(SupervisorBeat())
@@ -153,9 +153,8 @@ class PilotRegistry:
 
     def receive(self) -> Iterator[Event]:
         """The events of attempts that pilots have reported."""
-        now = time.monotonic()
-        if now >= self._list_at:
-            self._list_at = now + LIST_EVERY_S
+        if self._listings.is_due():
+            self._listings.wait()
             self._list()
         for pilot in self.present:
             yield from self._read(pilot)

@@ -18,6 +18,7 @@ from orchestrator.core.pacer import Pace, Pacer
         (Pace(every_s=1.0, share=0.01, longest_s=10.0), 5.0, 10.0),
         (Pace(share=0.5), 0.0, 0.0),
         (Pace(share=0.5), 3.0, 6.0),
+        (Pace(every_s=1.0), 3.0, 1.0),
     ],
 )
 def test_the_pause_grows_with_what_the_last_time_took(
@@ -53,6 +54,19 @@ def test_on_the_clock_of_the_caller_the_pause_is_counted_from_its_now(
         clock.now += 0.2
     assert not one.is_due(8.9)
     assert one.is_due(9.1)
+
+
+def test_it_may_wait_for_the_least_pause_whatever_the_last_time_took(
+    clock: SimpleNamespace,
+) -> None:
+    one = Pacer(Pace(every_s=1.0, share=0.1))
+    one.wait()
+    assert not one.is_due()
+    clock.now += 1.0
+    assert one.is_due()
+    one.wait(now=7.0)
+    assert not one.is_due(7.9)
+    assert one.is_due(8.0)
 
 
 def test_one_that_raises_may_be_done_again_at_once(clock: SimpleNamespace) -> None:

@@ -224,17 +224,18 @@ class Searcher:
         :param at_all: also what the user has done to jobs of trials that wait at rungs or have
             failed.
         """
-        began = time.monotonic()
-        waiting = self.history.waiting.values() if at_all else ()
-        events, requests = self._ends([*self.history.training.values(), *waiting])
-        if at_all:
+        training = self.history.training.values()
+        if not at_all:
+            return self._record_any(*self._ends([*training]))
+        with self._look_at_all.time_block():
+            events, requests = self._ends([*training, *self.history.waiting.values()])
             retried, retries = outcomes.retry_events(self.ledger, self.history.failed.values())
-            events = events + retried
-            requests = requests + retries
+            return self._record_any(events + retried, requests + retries)
+
+    def _record_any(self, events: list[SearchEvent], requests: list[Request]) -> bool:
+        """Record ``events``, if there are any. Returns whether there are."""
         if events:
             self._record(events, requests)
-        if at_all:
-            self._look_at_all.wait(LOOK_AT_ALL.pause_s(time.monotonic() - began))
         return bool(events)
 
     def _ends(self, trials: Sequence[Trial]) -> tuple[list[SearchEvent], list[Request]]:
