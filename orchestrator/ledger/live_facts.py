@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.decoding import Message
-from orchestrator.core.files.regular_files import read_regular
+from orchestrator.core.files.record_file import read_record
 from orchestrator.core.messages import JsonLine
 from orchestrator.core.paths import RunPaths
 
@@ -57,11 +57,8 @@ def read(paths: RunPaths, holder: str) -> LiveFacts | None:
     """What the supervisor ``holder`` wrote last; None where there is nothing, or nothing that can
     be read.
     """
-    try:
-        facts = LiveFacts.from_line(read_regular(paths.live))
-    except (OSError, ValueError):  # there is none, or it is of another version
-        return None
-    return facts if facts.holder == holder else None
+    facts = read_record(LiveFacts, paths.live)
+    return None if facts is None or facts.holder != holder else facts
 
 
 def remove(paths: RunPaths) -> None:

@@ -27,6 +27,7 @@ from orchestrator.core.processes.procfs import (
     TICKS_PER_S,
     ProcessStat,
     busy_ticks,
+    names_in,
     process_stat,
     stat_in,
 )
@@ -191,12 +192,9 @@ class LoadSampler:
     def _demand_of_threads(self, pid: int) -> dict[int, float]:
         """By the threads of a process that are runnable at this moment."""
         demand: dict[int, float] = defaultdict(float)
-        try:
-            threads = os.listdir(self._proc / str(pid) / "task")
-        except OSError:  # it has ended
-            return {}
-        for thread in threads:
-            found = stat_in(self._proc / str(pid) / "task" / thread)
+        tasks = self._proc / str(pid) / "task"
+        for thread in names_in(tasks):
+            found = stat_in(tasks / thread)
             if found is not None and found.state == RUNNABLE:
                 demand[found.cpu] += 1.0
         return dict(demand)
@@ -273,11 +271,8 @@ def _is_worker(pid: int, processes: Mapping[int, ProcessStat], proc: Path) -> bo
 
 
 def _processes(proc: Path) -> dict[int, ProcessStat]:
-    try:
-        names = os.listdir(proc)
-    except OSError:  # it is not mounted
-        return {}
-    found = {int(name): process_stat(int(name), proc) for name in names if name.isdecimal()}
+    pids = [int(name) for name in names_in(proc) if name.isdecimal()]
+    found = {pid: process_stat(pid, proc) for pid in pids}
     return {pid: process for pid, process in found.items() if process is not None}
 
 

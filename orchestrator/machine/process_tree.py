@@ -8,7 +8,7 @@ import contextlib
 import os
 from collections.abc import Mapping
 
-from orchestrator.core.processes.procfs import content_of
+from orchestrator.core.processes.procfs import content_of, names_in
 from orchestrator.machine.topology import MIB
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -63,10 +63,7 @@ def move(pid: int, to: Mapping[int, int]) -> None:
 
 
 def _threads(pid: int) -> list[int]:
-    try:
-        return [int(thread) for thread in os.listdir(f"/proc/{pid}/task")]
-    except OSError:  # it has ended
-        return []
+    return [int(thread) for thread in names_in(f"/proc/{pid}/task")]
 
 
 def waited_ns(pid: int) -> dict[int, int]:

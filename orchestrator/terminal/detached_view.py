@@ -54,6 +54,17 @@ def show(underway: Underway, *, as_json: bool) -> None:
     print(plain("\n".join(lines), keep="\n"))
 
 
+def opened_log(path: Path, warn: Callable[[str], object]) -> int:
+    """The descriptor of a log that is added to. Where it cannot be written ``warn`` is told, and it is
+    that of ``/dev/null``: the jobs matter more than their log.
+    """
+    try:
+        return no_follow(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    except OSError as error:
+        warn(f"{path}: cannot be written ({error.strerror}), so there is no log")
+        return os.open(os.devnull, os.O_WRONLY)
+
+
 class _DetachedReporter:
     """Reports to the terminal as well, until the supervisor has launched what it could, and then
     leaves it.
@@ -102,18 +113,14 @@ class _DetachedReporter:
         is, is there by then.
         """
         if self._log is None:
-            try:
-                log = no_follow(
-                    str(self._paths.supervisor_log), os.O_WRONLY | os.O_APPEND | os.O_CREAT
-                )
-            except OSError as error:
-                log = os.open(os.devnull, os.O_WRONLY)
-                text = f"{self._paths.supervisor_log}: cannot be written ({error.strerror}), so there is no log"
-                if self._terminal is not None:
-                    self._terminal.event("warning", text)
+            log = opened_log(self._paths.supervisor_log, self._warn)
             self._log_descriptor = log
             self._log = self._lines(os.fdopen(log, "a", encoding="utf-8", errors="replace"))
         return self._log
+
+    def _warn(self, text: str) -> None:
+        if self._terminal is not None:
+            self._terminal.event("warning", text)
 
     def _lines(self, out: Any) -> Reporter:
         lines = JsonReporter(out) if self._as_json else LineReporter(out)

@@ -44,6 +44,14 @@ def content_of(path: str | Path) -> bytes:
         os.close(descriptor)
 
 
+def names_in(folder: str | Path) -> list[str]:
+    """The names in a folder of the kernel; none where it is not there, or its process has ended."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStat:
     """Some fields of ``/proc/PID/stat``, of a process or of one thread."""

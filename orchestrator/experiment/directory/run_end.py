@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from orchestrator.core.decoding import Message
 from orchestrator.core.errors import UsageError
 from orchestrator.core.files.atomic_files import write_whole
-from orchestrator.core.files.regular_files import read_regular
+from orchestrator.core.files.record_file import read_record
 from orchestrator.core.messages import JsonLine
 from orchestrator.core.paths import RunPaths
 from orchestrator.machine.process_identity import boot_id
@@ -108,7 +108,4 @@ def read(paths: RunPaths) -> RunEnd | None:
     """How the last run ended; None while one runs, and where that is not known: it was killed, for
     example.
     """
-    try:
-        return RunEnd.from_line(read_regular(paths.run_end))
-    except (OSError, ValueError):  # none has ended, or the file is damaged
-        return None
+    return read_record(RunEnd, paths.run_end)

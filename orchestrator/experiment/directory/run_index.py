@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from orchestrator.core.decoding import FilePath
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.files.atomic_files import write_whole
-from orchestrator.core.files.regular_files import read_regular
+from orchestrator.core.files.record_file import read_record
 from orchestrator.core.messages import JsonLine
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed, plain
@@ -227,11 +227,8 @@ def _noted_in(index: Path) -> Iterator[tuple[Path, RunEntry]]:
     except OSError:  # a home that is missing, or may not be read
         return
     for file in files:
-        try:
-            entry = RunEntry.from_line(read_regular(file, LARGEST_ENTRY_BYTES))
-        except (OSError, ValueError):  # of another user, or of another version of this program
-            continue
-        if entry.host == socket.gethostname():
+        entry = read_record(RunEntry, file, most_bytes=LARGEST_ENTRY_BYTES)
+        if entry is not None and entry.host == socket.gethostname():
             yield file, entry
 
 

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import OrchestratorError, RunDirError
-from orchestrator.core.files.atomic_files import no_follow
 from orchestrator.core.front_end import python_program
 from orchestrator.core.job import State
 from orchestrator.core.messages import JsonLine
@@ -40,6 +39,7 @@ from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow, Ledger, summary
 from orchestrator.supervisor.events import View
 from orchestrator.supervisor.retry_policy import exit_code
+from orchestrator.terminal.detached_view import opened_log
 from orchestrator.terminal.run_view import LineReporter
 
 NO_MORE = b"."
@@ -62,6 +62,11 @@ class PoolReport(JsonLine):
 
 def _say(report: PoolReport) -> None:
     os.write(1, report.to_line())
+
+
+def _warn(text: str) -> None:
+    """On standard error, which is the program's."""
+    print(f"warning: {text}", file=sys.stderr)
 
 
 class Program:
@@ -127,12 +132,7 @@ class PoolReporter:
 
     @functools.cached_property
     def _log(self) -> LineReporter:
-        try:
-            log = no_follow(str(self._paths.supervisor_log), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        except OSError as error:  # the jobs matter more than their log
-            log = os.open(os.devnull, os.O_WRONLY)
-            what = f"{self._paths.supervisor_log}: cannot be written ({error.strerror})"
-            print(f"warning: {what}, so there is no log", file=sys.stderr)
+        log = opened_log(self._paths.supervisor_log, _warn)
         return LineReporter(os.fdopen(log, "a", encoding="utf-8", errors="replace"))
 
     def event(self, kind: str, message: str, **facts: Any) -> None:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, TypeAlias
 
-from orchestrator.core.decoding import decode
 from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.files.record_file import read_record
 from orchestrator.features.ray.driver_directory import DriverDirectory
 from orchestrator.machine.process_identity import same_process
 from orchestrator.machine.users import private_directory
@@ -48,10 +48,8 @@ class Holder:
 
     @classmethod
     def read(cls, folder: Path) -> Holder | None:
-        try:
-            return decode(cls, (folder / "holder").read_text())
-        except (OSError, ValueError):  # nobody has taken it yet
-            return None
+        """None where nobody has taken it yet."""
+        return read_record(cls, folder / "holder")
 
     def write(self, folder: Path) -> None:
         write_whole(folder / "holder", json.dumps(dataclasses.asdict(self)), durable=False)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.decoding import decode
 from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.files.record_file import read_record
 
 FOLDER = "slurm"
 """In a run directory: messages between the supervisor and its pilots, their script and their logs."""
@@ -30,9 +29,7 @@ class Session:
 
 def read_session(folder: Path) -> Session | None:
     """None where there is none, or while the file cannot be read."""
-    with contextlib.suppress(OSError, ValueError):
-        return decode(Session, (folder / "session.json").read_text())
-    return None
+    return read_record(Session, folder / "session.json")
 
 
 def session_owner(folder: Path) -> int:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from orchestrator.core.decoding import decode, parsed_json
+from orchestrator.core.decoding import parsed_json
 from orchestrator.core.files.atomic_files import write_whole
-from orchestrator.core.files.regular_files import read_regular
+from orchestrator.core.files.record_file import read_record
 from orchestrator.features.tracking.tracked_job import JobResults, Point, ResultsMark
 
 
@@ -54,11 +54,8 @@ class Position:
 
 def read_position(path: Path, destination: str) -> Position | None:
     """None where nothing was sent to ``destination``, or where nobody can tell."""
-    try:
-        position = decode(Position, read_regular(path), _with_marks)
-    except (OSError, ValueError):  # nothing was sent, or a power cut has damaged it
-        return None
-    return position if position.destination == destination else None
+    position = read_record(Position, path, prepare=_with_marks)
+    return None if position is None or position.destination != destination else position
 
 
 def _with_marks(_kind: type, values: Mapping[str, Any]) -> Mapping[str, Any]:

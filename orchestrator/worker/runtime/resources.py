@@ -4,17 +4,16 @@ does not say.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
+from orchestrator.core.processes.procfs import content_of, names_in
 from orchestrator.machine.cgroup import ThrottleMeter
 
 _TASKS = "/proc/self/task"
-_MEMORY = Path("/proc/self/statm")
+_MEMORY = "/proc/self/statm"
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
@@ -30,14 +29,10 @@ class RunDelay:
     def total_s(self) -> float | None:
         """Seconds so far; None where the kernel keeps no scheduler statistics."""
         running_ns: dict[str, int] = {}
-        try:
-            for thread in os.listdir(_TASKS):
-                # It may end between listing and reading.
-                ended = contextlib.suppress(FileNotFoundError, ProcessLookupError)
-                with ended, open(f"{_TASKS}/{thread}/schedstat", "rb", buffering=0) as file:  # noqa: PTH123 - faster
-                    running_ns[thread] = int(file.read(128).split()[1])
-        except (OSError, IndexError, ValueError):  # this kernel keeps none
-            return None
+        for thread in names_in(_TASKS):
+            fields = content_of(f"{_TASKS}/{thread}/schedstat").split()
+            if fields:  # else it has ended since it was listed
+                running_ns[thread] = int(fields[1])
         for thread, last_ns in self._running_ns.items():
             # It has ended, and its number may be that of another thread now.
             if running_ns.get(thread, -1) < last_ns:
@@ -86,7 +81,5 @@ class UsageReader:
 
 
 def _memory_and_threads() -> tuple[float | None, int | None]:
-    try:
-        return int(_MEMORY.read_bytes().split()[1]) * _PAGE_MIB, len(os.listdir(_TASKS))
-    except (OSError, IndexError, ValueError):  # there is no /proc here
-        return None, None
+    fields = content_of(_MEMORY).split()
+    return int(fields[1]) * _PAGE_MIB if fields else None, len(names_in(_TASKS)) or None

@@ -129,7 +129,4 @@ def process_start() -> float:
     if stat is None:
         return now
     since_boot = stat.start_ticks / TICKS_PER_S
-    try:
-        return now - max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
-    except (OSError, AttributeError):  # this system has no such clock
-        return now
+    return now - max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)

@@ -1,0 +1,29 @@
+"""Records that another process, or an earlier one, has left in a file of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from orchestrator.core.decoding import decode
+from orchestrator.core.files.regular_files import LARGEST_BYTES, read_regular
+
+T = TypeVar("T")
+
+
+def read_record(
+    kind: type[T],
+    path: Path,
+    *,
+    prepare: Callable[[type, Mapping[str, Any]], Mapping[str, Any]] = lambda _, values: values,
+    most_bytes: int = LARGEST_BYTES,
+) -> T | None:
+    """The dataclass ``kind`` in ``path``, as :func:`decode` reads it. None where there is no such
+    file, and where it cannot be read, was damaged by a power cut or is of another version: for who
+    goes on without the record.
+    """
+    try:
+        return decode(kind, read_regular(path, most_bytes), prepare)
+    except (OSError, ValueError):
+        return None
