@@ -249,7 +249,7 @@ class Proposals:
             traceback.print_exc()
             if self._spec.sampler not in SAMPLERS:
                 # The corrected class may have other attributes: it is told again.
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # the disk is away: what it has is tried again
                     self._file.unlink(missing_ok=True)
             what = f'the sampler "{self._spec.sampler}" has failed in its method {method}'
             raise UsageError(f"{what}: {type(error).__name__}: {error}") from error
