@@ -1,8 +1,9 @@
 """What a search costs beside the trainings themselves, and what it finds for its env_steps, printed
 as one table.
 
-    python -m benchmarks.search [--repeats 5] [--only start,tiny,derl,races,choices,table,…]
+    python -m benchmarks.search [--repeats 5] [--only start,tiny,derl,races,choices,table,surrogate,…]
         [--jobs 200] [--load 4] [--searches 1000] [--slow-searches 100] [--processes 2]
+        [--trainings 60] [--robots runner,quadruped] [--samplers random,tpe,…]
 
 A and B of a ratio are measured interleaved in the same run, now A first and now B, and given as
 medians with their range. Run it on an otherwise idle machine.
@@ -18,12 +19,12 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orchestrator
 from benchmarks import choices, races, search_learning, search_ledger, search_simulation
-from benchmarks.bodies import searches_on_table
+from benchmarks.bodies import searches_on_surrogate, searches_on_table, table
 from benchmarks.harness import ROOT, Line, at_most, both_ways, busy_loop, print_table
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
@@ -196,7 +197,7 @@ def main() -> None:
         type=int,
         default=1_000,
         metavar="N",
-        help="searches of each strategy in the part table (default: 1,000)",
+        help="searches of each strategy in the parts table and surrogate (default: 1,000)",
     )
     options.add_argument(
         "--slow-searches",
@@ -210,12 +211,41 @@ def main() -> None:
         type=int,
         default=topology.detect().capacity,
         metavar="N",
-        help="processes of the part table (default: one for each core)",
+        help="processes of the parts table and surrogate (default: one for each core)",
+    )
+    options.add_argument(
+        "--trainings",
+        type=int,
+        default=60,
+        metavar="N",
+        help="budget of a search of the part surrogate, in whole trainings (default: 60)",
+    )
+    options.add_argument(
+        "--robots",
+        type=lambda names: names.split(","),
+        default=list(table.ROBOTS),
+        metavar="NAME,…",
+        help=f"of the parts table and surrogate (default: {','.join(table.ROBOTS)})",
     )
     options.add_argument(
         "--figures", type=Path, metavar="DIR", help="also write figures of what was learned to DIR"
     )
+    options.add_argument(
+        "--samplers",
+        type=lambda names: names.split(","),
+        default=list(searches_on_table.SAMPLERS),
+        metavar="NAME,…",
+        help="of the same parts; random points are what all others are compared with"
+        f" (default: {','.join(searches_on_table.SAMPLERS)})",
+    )
     chosen, _ = options.parse_known_args()
+    extent = searches_on_table.Extent(
+        searches=chosen.searches,
+        slow_searches=chosen.slow_searches,
+        processes=chosen.processes,
+        robots=chosen.robots,
+        samplers=chosen.samplers,
+    )
     parts: dict[str, Callable[[int], list[Line]]] = {
         "start": functools.partial(start, jobs=chosen.jobs),
         "tiny": functools.partial(tiny, jobs=chosen.jobs, load=chosen.load),
@@ -227,13 +257,10 @@ def main() -> None:
         "ledger": search_ledger.ledger,
         "races": races.races,
         "choices": choices.choices,
-        "table": functools.partial(
-            searches_on_table.searches_on_tables,
-            extent=searches_on_table.Extent(
-                searches=chosen.searches,
-                slow_searches=chosen.slow_searches,
-                processes=chosen.processes,
-            ),
+        "table": functools.partial(searches_on_table.searches_on_tables, extent=extent),
+        "surrogate": functools.partial(
+            searches_on_surrogate.searches_on_surrogates,
+            extent=replace(extent, trainings=chosen.trainings),
         ),
     }
     print_table(__doc__, parts, options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,9 +35,9 @@ from orchestrator.features.search.declaration.spec import RaceSpec, SchedulerSpe
 from orchestrator.features.search.search_source import SearchSource
 
 TRAININGS = 24
-"""The budget, in trainings of one seed to its end; less where a table is small."""
+"""The budget of a search on a table."""
 BODIES_A_TRAINING = 16
-"""The table has at least so many bodies for each of them: rungs try more than three for one."""
+"""A landscape has at least so many bodies for each of them: rungs try more than three for one."""
 EARLY = SchedulerSpec(kind="asha", min_env_steps=6_144, factor=3)
 LATE = SchedulerSpec(kind="asha", min_env_steps=24_576, factor=3)
 """A single rung, in the middle of the training."""
@@ -81,19 +81,30 @@ class Extent:
     processes: int
     robots: Sequence[str] = table.ROBOTS
     samplers: Sequence[str] = SAMPLERS
+    trainings: int = TRAININGS
+    """The budget of a search, in trainings of one seed to their end; less where there are few
+    bodies."""
 
     def numbers(self, strategy: Strategy | OptunaSearch) -> range:
         is_slow = isinstance(strategy, Strategy) and strategy.sampler in SLOW
         return range(self.slow_searches if is_slow else self.searches)
 
 
+def plain_strategies(samplers: Sequence[str]) -> dict[str, Strategy]:
+    """Each sampler with each of :data:`RUNGS`: one seed a body, and no race."""
+    return {
+        f"{sampler} {how}": Strategy(sampler=sampler, scheduler=rungs)
+        for sampler, (how, rungs) in itertools.product(samplers, RUNGS.items())
+    }
+
+
 def strategies(samplers: Sequence[str]) -> Mapping[str, Strategy]:
+    """The plain ones, with two seeds a body or a race, too, and races by other rules."""
     found = {}
-    for sampler, (how, rungs) in itertools.product(samplers, RUNGS.items()):
-        name = f"{sampler} {how}"
-        found[name] = Strategy(sampler=sampler, scheduler=rungs)
-        found[f"{name}, two seeds"] = Strategy(sampler=sampler, scheduler=rungs, seeds=2)
-        found[f"{name}, raced"] = Strategy(sampler=sampler, scheduler=rungs, race=RACE)
+    for name, plain in plain_strategies(samplers).items():
+        found[name] = plain
+        found[f"{name}, two seeds"] = replace(plain, seeds=2)
+        found[f"{name}, raced"] = replace(plain, race=RACE)
     for rule in (racing_rules.top_two, racing_rules.by_budget_allocation):
         name = f"random without rungs, raced by {rule.__name__}"
         found[name] = Strategy(sampler="random", race=RACE, rule=rule)
@@ -109,11 +120,16 @@ def searches_on_tables(_repeats: int, extent: Extent) -> list[Line]:
     lines = []
     for robot in extent.robots:
         if table.table_file(robot).exists():
-            lines += of_landscape(robot, _landscape(robot), extent)
+            known = strategies(extent.samplers)
+            lines += of_landscape(robot, landscape_of_robot(robot), extent, known)
     return lines
 
 
-def _landscape(robot: str) -> Landscape:
+def landscape_of_robot(robot: str) -> Landscape:
+    """What its table has.
+
+    :raises OSError: it has none.
+    """
     part = Part(robot=robot, first=0, bodies=1, run_dir=table.FOLDER)
     source = maker.experiment_of(part).job_source
     assert isinstance(source, SearchSource)
@@ -121,14 +137,19 @@ def _landscape(robot: str) -> Landscape:
     return landscape.of_table(table.load(table.table_file(robot)), source.search.space)
 
 
-def of_landscape(robot: str, met: Landscape, extent: Extent) -> list[Line]:
-    """The lines of one robot."""
-    trainings = min(TRAININGS, met.bodies // BODIES_A_TRAINING)
+def of_landscape(
+    robot: str, met: Landscape, extent: Extent, known: Mapping[str, Strategy]
+) -> list[Line]:
+    """The lines of one robot.
+
+    :param known: the strategies to compare.
+    """
+    trainings = min(extent.trainings, met.bodies // BODIES_A_TRAINING)
     budget = trainings * met.env_steps
     what = f"{robot}, {met.bodies} bodies, {trainings} trainings"
     found: Found = {}
     with Comparison(met=met, processes=extent.processes) as comparison:
-        for name, strategy in strategies(extent.samplers).items():
+        for name, strategy in known.items():
             task = Task(
                 strategy=strategy,
                 numbers=extent.numbers(strategy),
@@ -147,7 +168,7 @@ def of_landscape(robot: str, met: Landscape, extent: Extent) -> list[Line]:
             *_of_strategies(what, found),
             *_of_best(what, found, peers),
         ]
-        lines += _of_held_out(what, found, comparison, extent, budget)
+        lines += _of_held_out(what, found, comparison, known, budget)
         lines += _of_rungs(robot, comparison, extent)
     return lines
 
@@ -265,17 +286,20 @@ def _held(what: str, holds: Sequence[bool]) -> Line:
 
 
 def _of_held_out(
-    what: str, found: Found, comparison: Comparison, extent: Extent, budget: int
+    what: str,
+    found: Found,
+    comparison: Comparison,
+    known: Mapping[str, Strategy],
+    budget: int,
 ) -> list[Line]:
     """What the best strategy is worth by seeds that it has not seen."""
     best = best_of_first_half(found)
     baseline = baseline_of(found)
-    known = strategies(extent.samplers)
     values = []
     for name, way in (best, baseline):
         task = Task(
             strategy=known[name],
-            numbers=extent.numbers(known[best[0]]),
+            numbers=range(len(found[best])),
             budget=budget,
             ways=(way,),
             world="held out",
