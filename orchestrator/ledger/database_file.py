@@ -19,7 +19,6 @@ from orchestrator.core.errors import (
     disk_full_explained,
 )
 from orchestrator.core.files.atomic_files import sync_directory
-from orchestrator.core.files.file_status import status_of
 from orchestrator.core.files.trial_file import write_trial
 from orchestrator.core.front_end import option, repeat_call
 from orchestrator.core.text import storable
@@ -188,8 +187,10 @@ def _description(kind: int, error: sqlite3.Error, path: Path) -> str:
 
 def _size(path: Path) -> int:
     """0 where there is none: who closes a ledger last removes its write-ahead file."""
-    status = status_of(path)
-    return 0 if status is None else status.st_size
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _try_to_grow(path: Path) -> None:

@@ -61,8 +61,9 @@ def opened_log(path: Path, warn: Callable[[str], object]) -> int:
     try:
         return no_follow(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     except OSError as error:
+        nothing = os.open(os.devnull, os.O_WRONLY)
         warn(f"{path}: cannot be written ({error.strerror}), so there is no log")
-        return os.open(os.devnull, os.O_WRONLY)
+        return nothing
 
 
 class _DetachedReporter:

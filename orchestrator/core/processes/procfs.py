@@ -34,7 +34,9 @@ def content_of(path: str | Path) -> bytes:
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)
-    except OSError:  # this kernel does not have it, or there is no such process, or it is hidden
+    # This kernel does not have it, there is no such process, it is hidden, or this process has too many
+    # files open.
+    except OSError:
         return b""
     try:
         return os.read(descriptor, _MOST_BYTES)
@@ -45,7 +47,9 @@ def content_of(path: str | Path) -> bytes:
 
 
 def names_in(folder: str | Path) -> list[str]:
-    """The names in a folder of the kernel; none where it is not there, or its process has ended."""
+    """The names in a folder of the kernel; none where it cannot be read, such as that of a process
+    that has ended.
+    """
     try:
         return os.listdir(folder)
     except OSError:

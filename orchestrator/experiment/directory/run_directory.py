@@ -125,8 +125,9 @@ def claim(root: Path) -> Iterator[RunPaths]:
         root.mkdir(mode=0o775, parents=True, exist_ok=True)
     try:
         with _locked_directory(paths):
-            remove_partial_files(root)  # what a supervisor that was killed was writing
-            paths.finishing.unlink(missing_ok=True)
+            with _errors_explained(root):
+                remove_partial_files(root)  # what a supervisor that was killed was writing
+                paths.finishing.unlink(missing_ok=True)
             try:
                 yield paths
             except BaseException:

@@ -9,6 +9,7 @@ left.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import select
@@ -66,7 +67,8 @@ def _say(report: PoolReport) -> None:
 
 def _warn(text: str) -> None:
     """On standard error, which is the program's."""
-    print(f"warning: {text}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody reads it, or its disk is full, too
+        os.write(2, f"warning: {text}\n".encode(errors="backslashreplace"))
 
 
 class Program:

@@ -173,6 +173,7 @@ def records(path: Path) -> Iterator[Any]:
             return
         offset += length
         if kind in (FULL, LAST):
-            with contextlib.suppress(DecodeError):  # a version of W&B that writes otherwise
+            # A version of W&B that writes otherwise; Protobuf in plain Python raises the second.
+            with contextlib.suppress(DecodeError, ValueError):
                 yield wandb_internal_pb2.Record.FromString(parts)
             parts = b""

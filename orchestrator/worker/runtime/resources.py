@@ -4,6 +4,7 @@ does not say.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import time
@@ -29,16 +30,22 @@ class RunDelay:
     def total_s(self) -> float | None:
         """Seconds so far; None where the kernel keeps no scheduler statistics."""
         running_ns: dict[str, int] = {}
-        for thread in names_in(_TASKS):
-            fields = content_of(f"{_TASKS}/{thread}/schedstat").split()
-            if fields:  # else it has ended since it was listed
-                running_ns[thread] = int(fields[1])
+        try:
+            for thread in os.listdir(_TASKS):
+                # It may end between listing and reading.
+                ended = contextlib.suppress(FileNotFoundError, ProcessLookupError)
+                with ended, open(f"{_TASKS}/{thread}/schedstat", "rb", buffering=0) as file:  # noqa: PTH123 - faster
+                    running_ns[thread] = int(file.read(128).split()[1])
+        # This kernel keeps none, or no further file can be opened at this moment: no thread has ended
+        # by that.
+        except (OSError, IndexError, ValueError):
+            return None
         for thread, last_ns in self._running_ns.items():
             # It has ended, and its number may be that of another thread now.
             if running_ns.get(thread, -1) < last_ns:
                 self._ended_ns += last_ns
         self._running_ns = running_ns
-        return (self._ended_ns + sum(running_ns.values())) / 1e9 if running_ns else None
+        return (self._ended_ns + sum(running_ns.values())) / 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,7 +71,11 @@ class Drawn:
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Drawn:
     run_dir = tmp_path_factory.mktemp("drawn") / "run"
-    jobs = [Trained(name="hopper", preview=film_strip), Trained(name="walker")]
+    jobs = [
+        Trained(name="hopper", preview=film_strip),
+        Trained(name="hopper", seed=1),
+        Trained(name="walker"),
+    ]
     done, facts, page = made(run_dir, jobs)
     return Drawn(done, facts, page)
 
