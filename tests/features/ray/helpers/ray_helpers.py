@@ -12,7 +12,8 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,25 @@ TOKEN = secrets.token_hex(32)
 """The token of all clusters of this process: Ray reads it once, and must not be imported before the
 first cluster."""
 
+START_PATIENCE_S = 150.0
+"""For a node to start beside other tests; Ray itself gives it up after 30 s, and leaves its processes."""
+
+
+def patient(get_node: Callable[..., Any]) -> Callable[..., Any]:
+    """Ray's ``get_node``, which raises where the node has not registered yet, but waits for it."""
+
+    def get_registered_node(*arguments: Any) -> Any:
+        deadline = time.monotonic() + START_PATIENCE_S
+        while True:
+            try:
+                return get_node(*arguments)
+            except RuntimeError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.2)
+
+    return get_registered_node
+
 
 class Cluster:
     """A cluster for tests, on the loopback interface, with a token of its own."""
@@ -92,7 +112,10 @@ class Cluster:
 
         :param temporary: its temporary directory; None: a new one.
         """
+        from ray._private import services
+
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(services, "get_node", patient(services.get_node))
             # As on separate machines: supervisors coordinate through files in these directories.
             temporary = temporary or Path(tempfile.mkdtemp(dir=self.folder))
             patch.setenv("TMPDIR", str(temporary))
