@@ -2,8 +2,8 @@
 
 On tables of bodies no sampler was shown to be better or worse than ``tpe`` on both robots where 8 or
 12 trainings were paid for. With 60, on landscapes that models made of these tables, ``gp`` had half
-the regret of ``tpe`` in one of four, and no more in the others (``docs/measurements/search.md``). The
-limits in numbers of dimensions and trials are guesses.
+the regret of ``tpe`` in one of four, and in the others no difference was shown
+(``docs/measurements/search.md``). The limits in numbers of dimensions and trials are guesses.
 """
 
 from __future__ import annotations
