@@ -180,6 +180,18 @@ def weights_of(job_dir: Path | None) -> str:
     return record.weights_sha256
 
 
+def names_of(known: Sequence[str], text: str) -> list[str]:
+    """A value of an option that takes several of ``known``.
+
+    :raises argparse.ArgumentTypeError: one is not known.
+    """
+    names = text.split(",")
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{','.join(unknown)}: unknown; valid: {','.join(known)}")
+    return names
+
+
 def main() -> None:
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument(
@@ -222,7 +234,7 @@ def main() -> None:
     )
     options.add_argument(
         "--robots",
-        type=lambda names: names.split(","),
+        type=functools.partial(names_of, table.ROBOTS),
         default=list(table.ROBOTS),
         metavar="NAME,…",
         help=f"of the parts table and surrogate (default: {','.join(table.ROBOTS)})",
@@ -232,13 +244,15 @@ def main() -> None:
     )
     options.add_argument(
         "--samplers",
-        type=lambda names: names.split(","),
+        type=functools.partial(names_of, searches_on_table.SAMPLERS),
         default=list(searches_on_table.SAMPLERS),
         metavar="NAME,…",
         help="of the same parts; random points are what all others are compared with"
         f" (default: {','.join(searches_on_table.SAMPLERS)})",
     )
     chosen, _ = options.parse_known_args()
+    if "random" not in chosen.samplers:
+        options.error("--samplers: without random, with which all others are compared")
     extent = searches_on_table.Extent(
         searches=chosen.searches,
         slow_searches=chosen.slow_searches,

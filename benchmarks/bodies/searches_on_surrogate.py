@@ -10,6 +10,7 @@ from __future__ import annotations
 from benchmarks.bodies import surrogate
 from benchmarks.bodies.searches_on_table import (
     Extent,
+    figure,
     landscape_of_robot,
     of_landscape,
     plain_strategies,
@@ -27,12 +28,9 @@ def searches_on_surrogates(_repeats: int, extent: Extent) -> list[Line]:
         for model in surrogate.MODELS:
             made = surrogate.surrogate(met, BODIES, model)
             name = f"{robot} by {model}"
-            explained = Line(
-                what=f"{name}: R² for bodies that the model was not shown (of {met.reliability:.2f})",
-                measured=f"{made.explained:.2f}",
-                target="",
-                good=True,
-                values=[made.explained],
+            explained = figure(
+                f"{name}: R² for bodies that the model was not shown (of {met.reliability:.2f})",
+                made.explained,
             )
             known = plain_strategies(extent.samplers)
             lines += [explained, *of_landscape(name, made.landscape, extent, known)]

@@ -175,13 +175,13 @@ def of_landscape(
 
 def _of_table(robot: str, met: Landscape) -> list[Line]:
     lines = [
-        _figure(
+        figure(
             f"{robot}: share of the variance between bodies' means that is not noise",
             met.reliability,
         )
     ]
     lines += [
-        _figure(
+        figure(
             f"{robot}: rank correlation of one seed's return at {rung:,} env_steps with the value"
             " by the other seeds",
             landscape.foretold(met, met.returns[:, :, place]),
@@ -189,10 +189,10 @@ def _of_table(robot: str, met: Landscape) -> list[Line]:
         for place, rung in enumerate(met.rungs)
     ]
     what = f"{robot}: the same of one seed's value at the end"
-    return [*lines, _figure(what, landscape.foretold(met, met.values))]
+    return [*lines, figure(what, landscape.foretold(met, met.values))]
 
 
-def _figure(what: str, value: float) -> Line:
+def figure(what: str, value: float) -> Line:
     return Line(what=what, measured=f"{value:.2f}", target="", good=True, values=[value])
 
 
@@ -253,7 +253,7 @@ def _of_best(what: str, found: Found, peers: Mapping[str, Sequence[Chosen]]) -> 
             ratio_of_means(regrets(judged), of_baseline),
             MOST_TO_BASELINE,
         ),
-        _figure(
+        figure(
             f"{name}: p of a permutation test against that",
             p_of_pairs(regrets(judged), of_baseline),
         ),
@@ -340,7 +340,7 @@ def _of_rungs(robot: str, comparison: Comparison, extent: Extent) -> list[Line]:
         spent[how] = float(np.mean([one.env_steps for one in chosen]))
     everything = next(how for how, scheduler in RUNGS.items() if scheduler is None)
     lines = [
-        _figure(f"{what}: choices within a standard error of the best, {how}", float(one.mean()))
+        figure(f"{what}: choices within a standard error of the best, {how}", float(one.mean()))
         for how, one in near.items()
     ]
     for how in [one for one in RUNGS if one != everything]:

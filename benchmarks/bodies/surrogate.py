@@ -25,11 +25,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.bodies.landscape import ALIKE, Landscape
+from benchmarks.bodies.landscape import ALIKE, Floats, Landscape
 
 FOLDS = 8
 """Parts of the table, each of which is foretold from the others."""
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,13 +108,16 @@ def _share_that_is_not_noise(curves: Floats, missed: Floats) -> Floats:
 # -- models
 
 
-def _forest() -> Any:
+def _trees() -> Any:
     from sklearn.ensemble import ExtraTreesRegressor
 
     return ExtraTreesRegressor(500, min_samples_leaf=3, random_state=0)
 
 
-def _process() -> Any:
+def _gaussian_process() -> Any:
+    """A model of its own: by that of ``search.estimates``, searches that choose by the estimate would
+    be judged by themselves.
+    """
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
@@ -124,8 +126,8 @@ def _process() -> Any:
 
 
 MODELS: Mapping[str, Callable[[], Any]] = {
-    "trees": _forest,
-    "a Gaussian process": _process,
+    "trees": _trees,
+    "a Gaussian process": _gaussian_process,
 }
 """Regressors of scikit-learn."""
 
