@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.files.atomic_files import no_follow
+from orchestrator.core.files.atomic_files import opened_log
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, plain
 from orchestrator.experiment.directory import run_directory
@@ -52,18 +52,6 @@ def show(underway: Underway, *, as_json: bool) -> None:
         f"Its output is in {underway.log}.",
     ]
     print(plain("\n".join(lines), keep="\n"))
-
-
-def opened_log(path: Path, warn: Callable[[str], object]) -> int:
-    """The descriptor of a log that is added to. Where it cannot be written ``warn`` is told, and it is
-    that of ``/dev/null``: the jobs matter more than their log.
-    """
-    try:
-        return no_follow(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    except OSError as error:
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        warn(f"{path}: cannot be written ({error.strerror}), so there is no log")
-        return nothing
 
 
 class _DetachedReporter:

@@ -118,6 +118,18 @@ def no_follow(path: str, flags: int) -> int:
     return descriptor
 
 
+def opened_log(path: Path, warn: Callable[[str], object]) -> int:
+    """The descriptor of a log that is added to. Where it cannot be written ``warn`` is told, and it is
+    that of ``/dev/null``: the jobs matter more than their log.
+    """
+    try:
+        return no_follow(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    except OSError as error:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        warn(f"{path}: cannot be written ({error.strerror}), so there is no log")
+        return nothing
+
+
 def sync_trees(folders: Sequence[Path]) -> None:
     """Make every file and every name in ``folders`` survive a power cut. Disks do many at once much
     faster.

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import OrchestratorError, RunDirError
+from orchestrator.core.files.atomic_files import opened_log
 from orchestrator.core.front_end import python_program
 from orchestrator.core.job import State
 from orchestrator.core.messages import JsonLine
@@ -40,7 +41,6 @@ from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow, Ledger, summary
 from orchestrator.supervisor.events import View
 from orchestrator.supervisor.retry_policy import exit_code
-from orchestrator.terminal.detached_view import opened_log
 from orchestrator.terminal.run_view import LineReporter
 
 NO_MORE = b"."
