@@ -1,9 +1,9 @@
 """What a search costs beside the trainings themselves, and what it finds for its env_steps, printed
 as one table.
 
-    python -m benchmarks.search [--repeats 5] [--only start,tiny,derl,races,choices,table,surrogate,…]
+    python -m benchmarks.search [--repeats 5] [--only start,tiny,races,choices,table,surrogate,confirmation,…]
         [--jobs 200] [--load 4] [--searches 1000] [--slow-searches 100] [--processes 2]
-        [--trainings 60] [--robots runner,quadruped] [--samplers random,tpe,…]
+        [--trainings 60] [--robots runner,quadruped] [--samplers random,tpe,…] [--run-dir DIR]
 
 A and B of a ratio are measured interleaved in the same run, now A first and now B, and given as
 medians with their range. Run it on an otherwise idle machine.
@@ -24,7 +24,7 @@ from pathlib import Path
 
 import orchestrator
 from benchmarks import choices, races, search_learning, search_ledger, search_simulation
-from benchmarks.bodies import searches_on_surrogate, searches_on_table, table
+from benchmarks.bodies import confirmation, searches_on_surrogate, searches_on_table, table
 from benchmarks.harness import ROOT, Line, at_most, both_ways, busy_loop, print_table
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
@@ -250,6 +250,12 @@ def main() -> None:
         help="of the same parts; random points are what all others are compared with"
         f" (default: {','.join(searches_on_table.SAMPLERS)})",
     )
+    options.add_argument(
+        "--run-dir",
+        type=Path,
+        metavar="DIR",
+        help="keep the searches of the part confirmation in DIR, or go on with those that are there",
+    )
     chosen, _ = options.parse_known_args()
     if "random" not in chosen.samplers:
         options.error("--samplers: without random, with which all others are compared")
@@ -276,6 +282,7 @@ def main() -> None:
             searches_on_surrogate.searches_on_surrogates,
             extent=replace(extent, trainings=chosen.trainings),
         ),
+        "confirmation": functools.partial(confirmation.confirmation, run_dir=chosen.run_dir),
     }
     print_table(__doc__, parts, options)
 

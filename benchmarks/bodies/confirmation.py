@@ -1,0 +1,173 @@
+"""Real searches among bodies of a robot that had no part in the choice of what ``sampler = "auto"``
+is: does it choose better ones than random points?
+
+Each of :data:`SAMPLERS` searches with the same budgets and seeds. Of each search two bodies are
+chosen, the best seen and the best estimated. All of them are then trained again, with seeds that no
+search has had, and a body is worth the mean of these. The question is that of the first of
+:func:`_comparisons`; the others say what part the choice has in the answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import orchestrator
+from benchmarks.bodies import table
+from benchmarks.harness import Line, at_least, both_ways
+from benchmarks.permutation_tests import Pair, interval, p_value
+from orchestrator import api
+from orchestrator.experiment.planning import run_plan
+from orchestrator.features.search import ranking
+from orchestrator.jobfile import from_mapping
+from orchestrator.jobfile.job_names import without_seed
+
+ROBOT = "eel"
+SAMPLERS = ("random", "auto")
+CHOICES: Mapping[str, str | None] = {"the best seen": None, "the best estimated": ranking.ESTIMATE}
+"""What is said of a choice → what ``best --by`` takes for it."""
+FRESH_SEEDS = tuple(range(1_000, 1_005))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """Searches by one sampler, of each of which a body is chosen in one way."""
+
+    sampler: str
+    choice: str
+
+    def __str__(self) -> str:
+        return f"{self.sampler}, {self.choice}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenBody:
+    """What one search has come to."""
+
+    arm: Arm
+    search_seed: int
+    params: Mapping[str, float]
+
+    @property
+    def job_name(self) -> str:
+        choice = list(CHOICES).index(self.arm.choice)
+        return f"{self.arm.sampler}-{choice}-{self.search_seed:03d}"
+
+
+def confirmation(repeats: int, *, run_dir: Path | None) -> list[Line]:
+    """:param repeats: searches by each sampler.
+    :param run_dir: where they are kept, and go on if they are there; None: nowhere.
+    """
+    with _folder(run_dir) as folder:
+        chosen = [
+            body
+            for seed in range(repeats)
+            for sampler in both_ways(seed, *SAMPLERS)
+            for body in chosen_bodies(sampler, seed, folder / f"{sampler}-{seed:03d}")
+        ]
+        worth = true_values(chosen, folder / "chosen")
+    return lines(repeats, worth)
+
+
+@contextlib.contextmanager
+def _folder(run_dir: Path | None) -> Iterator[Path]:
+    if run_dir is not None:
+        yield run_dir
+        return
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def chosen_bodies(sampler: str, seed: int, run_dir: Path) -> list[ChosenBody]:
+    """Run, or resume, a search, and choose a body of it in each of the :data:`CHOICES`."""
+    content = dict(table.job_file(ROBOT))
+    content["defaults"] = {**content["defaults"], "seeds": [seed]}
+    content["search"] = {**content["search"], "sampler": sampler, "seed": seed}
+    run(content, run_dir)
+    chosen = []
+    for choice, by in CHOICES.items():
+        (best,) = ranking.read(run_dir, 1, by).shown
+        params = {key.removeprefix("params."): value for key, value in best.point.items()}
+        arm = Arm(sampler=sampler, choice=choice)
+        chosen.append(ChosenBody(arm=arm, search_seed=seed, params=params))
+    return chosen
+
+
+def true_values(chosen: Sequence[ChosenBody], run_dir: Path) -> dict[Arm, list[float]]:
+    """The mean evaluation over :data:`FRESH_SEEDS` of each body, by arm in the order of the
+    searches.
+    """
+    content = dict(table.job_file(ROBOT))
+    del content["search"]
+    (job,) = content["jobs"]
+    content["defaults"] = {**content["defaults"], "seeds": list(FRESH_SEEDS)}
+    content["jobs"] = [{**job, "name": body.job_name, "params": body.params} for body in chosen]
+    results = run(content, run_dir)
+    evaluations: dict[str, list[float]] = {body.job_name: [] for body in chosen}
+    for result in results:
+        assert result.job_id is not None
+        assert result.eval_mean is not None, result.job_id
+        evaluations[without_seed(result.job_id, result.seed)].append(result.eval_mean)
+    worth: dict[Arm, list[float]] = {}
+    for body in sorted(chosen, key=lambda body: body.search_seed):
+        worth.setdefault(body.arm, []).append(statistics.fmean(evaluations[body.job_name]))
+    return worth
+
+
+def run(content: Mapping[str, Any], run_dir: Path) -> orchestrator.ExperimentResult:
+    """Run, or resume, what would be in a job file of this folder."""
+    experiment = from_mapping(content, source="benchmarks.bodies", base=table.FOLDER)
+    options = run_plan.RunOptions(run_dir=run_dir)
+    return api.finish(experiment, options, show=False, callbacks=None)
+
+
+def lines(searches: int, worth: Mapping[Arm, Sequence[float]]) -> list[Line]:
+    content = table.job_file(ROBOT)
+    search = content["search"]
+    what = (
+        f"{searches} searches of {search['trials']} trials of {ROBOT}, "
+        f"{content['defaults']['total_timesteps']:,} env_steps each, {len(search['space'])} dimensions"
+    )
+    found = [
+        at_least(f"{what}, {arm}: its body, mean of {len(FRESH_SEEDS)} fresh seeds", values)
+        for arm, values in worth.items()
+    ]
+    if searches < 2:
+        return found
+    return found + [_compared(what, *pair, worth) for pair in _comparisons()]
+
+
+def _comparisons() -> list[tuple[Arm, Arm]]:
+    """What is compared with what: the first is the question, as it was asked before any search was
+    run.
+    """
+    random, auto = SAMPLERS
+    seen, estimated = CHOICES
+    random_seen = Arm(sampler=random, choice=seen)
+    auto_estimated = Arm(sampler=auto, choice=estimated)
+    return [
+        (random_seen, auto_estimated),
+        (random_seen, Arm(sampler=auto, choice=seen)),
+        (Arm(sampler=random, choice=estimated), auto_estimated),
+    ]
+
+
+def _compared(what: str, one: Arm, other: Arm, worth: Mapping[Arm, Sequence[float]]) -> Line:
+    pair = Pair(np.array(worth[one]), np.array(worth[other]))
+    p = p_value([pair])
+    low, high = interval([pair])
+    is_question = (one, other) == _comparisons()[0]
+    return Line(
+        what=f"{what}: {other}, against {one}, permutation test",
+        measured=f"p = {p:.3f}, {pair.difference:+.2f} ({low:+.2f} – {high:+.2f}) standard deviations",
+        target="better, p ≤ 0.05" if is_question else "",
+        good=not is_question or (p <= 0.05 and pair.difference > 0),
+        values=[p, pair.difference, low, high],
+    )
