@@ -102,7 +102,7 @@ def chosen_bodies(sampler: str, seed: int, run_dir: Path) -> list[ChosenBody]:
 
 def true_values(chosen: Sequence[ChosenBody], run_dir: Path) -> dict[Arm, list[float]]:
     """The mean evaluation over :data:`FRESH_SEEDS` of each body, by arm in the order of the
-    searches.
+    searches. A training that fails counts as 0, what a robot earns that does not move.
     """
     content = dict(table.job_file(ROBOT))
     del content["search"]
@@ -113,8 +113,7 @@ def true_values(chosen: Sequence[ChosenBody], run_dir: Path) -> dict[Arm, list[f
     evaluations: dict[str, list[float]] = {body.job_name: [] for body in chosen}
     for result in results:
         assert result.job_id is not None
-        assert result.eval_mean is not None, result.job_id
-        evaluations[without_seed(result.job_id, result.seed)].append(result.eval_mean)
+        evaluations[without_seed(result.job_id, result.seed)].append(result.eval_mean or 0.0)
     worth: dict[Arm, list[float]] = {}
     for body in sorted(chosen, key=lambda body: body.search_seed):
         worth.setdefault(body.arm, []).append(statistics.fmean(evaluations[body.job_name]))
