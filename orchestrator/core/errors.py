@@ -65,11 +65,13 @@ class ChangedError(UsageError):
 
 
 class LedgerError(UsageError):
-    """The ledger is damaged or of another version. It is never overwritten."""
+    """The ledger cannot be used: it is damaged, of another version, or its file system fails. It is
+    never overwritten.
+    """
 
 
 class LedgerDamagedError(LedgerError):
-    """A row of the ledger cannot be read, or contradicts others; reading it again is no use."""
+    """What the ledger has cannot be read, or contradicts itself; reading it again is no use."""
 
 
 class LedgerBusyError(LedgerError):

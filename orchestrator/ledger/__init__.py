@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.decoding import decode
-from orchestrator.core.errors import LedgerDamagedError, LedgerError
+from orchestrator.core.errors import LedgerDamagedError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import (
     TERMINAL,
@@ -258,12 +258,12 @@ class Ledger:
             return rows.declared_job(row)
 
     def last_attempt(self, job_id: str) -> Attempt:
-        """:raises LedgerError: when there is none."""
+        """:raises LedgerDamagedError: when there is none."""
         with translate_errors(self.path), decoding(self.path):
             sql = "SELECT * FROM attempts WHERE job_id = ? ORDER BY number DESC LIMIT 1"
             if (row := self._execute(sql, (job_id,)).fetchone()) is not None:
                 return rows.attempt_of(row)
-        raise LedgerError(
+        raise LedgerDamagedError(
             f"{self.path}: job {job_id} is RUNNING without an attempt; {database_file.ADVICE}"
         )
 

@@ -27,6 +27,9 @@ from orchestrator.machine.users import ask_owner
 APPLICATION_ID = 0x4F524348  # "ORCH"
 BUSY_S = 10.0
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+NOT_PERMITTED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN)
+OF_SYSTEM = (*NOT_PERMITTED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM)
+"""Errors that say nothing of what the ledger has."""
 MOST_AT_ONCE = 1 << 16
 """Bytes by which SQLite lets a file of a ledger grow at once, at most."""
 ADVICE = (
@@ -81,9 +84,11 @@ def connect(
         try:
             try:
                 connection.execute("PRAGMA schema_version").fetchone()
-            except sqlite3.OperationalError:
+            except sqlite3.OperationalError as error:
                 # On a read-only file system there can be no shared-memory file, and no writer
-                # either.
+                # either. Where there may be one, its log must be read, too.
+                if _primary_code(error) not in NOT_PERMITTED:
+                    raise
                 connection.close()
                 connection = sqlite3.connect(f"{uri}?immutable=1", uri=True)
             # Before anything is written: what may be damaged is left as it is.
@@ -133,19 +138,31 @@ def _examine(
 
 @contextlib.contextmanager
 def translate_errors(path: Path) -> Iterator[None]:
-    """Raise SQLite's errors as :class:`LedgerError` or :class:`DiskFullError`."""
+    """Raise SQLite's errors as :class:`LedgerError`, or one of its kinds, or :class:`DiskFullError`."""
     try:
         yield
     except sqlite3.Error as error:
-        # The low byte is the primary error code, the others extend it.
-        kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        kind = _primary_code(error)
         if kind == sqlite3.SQLITE_FULL:
             raise DiskFullError(f"{path}: {DiskFullError.what}") from error
         may_be_opened = kind == sqlite3.SQLITE_CANTOPEN and os.access(path, os.W_OK)
         if kind == sqlite3.SQLITE_IOERR or may_be_opened:
             _try_to_grow(path)
-        kind_of_error = LedgerBusyError if kind in LOCKED else LedgerError
-        raise kind_of_error(f"{path}: {_description(kind, error, path)}") from error
+        raise _type_of(kind)(f"{path}: {_description(kind, error, path)}") from error
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    """0 of errors that are not SQLite's own."""
+    # The low byte is the primary error code, the others extend it.
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
+
+
+def _type_of(kind: int) -> type[LedgerError]:
+    """:param kind: a primary error code."""
+    if kind in LOCKED:
+        return LedgerBusyError
+    return LedgerError if kind in OF_SYSTEM else LedgerDamagedError
 
 
 @contextlib.contextmanager
@@ -172,7 +189,7 @@ def bindable_values(values: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any] 
 
 def _description(kind: int, error: sqlite3.Error, path: Path) -> str:
     """What is wrong and what to do. :param kind: the primary error code of ``error``."""
-    if kind in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
+    if kind in NOT_PERMITTED:
         advice = f"fix the permissions of its folder or choose another {option('run_dir')}"
         return f"the ledger cannot be written ({error}); {ask_owner(path) or advice}"
     if kind in LOCKED:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.core.errors import LedgerBusyError, LedgerError, OrchestratorError
+from orchestrator.core.errors import LedgerBusyError, LedgerDamagedError, OrchestratorError
 from orchestrator.core.job import Cause, Pending, Running, Succeeded
 from orchestrator.core.text import count, listed
 from orchestrator.ledger import JobRow, Request
@@ -84,13 +84,13 @@ class RequestHandler:
     def _handle(self, request: Request) -> None:
         """Act on ``request``. An error in that ends no job: any program can write into a ledger.
 
-        :raises LedgerBusyError: nothing was done.
+        :raises LedgerError: nothing was done, as the ledger is locked or its file system fails.
         """
         try:
             self._act_on(request)
-        except LedgerBusyError:
-            raise
-        except LedgerError as error:  # of a job that was over, and that nobody has read before
+        except (
+            LedgerDamagedError
+        ) as error:  # of a job that was over, and that nobody has read before
             job_id = request.job_id
             if request.promotion is not None:
                 job_id, _ = request.promotion

@@ -13,6 +13,8 @@ from tests.simulation.scenario import Scenario, Trouble
 
 SHARE = 0.9
 """Of all scenarios."""
+READS = ("retry", "reload", "resume")
+"""What makes the supervisor read jobs that it has not read before."""
 
 
 def denser(scenario: Scenario, chance: random.Random) -> Scenario:
@@ -28,9 +30,25 @@ def denser(scenario: Scenario, chance: random.Random) -> Scenario:
     if scenario.is_elsewhere:
         for _ in range(chance.choice((2, 5, 10))):
             troubles.append(_of_machines(scenario, chance))
+    troubles = _at_requests(troubles, chance)
     if scenario.until_s:  # the clock goes on steadily then
         troubles = [trouble for trouble in troubles if trouble.kind != "jump"]
     return replace(scenario, troubles=tuple(troubles))
+
+
+def _at_requests(troubles: list[Trouble], chance: random.Random) -> list[Trouble]:
+    """Half of the errors of the file system come to one of the statements with which a request is read
+    and acted on.
+    """
+    times = [one.at_s for one in troubles if one.kind in READS and one.at_s is not None]
+    if not times:
+        return troubles
+    return [
+        replace(one, at_s=chance.choice(times), number=chance.randrange(8), for_s=0.0)
+        if one.kind == "io" and chance.random() < 0.5
+        else one
+        for one in troubles
+    ]
 
 
 def _of_machines(scenario: Scenario, chance: random.Random) -> Trouble:

@@ -29,7 +29,7 @@ from tests.simulation.ranks import Follower, Process
 from tests.simulation.robots import REFUSED
 from tests.simulation.scenario import OF_JOBS, STEPS, SimulatedJob, Trouble
 from tests.simulation.worker import Worker
-from tests.simulation.world import LITTLE_MIB, Violation, World
+from tests.simulation.world import FAILS, LITTLE_MIB, Violation, World
 
 MOVES = {
     "PENDING": ("RUNNING", "PAUSED", "FAILED", "CANCELLED"),
@@ -56,7 +56,7 @@ LATE_S = 1.0
 IDLE_S = 8.0
 """So long nothing may run: the longest wait before a retry, and more."""
 NEVER_S = 1000.0
-PLANTED = ("OddError", "tests/simulation/terminals.py")
+PLANTED = ("OddError", "tests/simulation/terminals.py", FAILS)
 """What names errors in ``supervisor-error.log`` that a scenario has planted."""
 WHEN = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\n"
 ERROR_RECORD = re.compile(rf"^{WHEN}(?:(?!{WHEN}).*\n?)*", re.MULTILINE)

@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.core.files import atomic_files
 from orchestrator.executors.local_backend import LocalCpuMoves
 from orchestrator.experiment.resuming import reconcile, recovery
-from orchestrator.ledger import Ledger, rows
+from orchestrator.ledger import Ledger, database_file, rows
 from orchestrator.ledger.requests import RequestFiles
 from orchestrator.ledger.summary import SummaryFiles
 from orchestrator.machine.neighbours import Neighbours
@@ -80,6 +80,12 @@ MUTATIONS = (
         function=RequestFiles.remove_handled,
         before="sync_directory(self._folder)",
         after="pass",
+    ),
+    Mutation(
+        name="a file system that fails once counts as a damaged ledger",
+        function=database_file._type_of,
+        before="LedgerError if kind in OF_SYSTEM else LedgerDamagedError",
+        after="LedgerDamagedError",
     ),
     Mutation(
         name="what is kept for a locked ledger is lost",

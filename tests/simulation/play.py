@@ -48,7 +48,7 @@ from tests.simulation.robots import Robots
 from tests.simulation.scenario import STEPS, Scenario, SimulatedJob, Trouble
 from tests.simulation.terminals import Listener, Terminal
 from tests.simulation.worker import GIVEN, INVALID, VERSION
-from tests.simulation.world import DeathError, Violation, World
+from tests.simulation.world import FAILS, DeathError, Violation, World
 
 MOST_LIVES = 300
 """With a ledger that others have locked, a run ends soon, and its user tries again at once."""
@@ -265,7 +265,10 @@ class _Player:
             self.declared.refused()
             self.files.refused(error)
         except (LedgerError, RunDirError) as error:
-            self.files.unreadable(error)
+            if FAILS in str(error):
+                self.world.log(f"the run ends: {error}")
+            else:
+                self.files.unreadable(error)
         except (ClusterLostError, UsageError) as error:
             self._look_at_refusal(error)
             is_refused = True
@@ -334,7 +337,9 @@ class _Player:
         causes = {
             DiskFullError: counts["full"] > 0 or self._has_full_disks,
             LedgerBusyError: self.world.is_locked or counts["lock"] > 0,
-            SupervisorError: counts["error"] > 0 or "still locked" in str(error),
+            SupervisorError: counts["error"] > 0
+            or counts["io refusals"] > 0
+            or "still locked" in str(error),
         }
         if not causes[type(error)]:
             raise Violation(f"the run has failed: {error!r}") from error

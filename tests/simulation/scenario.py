@@ -47,6 +47,7 @@ TroubleKind: TypeAlias = Literal[
     "power",
     "lock",
     "full",
+    "io",
     "unremoved",
     "jump",
     "late",
@@ -94,13 +95,13 @@ TroubleKind: TypeAlias = Literal[
     "slurm-away",
     "slurm-refuses",
 ]
-"""``edit`` to ``examiner-hangs`` are of :mod:`tests.simulation.job_files`,
-:mod:`tests.simulation.added_jobs` and :mod:`tests.simulation.policies`. ``hangup``: the signal of a
-terminal that closes; ``fills``: the disk has less space than jobs ask for; ``terminal``: what is
-printed cannot be written any more; ``template``: the process ends that workers are forked from;
-``odd-requests``, ``odd-event``: what nobody sends; ``robot``: a copy in the directory of a job is
-changed; ``callback``: a function of the calling program raises. What follows: see
-:data:`OF_NODES`."""
+"""``io``: the file system fails to read or write the ledger; ``edit`` to ``examiner-hangs`` are of
+:mod:`tests.simulation.job_files`, :mod:`tests.simulation.added_jobs` and
+:mod:`tests.simulation.policies`. ``hangup``: the signal of a terminal that closes; ``fills``: the
+disk has less space than jobs ask for; ``terminal``: what is printed cannot be written any more;
+``template``: the process ends that workers are forked from; ``odd-requests``, ``odd-event``: what
+nobody sends; ``robot``: a copy in the directory of a job is changed; ``callback``: a function of the
+calling program raises. What follows: see :data:`OF_NODES`."""
 PolicyKind: TypeAlias = Literal["", "told", "untold", "gone"]
 """``told``: it says for how many env_steps it was trained; ``untold``: it does not; ``gone``: it lay
 in the directory of a job of this run that there is no more."""
@@ -230,7 +231,8 @@ class Trouble:
     """How long it lasts, or by how much a clock jumps."""
     job: str = ""
     number: int = 0
-    """For ``set``: jobs at once. For others who come: their CPU."""
+    """For ``set``: jobs at once. For others who come: their CPU. For ``io``: statements that succeed
+    before one fails, and all that follow for so long; with no duration that one alone."""
     node: int = 0
     """The machine of a cluster that it concerns."""
     elsewhere: bool = False
@@ -515,7 +517,7 @@ def _made_behaviour(chance: random.Random, *, is_stalling: bool) -> Behaviour:
 
 
 KINDS: tuple[TroubleKind, ...] = (
-    *("kill", "kill", "kill", "power", "power", "lock", "full", "jump"),
+    *("kill", "kill", "kill", "power", "power", "lock", "full", "io", "jump"),
     *("stop", "stop-now", "signal", "checkpoints"),
     *("cancel", "pause", "pause", "resume", "resume", "retry", "retry", "set", "status", "error"),
     "unreachable",
@@ -534,10 +536,19 @@ def made_trouble(chance: random.Random, jobs: list[SimulatedJob]) -> Trouble:
         at_what=chance.choice(POINTS) if may_wait and not comes_at_point else "",
         for_s=_duration(chance, kind),
         job=chance.choice(jobs).job_id if needs_job else "",
-        number=chance.choice((1, 2, 3)) if kind == "set" else 0,
+        number=_number(chance, kind),
         elsewhere=kind in COMMANDS and chance.random() < 0.3,
         choice=chance.randrange(1000) if kind == "power" else 0,
     )
+
+
+def _number(chance: random.Random, kind: TroubleKind) -> int:
+    match kind:
+        case "set":
+            return chance.choice((1, 2, 3))
+        case "io":
+            return chance.choice((0, 1, 2, 4, 9, 20))
+    return 0
 
 
 def _made_longer(chance: random.Random, job: SimulatedJob) -> SimulatedJob:
@@ -592,6 +603,10 @@ STORIES: tuple[tuple[TroubleKind, ...], ...] = (
     ("cancel", "kill", "retry"),
     ("lock", "kill"),
     ("lock", "power"),
+    ("kill", "io", "retry"),
+    ("io", "resume", "io", "cancel"),
+    ("io", "stop"),
+    ("io", "kill"),
 )
 """Troubles that follow each other, about one job."""
 
@@ -613,7 +628,7 @@ def _made_story(chance: random.Random, jobs: list[SimulatedJob]) -> list[Trouble
                 at_what=chance.choice(points) if dies else "",
                 for_s=_duration(chance, kind),
                 job=job if kind in OF_JOBS else "",
-                number=chance.choice((1, 2, 3)) if kind == "set" else 0,
+                number=_number(chance, kind),
                 elsewhere=kind in COMMANDS and chance.random() < elsewhere,
                 choice=chance.randrange(1000) if kind == "power" else 0,
             )
@@ -672,6 +687,8 @@ def _duration(chance: random.Random, kind: TroubleKind) -> float:
             return chance.choice((0.3, 2.0, 8.0))
         case "full":
             return chance.choice((0.3, 2.0, 8.0))
+        case "io":
+            return chance.choice((0.0, 0.0, 0.3, 2.0, 8.0))
         case "jump":
             return chance.choice((-7200.0, -1.0, 3600.0))
     return 0.0

@@ -20,6 +20,7 @@ import socket
 import sqlite3
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -158,7 +159,26 @@ class SimulatedSqlite:
         self._world = world
 
         class Connection(sqlite3.Connection):
-            """Each commit is a point of the supervisor."""
+            """Each commit is a point of the supervisor. A statement may fail, as a commit may."""
+
+            def __init__(self, *arguments: Any, **options: Any) -> None:
+                super().__init__(*arguments, **options)
+                self._cursors = weakref.WeakSet[sqlite3.Cursor]()
+
+            def execute(self, *arguments: Any) -> sqlite3.Cursor:
+                world.before_statement()
+                cursor = super().execute(*arguments)
+                self._cursors.add(cursor)
+                return cursor
+
+            def close(self) -> None:
+                """As the end of a process does: what the traceback of an error still has of a query
+                would keep the files open.
+                """
+                for cursor in list(self._cursors):
+                    cursor.close()
+                self._cursors.clear()  # it may be closed once more
+                super().close()
 
             def commit(self) -> None:
                 if not self.in_transaction or world.is_own_work:

@@ -30,6 +30,10 @@ BOOTED = 5_000.0
 HOST = "here"
 LEDGER_FULL = 13
 """SQLite's code for a full disk."""
+LEDGER_FAILS = 10
+"""Its code for a file system that fails."""
+FAILS = "disk I/O error"
+"""What it says then."""
 MOST_POLLS = 4000
 """Of one supervisor. One that needs more is stuck."""
 MOST_SLEEPS = 200
@@ -65,6 +69,12 @@ class World:
     is_dead: bool = False
     """Whether the supervisor has died; what its stack still does must have no effect."""
     is_full: bool = False
+    is_failing: bool = False
+    """Whether the file system fails to read and write the ledger."""
+    fails_after: int = 0
+    """How many statements succeed before that."""
+    fails_once: bool = False
+    """Whether only one statement fails."""
     free_mib: int | None = FREE_MIB
     """On the disk, as far as it is not full; None while that cannot be found out."""
     short_since: float | None = None
@@ -305,6 +315,18 @@ class World:
         if self.is_full:
             self.counts["full refusals"] += 1
             raise sqlite_error(LEDGER_FULL, "database or disk is full")
+        self.before_statement()
+
+    def before_statement(self) -> None:
+        """The supervisor is about to read the ledger, or to write it."""
+        if not self.is_failing or not self.is_supervisor_at_work or self.is_own_work:
+            return
+        self.fails_after -= 1
+        if self.fails_after < 0:
+            self.is_failing = not self.fails_once
+            self.counts["io refusals"] += 1
+            self.has_erred = True
+            raise sqlite_error(LEDGER_FAILS, FAILS)
 
     def after_commit(self) -> None:
         with self.own_work():
@@ -346,6 +368,12 @@ class World:
             case "full":
                 self.is_full = True
                 self.after(trouble.for_s, self._make_room)
+            case "io":
+                self.is_failing = True
+                self.fails_after = trouble.number
+                self.fails_once = trouble.for_s == 0.0
+                if not self.fails_once:
+                    self.after(trouble.for_s, self._make_readable)
             case "unremoved":
                 self.is_unremovable = True
                 self.after(trouble.for_s, self._make_removable)
@@ -399,6 +427,10 @@ class World:
     def _make_room(self) -> None:
         self.is_full = False
         self.log("the disk has room again")
+
+    def _make_readable(self) -> None:
+        self.is_failing = False
+        self.log("the ledger can be read and written again")
 
     def _make_removable(self) -> None:
         self.is_unremovable = False

@@ -18,7 +18,13 @@ from typing import Any
 import pytest
 from supervisor_helpers import filled, ledgers_closed, make_job, make_spec  # noqa: F401 - a fixture
 
-from orchestrator.core.errors import DiskFullError, LedgerError, OrchestratorError
+from orchestrator.core.errors import (
+    DiskFullError,
+    LedgerBusyError,
+    LedgerDamagedError,
+    LedgerError,
+    OrchestratorError,
+)
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import (
     Attempt,
@@ -641,3 +647,43 @@ def test_a_locked_ledger_is_told_as_such(whole: Path, monkeypatch: pytest.Monkey
         with pytest.raises(LedgerError, match="locked by another process"):
             ledger.commit()
         ledger.abandon()
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_what_another_process_has_for_itself_is_not_read_without_its_log(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, *, read_only: bool
+) -> None:
+    """What is committed is in the log: without it, a reader would see what was before."""
+    monkeypatch.setattr("orchestrator.ledger.database_file.BUSY_S", 0.05)
+    with contextlib.closing(sqlite3.connect(whole, isolation_level=None)) as holder:
+        holder.execute("PRAGMA journal_mode=WAL")
+        holder.execute("PRAGMA locking_mode=EXCLUSIVE")
+        holder.execute("UPDATE jobs SET state = 'CANCELLED'")
+        with pytest.raises(LedgerBusyError, match="locked by another process"):
+            Ledger.open(whole, read_only=read_only)
+    with contextlib.closing(Ledger.open(whole, read_only=read_only)) as ledger:
+        assert {row.state for row in ledger.jobs()} == {Cancelled()}
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (sqlite3.SQLITE_IOERR_READ, LedgerError),
+        (sqlite3.SQLITE_NOMEM, LedgerError),
+        (sqlite3.SQLITE_READONLY_DBMOVED, LedgerError),
+        (sqlite3.SQLITE_BUSY_RECOVERY, LedgerBusyError),
+        (sqlite3.SQLITE_CORRUPT_INDEX, LedgerDamagedError),
+        (sqlite3.SQLITE_NOTADB, LedgerDamagedError),
+        (None, LedgerDamagedError),
+    ],
+)
+def test_only_what_the_ledger_has_counts_as_damage(
+    tmp_path: Path, code: int | None, kind: type[LedgerError]
+) -> None:
+    """The last one is of Python's own, of text that is no UTF-8."""
+    error = sqlite3.OperationalError("Could not decode to UTF-8")
+    if code is not None:
+        error.sqlite_errorcode = code
+    with pytest.raises(LedgerError) as told, translate_errors(tmp_path / "ledger.sqlite3"):
+        raise error
+    assert type(told.value) is kind
