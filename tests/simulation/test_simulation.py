@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -250,8 +251,58 @@ def test_deaths_come_at_every_kind_of_point_and_all_troubles_come(outcomes: list
     assert {"commit", "polled", "rename", "submitted"} <= died_at
     assert all(
         counts[kind]
-        for kind in ("kill", "power", "lock", "full refusals", "late", "lost", "twice", "jump")
+        for kind in (
+            *("kill", "power", "lock", "full refusals", "io refusals"),
+            *("late", "lost", "twice", "jump"),
+        )
     )
+
+
+FAILED_JOB = SimulatedJob(
+    name="j0", iterations=2, max_retries=0, behaviours=(Behaviour(ending="error"),)
+)
+LONG_JOB = SimulatedJob(name="j1", iterations=14)
+ADDED_JOB = SimulatedJob(name="j2", iterations=3, is_declared=False)
+KILLED = Trouble(kind="kill", at_s=3.0)
+FAILS_AT: dict[str, tuple[float, Scenario]] = {
+    "the run begins": (0.0, Scenario(jobs=(FAILED_JOB, LONG_JOB))),
+    "it is resumed": (3.1, Scenario(jobs=(FAILED_JOB, LONG_JOB), troubles=(KILLED,))),
+    "a request is acted on": (
+        5.9,
+        Scenario(
+            jobs=(FAILED_JOB, LONG_JOB),
+            troubles=(KILLED, Trouble(kind="retry", at_s=6.0, job="j0-s0")),
+        ),
+    ),
+    "new jobs come": (
+        3.1,
+        Scenario(
+            jobs=(FAILED_JOB, LONG_JOB, ADDED_JOB),
+            troubles=(
+                Trouble(kind="edit", at_s=3.0, job="j2-s0", what="add"),
+                Trouble(kind="reload", at_s=3.1),
+            ),
+        ),
+    ),
+    "the run is stopped": (
+        4.1,
+        Scenario(jobs=(FAILED_JOB, LONG_JOB), troubles=(Trouble(kind="stop", at_s=4.0),)),
+    ),
+}
+"""When the file system fails, and in which scenario."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAILS_AT)
+def test_any_of_the_next_statements_of_the_ledger_may_fail(name: str) -> None:
+    at_s, scenario = FAILS_AT[name]
+    refusals = 0
+    for number in range(50):
+        fails = Trouble(kind="io", at_s=at_s, number=number)
+        outcome = play(replace(scenario, troubles=(*scenario.troubles, fails)))
+        assert not outcome.violation, number
+        refusals += outcome.counts["io refusals"]
+    assert refusals > 10
 
 
 # -- the simulated world
