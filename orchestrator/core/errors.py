@@ -65,17 +65,21 @@ class ChangedError(UsageError):
 
 
 class LedgerError(UsageError):
-    """The ledger cannot be used: it is damaged, of another version, or its file system fails. It is
-    never overwritten.
-    """
+    """The ledger is damaged or of another version. It is never overwritten."""
 
 
 class LedgerDamagedError(LedgerError):
-    """What the ledger has cannot be read, or contradicts itself; reading it again is no use."""
+    """A row of the ledger cannot be read, or contradicts others; reading it again is no use."""
 
 
 class LedgerBusyError(LedgerError):
     """Another process has the ledger locked: it can be used when that process is done."""
+
+
+class LedgerFailingError(LedgerError):
+    """The file system fails to read or write the ledger, or does not permit it; which says nothing of
+    what the ledger has, and may pass.
+    """
 
 
 class DiskFullError(OrchestratorError):

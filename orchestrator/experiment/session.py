@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.core.errors import LedgerBusyError, RunDirError, disk_full_explained
+from orchestrator.core.errors import (
+    LedgerBusyError,
+    LedgerFailingError,
+    RunDirError,
+    SupervisorError,
+    disk_full_explained,
+)
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.front_end import option, repeat_call
 from orchestrator.core.job import TERMINAL, Job, State
@@ -94,8 +100,11 @@ def run(
         planned = _plan(opened, warm, stack)
         entered = _reconcile(opened, planned, stack)
         supervisor = _prepare(opened, planned, entered, stack)
-        states = _train(opened, entered, supervisor, callbacks)
-        summary = _finish(opened, planned, entered, supervisor, states)
+        try:
+            states = _train(opened, entered, supervisor, callbacks)
+            summary = _finish(opened, planned, entered, supervisor, states)
+        except LedgerFailingError as error:  # jobs were launched: it is no error in what was asked
+            raise SupervisorError(str(error)) from error
     exit_code = begun.outcome.exit_code
     return RunResult(
         paths=opened.paths,

@@ -60,7 +60,8 @@ class Ledger:
 
     :raises LedgerBusyError: by any method but those that write attempts and states; nothing that
         was written is lost.
-    :raises LedgerError: by the same methods, for damage.
+    :raises LedgerError: by the same methods, for damage, and where the file system fails
+        (:class:`.LedgerFailingError`); then nothing that was written is lost either.
     :raises DiskFullError: by the same methods, when there is no space to write.
     """
 
@@ -144,6 +145,8 @@ class Ledger:
 
     def _apply(self) -> None:
         """Add what is kept to the open transaction."""
+        if not self._connection.in_transaction:  # SQLite ends one by itself where the disk fails
+            self._applied = 0
         while self._applied < len(self._kept):
             self._connection.executemany(*self._kept[self._applied])
             self._applied += 1
@@ -368,7 +371,7 @@ class Ledger:
     def losses(self) -> dict[str, int]:
         """Number of attempts that were lost with their node, of every job that has some."""
         sql = "SELECT job_id, count(*) FROM attempts WHERE cause = ? GROUP BY job_id"
-        return dict(self._execute(sql, (Cause.NODE_LOST,)).fetchall())
+        return dict(self.select(sql, (Cause.NODE_LOST,)))
 
     def set_progress(self, figures: Iterable[LatestFigures]) -> None:
         """Latest progress of running jobs."""
@@ -410,15 +413,13 @@ class Ledger:
         """
         sql = "SELECT DISTINCT job_id FROM requests WHERE verb = ?"
         return {
-            row["job_id"]: verb
-            for verb, note in NOTES.items()
-            for row in self._execute(sql, (note,))
+            row["job_id"]: verb for verb, note in NOTES.items() for row in self.select(sql, (note,))
         }
 
     def is_stopping(self, holder: str) -> bool:
         """Whether the supervisor ``holder`` is stopping, or has been asked to."""
         sql = "SELECT count(*) FROM requests WHERE verb IN ('stop', ?) AND job_id = ?"
-        return bool(self._execute(sql, (STOPPING, holder)).fetchone()[0])
+        return bool(self.select(sql, (STOPPING, holder))[0][0])
 
     def take_requests(self) -> list[Request]:
         """Requests since the last call; nearly free when no other process has written. Each stays
@@ -430,7 +431,7 @@ class Ledger:
         if version != self._data_version:
             marks = ", ".join("?" * len(NOT_REQUESTS))
             sql = f"SELECT id, verb, job_id FROM requests WHERE verb NOT IN ({marks}) AND id > ? ORDER BY id"  # noqa: S608 - marks
-            found = self._execute(sql, (*NOT_REQUESTS, max(self._open, default=0)))
+            found = self.select(sql, (*NOT_REQUESTS, max(self._open, default=0)))
             new = {row: Request(verb=verb, job_id=job_id) for row, verb, job_id in found}
         in_files = self._request_files.take()  # if that finds the ledger locked, nothing was taken
         self._data_version = version
@@ -451,7 +452,7 @@ class Ledger:
         """Ids of requests in files that have been acted on, as far as the files may be there."""
         return {
             row["job_id"]
-            for row in self._execute("SELECT job_id FROM requests WHERE verb = ?", (HANDLED,))
+            for row in self.select("SELECT job_id FROM requests WHERE verb = ?", (HANDLED,))
         }
 
     # -- for reports
@@ -551,7 +552,7 @@ class Ledger:
 
     def counts(self) -> dict[str, int]:
         """Number of jobs by the name of their state."""
-        return dict(self._execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
+        return dict(self.select("SELECT state, count(*) FROM jobs GROUP BY state"))
 
     def attempts(self, job_id: str | None = None) -> list[AttemptRow]:
         """The attempts of one job, or of all in the order of the job file; of each job the first
@@ -570,10 +571,10 @@ class Ledger:
 
     def _has_cpu_histories(self) -> bool:
         """Whether somebody else has used the CPUs of an attempt."""
-        return bool(self._execute(cpu_history.EXISTS).fetchone()[0])
+        return bool(self.select(cpu_history.EXISTS)[0][0])
 
     def _cpu_histories(self) -> Mapping[tuple[str, int], CpuHistory]:
         if not self._has_cpu_histories():
             return {}
-        moves = self._execute(cpu_history.MOVES).fetchall()
-        return cpu_history.by_attempt(moves, self._execute(cpu_history.COMPETITORS).fetchall())
+        moves = self.select(cpu_history.MOVES)
+        return cpu_history.by_attempt(moves, self.select(cpu_history.COMPETITORS))

@@ -16,6 +16,7 @@ from orchestrator.core.errors import (
     LedgerBusyError,
     LedgerDamagedError,
     LedgerError,
+    LedgerFailingError,
     disk_full_explained,
 )
 from orchestrator.core.files.atomic_files import sync_directory
@@ -28,8 +29,7 @@ APPLICATION_ID = 0x4F524348  # "ORCH"
 BUSY_S = 10.0
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 NOT_PERMITTED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN)
-OF_SYSTEM = (*NOT_PERMITTED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM)
-"""Errors that say nothing of what the ledger has."""
+OF_FILE_SYSTEM = (*NOT_PERMITTED, sqlite3.SQLITE_IOERR)
 MOST_AT_ONCE = 1 << 16
 """Bytes by which SQLite lets a file of a ledger grow at once, at most."""
 ADVICE = (
@@ -84,10 +84,10 @@ def connect(
         try:
             try:
                 connection.execute("PRAGMA schema_version").fetchone()
-            except sqlite3.OperationalError as error:
+            except sqlite3.OperationalError:
                 # On a read-only file system there can be no shared-memory file, and no writer
-                # either. Where there may be one, its log must be read, too.
-                if _primary_code(error) not in NOT_PERMITTED:
+                # either. Elsewhere the log must be read, too.
+                if os.access(path.parent, os.W_OK):
                     raise
                 connection.close()
                 connection = sqlite3.connect(f"{uri}?immutable=1", uri=True)
@@ -148,7 +148,7 @@ def translate_errors(path: Path) -> Iterator[None]:
         may_be_opened = kind == sqlite3.SQLITE_CANTOPEN and os.access(path, os.W_OK)
         if kind == sqlite3.SQLITE_IOERR or may_be_opened:
             _try_to_grow(path)
-        raise _type_of(kind)(f"{path}: {_description(kind, error, path)}") from error
+        raise _error_class(kind)(f"{path}: {_description(kind, error, path)}") from error
 
 
 def _primary_code(error: sqlite3.Error) -> int:
@@ -158,11 +158,11 @@ def _primary_code(error: sqlite3.Error) -> int:
     return code & 0xFF
 
 
-def _type_of(kind: int) -> type[LedgerError]:
-    """:param kind: a primary error code."""
-    if kind in LOCKED:
+def _error_class(code: int) -> type[LedgerError]:
+    """:param code: a primary error code."""
+    if code in LOCKED:
         return LedgerBusyError
-    return LedgerError if kind in OF_SYSTEM else LedgerDamagedError
+    return LedgerFailingError if code in OF_FILE_SYSTEM else LedgerError
 
 
 @contextlib.contextmanager

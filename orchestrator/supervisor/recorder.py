@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from orchestrator.core import job_parts
-from orchestrator.core.errors import LedgerBusyError, LedgerDamagedError
+from orchestrator.core.errors import LedgerBusyError, LedgerError, LedgerFailingError
 from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.job import AttemptOutcome, Cause, Failed, Job, State
@@ -42,8 +42,8 @@ class Recorder:
     """While another process has the ledger locked, what is to be written waits; nothing else does.
 
     :raises DiskFullError: by :meth:`end_turn`, when the disk is full.
-    :raises LedgerError: by :meth:`end_turn`, :meth:`take_requests` and :meth:`new_jobs`, when the
-        file system of the ledger fails; by the first two also when it is damaged.
+    :raises LedgerError: by :meth:`end_turn` and :meth:`take_requests`, when the ledger is damaged.
+    :raises LedgerFailingError: by these and by :meth:`new_jobs`, when its file system fails.
     """
 
     paths: RunPaths
@@ -138,7 +138,9 @@ class Recorder:
         except LedgerBusyError as error:
             self._report_lock(error)
             return None
-        except LedgerDamagedError as error:  # what another process has written ends no job
+        except LedgerFailingError:
+            raise
+        except LedgerError as error:  # what another process has written ends no job
             self.reporter.event("warning", f"new jobs were not taken: {error}")
             return []
         return sorted((row for row in found if row is not None), key=lambda row: row.position)
@@ -151,7 +153,9 @@ class Recorder:
             return None
         try:
             return self.ledger.job_row(job_id)
-        except LedgerDamagedError as error:
+        except (LedgerBusyError, LedgerFailingError):
+            raise
+        except LedgerError as error:
             why = f"its row in the ledger cannot be read ({error.__cause__ or error})"
         # Whoever has entered it may wait for it.
         reason = f"{why}; was it written by another version of this program?"
@@ -159,7 +163,9 @@ class Recorder:
         row = None
         try:
             row = self.ledger.job_row(job_id, decoded=False)
-        except LedgerDamagedError:
+        except (LedgerBusyError, LedgerFailingError):
+            raise
+        except LedgerError:
             self._unreadable.add(job_id)
         self.reporter.event("warning", f"{job_id} is FAILED: {reason}", job_id=job_id)
         return row
@@ -247,7 +253,10 @@ class Recorder:
         except LedgerBusyError:
             self._start_summary_anew(SUMMARY.every_s, now)
             raise
-        except (OSError, LedgerDamagedError) as error:  # also a damaged row of a job that is over
+        except LedgerFailingError:
+            self._start_summary_anew(SUMMARY.every_s, now)
+            raise
+        except (OSError, LedgerError) as error:  # also a damaged row of a job that is over
             is_done = True
             self.reporter.event(
                 "warning", f"summary.json and summary.csv could not be written: {error}"

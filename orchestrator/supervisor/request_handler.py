@@ -9,7 +9,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.core.errors import LedgerBusyError, LedgerDamagedError, OrchestratorError
+from orchestrator.core.errors import (
+    LedgerBusyError,
+    LedgerError,
+    LedgerFailingError,
+    OrchestratorError,
+)
 from orchestrator.core.job import Cause, Pending, Running, Succeeded
 from orchestrator.core.text import count, listed
 from orchestrator.ledger import JobRow, Request
@@ -84,13 +89,13 @@ class RequestHandler:
     def _handle(self, request: Request) -> None:
         """Act on ``request``. An error in that ends no job: any program can write into a ledger.
 
-        :raises LedgerError: nothing was done, as the ledger is locked or its file system fails.
+        :raises LedgerBusyError, LedgerFailingError: nothing was done.
         """
         try:
             self._act_on(request)
-        except (
-            LedgerDamagedError
-        ) as error:  # of a job that was over, and that nobody has read before
+        except (LedgerBusyError, LedgerFailingError):
+            raise
+        except LedgerError as error:  # of a job that was over, and that nobody has read before
             job_id = request.job_id
             if request.promotion is not None:
                 job_id, _ = request.promotion

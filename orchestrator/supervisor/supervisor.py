@@ -512,6 +512,7 @@ class Supervisor:
                 time.sleep(IDLE_S)
         with self._further_errors_logged():
             self._requests.handle()
+        with self._further_errors_logged():
             self._requests.resume_exited()
         with self._further_errors_logged():
             self._recorder.end_turn(self.now(), final=True)

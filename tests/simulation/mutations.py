@@ -83,9 +83,9 @@ MUTATIONS = (
     ),
     Mutation(
         name="a file system that fails once counts as a damaged ledger",
-        function=database_file._type_of,
-        before="LedgerError if kind in OF_SYSTEM else LedgerDamagedError",
-        after="LedgerDamagedError",
+        function=database_file._error_class,
+        before="LedgerFailingError if code in OF_FILE_SYSTEM else LedgerError",
+        after="LedgerError",
     ),
     Mutation(
         name="what is kept for a locked ledger is lost",

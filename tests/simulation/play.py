@@ -338,7 +338,7 @@ class _Player:
             DiskFullError: counts["full"] > 0 or self._has_full_disks,
             LedgerBusyError: self.world.is_locked or counts["lock"] > 0,
             SupervisorError: counts["error"] > 0
-            or counts["io refusals"] > 0
+            or FAILS in str(error)
             or "still locked" in str(error),
         }
         if not causes[type(error)]:

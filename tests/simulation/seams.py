@@ -166,10 +166,22 @@ class SimulatedSqlite:
                 self._cursors = weakref.WeakSet[sqlite3.Cursor]()
 
             def execute(self, *arguments: Any) -> sqlite3.Cursor:
-                world.before_statement()
+                self._may_fail()
                 cursor = super().execute(*arguments)
                 self._cursors.add(cursor)
                 return cursor
+
+            def executemany(self, *arguments: Any) -> sqlite3.Cursor:
+                self._may_fail()
+                return super().executemany(*arguments)
+
+            def _may_fail(self) -> None:
+                try:
+                    world.before_statement()
+                except sqlite3.OperationalError:
+                    if world.rolls_back:
+                        self.rollback()
+                    raise
 
             def close(self) -> None:
                 """As the end of a process does: what the traceback of an error still has of a query

@@ -328,6 +328,11 @@ class World:
             self.has_erred = True
             raise sqlite_error(LEDGER_FAILS, FAILS)
 
+    @property
+    def rolls_back(self) -> bool:
+        """Whether SQLite has ended the open transaction with the error that it raises."""
+        return self.counts["io refusals"] % 2 == 1
+
     def after_commit(self) -> None:
         with self.own_work():
             is_beside = self._others and self._is_supervised and not self._is_alone

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.errors import LedgerBusyError, LedgerError, RunDirError
+from orchestrator.core.errors import LedgerBusyError, LedgerError, LedgerFailingError, RunDirError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
@@ -81,6 +81,7 @@ def follow(
     :param until: a moment of :func:`time.monotonic`, from which on a reading is not waited for any
         longer.
     :raises LedgerBusyError: the ledger is locked, also at ``until``.
+    :raises LedgerFailingError: its file system fails.
     """
     readings = Pacer(READING)
     while True:
@@ -93,7 +94,9 @@ def follow(
                 if time.monotonic() >= until:
                     raise
                 continue
-            except (LedgerError, RunDirError):
+            except (LedgerError, RunDirError) as error:
+                if isinstance(error, LedgerFailingError) and paths.ledger.exists():
+                    raise
                 # It was moved away or replaced: `--fresh`, `--rebuild-ledger`.
                 if not is_over and run_directory.holder(paths) == holder:
                     raise

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from orchestrator.core.errors import LedgerBusyError, OrchestratorError
+from orchestrator.core.errors import LedgerBusyError, LedgerFailingError, OrchestratorError
 from orchestrator.core.files.file_status import status_of
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
@@ -93,6 +93,9 @@ class RunFollower:
             seen = self._look(holder)
         except LedgerBusyError:
             return None
+        except LedgerFailingError as error:  # which may pass while nothing changes
+            self._forget()
+            return RunLook(condition="unreadable", problem=str(error))
         except (OrchestratorError, OSError) as error:
             self._forget()
             seen = RunLook(condition="unreadable", problem=str(error))

@@ -4,7 +4,6 @@ that is lost.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import os
@@ -13,7 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from orchestrator.core.errors import LedgerError, RunDirError
+from orchestrator.core.errors import (
+    LedgerBusyError,
+    LedgerError,
+    LedgerFailingError,
+    RunDirError,
+)
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.files.regular_files import read_regular
@@ -319,15 +323,20 @@ def _end_attempt(
 
 def kill_leftovers(paths: RunPaths) -> None:
     """Kill what a supervisor that died has left running, before its ledger is moved away: whoever
-    goes on without it does not know of these processes. Where it cannot be read, nothing is done.
+    goes on without it does not know of these processes. Where it cannot be read for good, nothing is
+    done.
+
+    :raises LedgerBusyError, LedgerFailingError: it cannot be read now.
     """
-    with (
-        contextlib.suppress(LedgerError),
-        run_directory.opened_ledger(paths, read_only=True) as old,
-    ):
-        for row in old.jobs(decoded=False):
-            if isinstance(row.state, Running):
-                _kill_leftover_of(row.state.attempt)
+    try:
+        with run_directory.opened_ledger(paths, read_only=True) as old:
+            for row in old.jobs(decoded=False):
+                if isinstance(row.state, Running):
+                    _kill_leftover_of(row.state.attempt)
+    except (LedgerBusyError, LedgerFailingError):
+        raise
+    except LedgerError:  # it is damaged, or of another version
+        return
 
 
 def _kill_leftover_of(attempt: Attempt) -> None:

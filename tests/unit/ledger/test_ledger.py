@@ -21,8 +21,8 @@ from supervisor_helpers import filled, ledgers_closed, make_job, make_spec  # no
 from orchestrator.core.errors import (
     DiskFullError,
     LedgerBusyError,
-    LedgerDamagedError,
     LedgerError,
+    LedgerFailingError,
     OrchestratorError,
 )
 from orchestrator.core.exit_record import ExitRecord
@@ -668,16 +668,16 @@ def test_what_another_process_has_for_itself_is_not_read_without_its_log(
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (sqlite3.SQLITE_IOERR_READ, LedgerError),
-        (sqlite3.SQLITE_NOMEM, LedgerError),
-        (sqlite3.SQLITE_READONLY_DBMOVED, LedgerError),
+        (sqlite3.SQLITE_IOERR_READ, LedgerFailingError),
+        (sqlite3.SQLITE_CANTOPEN, LedgerFailingError),
+        (sqlite3.SQLITE_READONLY_DBMOVED, LedgerFailingError),
         (sqlite3.SQLITE_BUSY_RECOVERY, LedgerBusyError),
-        (sqlite3.SQLITE_CORRUPT_INDEX, LedgerDamagedError),
-        (sqlite3.SQLITE_NOTADB, LedgerDamagedError),
-        (None, LedgerDamagedError),
+        (sqlite3.SQLITE_CORRUPT_INDEX, LedgerError),
+        (sqlite3.SQLITE_NOTADB, LedgerError),
+        (None, LedgerError),
     ],
 )
-def test_only_what_the_ledger_has_counts_as_damage(
+def test_locks_and_file_systems_that_fail_are_told_from_damage(
     tmp_path: Path, code: int | None, kind: type[LedgerError]
 ) -> None:
     """The last one is of Python's own, of text that is no UTF-8."""
@@ -687,3 +687,17 @@ def test_only_what_the_ledger_has_counts_as_damage(
     with pytest.raises(LedgerError) as told, translate_errors(tmp_path / "ledger.sqlite3"):
         raise error
     assert type(told.value) is kind
+
+
+def test_what_is_kept_is_written_though_sqlite_has_ended_the_transaction(whole: Path) -> None:
+    """As it may where the disk fails while something is read."""
+    with contextlib.closing(Ledger.open(whole)) as ledger:
+        (job_id,) = [row.job_id for row in ledger.jobs()][:1]
+        ledger.set_state(job_id, Cancelled())
+        assert ledger.counts()
+        ledger._connection.rollback()
+        ledger.commit()
+    with contextlib.closing(Ledger.open(whole, read_only=True)) as ledger:
+        row = ledger.job_row(job_id)
+        assert row is not None
+        assert row.state == Cancelled()

@@ -26,8 +26,7 @@ from typing import Any
 
 from orchestrator.core.errors import (
     LedgerBusyError,
-    LedgerDamagedError,
-    LedgerError,
+    LedgerFailingError,
     OrchestratorError,
     SpecError,
     UsageError,
@@ -671,7 +670,7 @@ def main(run_dir: str, holder: str, jobs_at_once: str) -> int:
         return ENDED if searcher.history.is_over else WAITS_FOR_USER
     except OrchestratorError as error:
         tell(str(error))
-        may_pass = isinstance(error, LedgerError) and not isinstance(error, LedgerDamagedError)
+        may_pass = isinstance(error, LedgerBusyError | LedgerFailingError)
         return CANNOT_GO_ON if isinstance(error, UsageError) and not may_pass else 1
     finally:
         shutil.rmtree(paths.entering, ignore_errors=True)
