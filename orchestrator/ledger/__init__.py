@@ -371,7 +371,7 @@ class Ledger:
     def losses(self) -> dict[str, int]:
         """Number of attempts that were lost with their node, of every job that has some."""
         sql = "SELECT job_id, count(*) FROM attempts WHERE cause = ? GROUP BY job_id"
-        return dict(self.select(sql, (Cause.NODE_LOST,)))
+        return {row[0]: row[1] for row in self.select(sql, (Cause.NODE_LOST,))}
 
     def set_progress(self, figures: Iterable[LatestFigures]) -> None:
         """Latest progress of running jobs."""
@@ -552,7 +552,8 @@ class Ledger:
 
     def counts(self) -> dict[str, int]:
         """Number of jobs by the name of their state."""
-        return dict(self.select("SELECT state, count(*) FROM jobs GROUP BY state"))
+        found = self.select("SELECT state, count(*) FROM jobs GROUP BY state")
+        return {row[0]: row[1] for row in found}
 
     def attempts(self, job_id: str | None = None) -> list[AttemptRow]:
         """The attempts of one job, or of all in the order of the job file; of each job the first
