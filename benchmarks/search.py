@@ -1,7 +1,7 @@
 """What a search costs beside the trainings themselves, and what it finds for its env_steps, printed
 as one table.
 
-    python -m benchmarks.search [--repeats 5] [--only start,tiny,races,choices,table,surrogate,confirmation,…]
+    python -m benchmarks.search [--repeats 5] [--only start,tiny,derl,choices,table,surrogate,confirmation,…]
         [--jobs 200] [--load 4] [--searches 1000] [--slow-searches 100] [--processes 2]
         [--trainings 60] [--robots runner,quadruped] [--samplers random,tpe,…] [--run-dir DIR]
 

@@ -4,7 +4,9 @@ is: does it choose better ones than random points?
 Each of :data:`SAMPLERS` searches with the same budgets and seeds. Of each search two bodies are
 chosen, the best seen and the best estimated. All of them are then trained again, with seeds that no
 search has had, and a body is worth the mean of these. The question is that of the first of
-:func:`_comparisons`; the others say what part the choice has in the answer.
+:func:`_comparisons`; the others say what part the choice has in the answer. The test is that of two
+groups, although the n-th searches of both samplers train with the same seed: it takes no advantage
+of that.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ from orchestrator.jobfile.job_names import without_seed
 
 ROBOT = "eel"
 SAMPLERS = ("random", "auto")
-CHOICES: Mapping[str, str | None] = {"the best seen": None, "the best estimated": ranking.ESTIMATE}
-"""What is said of a choice → what ``best --by`` takes for it."""
+CHOICES: Mapping[str, str | None] = {"seen": None, "estimated": ranking.ESTIMATE}
+"""Which of the best is chosen → what ``best --by`` takes for it."""
 FRESH_SEEDS = tuple(range(1_000, 1_005))
 
 
@@ -44,7 +46,7 @@ class Arm:
     choice: str
 
     def __str__(self) -> str:
-        return f"{self.sampler}, {self.choice}"
+        return f"{self.sampler}, the best {self.choice}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +59,7 @@ class ChosenBody:
 
     @property
     def job_name(self) -> str:
-        choice = list(CHOICES).index(self.arm.choice)
-        return f"{self.arm.sampler}-{choice}-{self.search_seed:03d}"
+        return f"{self.arm.sampler}-{self.arm.choice}-{self.search_seed:03d}"
 
 
 def confirmation(repeats: int, *, run_dir: Path | None) -> list[Line]:
@@ -102,7 +103,9 @@ def chosen_bodies(sampler: str, seed: int, run_dir: Path) -> list[ChosenBody]:
 
 def true_values(chosen: Sequence[ChosenBody], run_dir: Path) -> dict[Arm, list[float]]:
     """The mean evaluation over :data:`FRESH_SEEDS` of each body, by arm in the order of the
-    searches. A training that fails counts as 0, what a robot earns that does not move.
+    searches. A training that diverges counts as 0, what a robot earns that does not move.
+
+    :raises RuntimeError: a training has failed for another reason.
     """
     content = dict(table.job_file(ROBOT))
     del content["search"]
@@ -113,6 +116,8 @@ def true_values(chosen: Sequence[ChosenBody], run_dir: Path) -> dict[Arm, list[f
     evaluations: dict[str, list[float]] = {body.job_name: [] for body in chosen}
     for result in results:
         assert result.job_id is not None
+        if result.eval_mean is None and "diverged" not in (result.error or ""):
+            raise RuntimeError(f"{result.job_id}: {result.error}")
         evaluations[without_seed(result.job_id, result.seed)].append(result.eval_mean or 0.0)
     worth: dict[Arm, list[float]] = {}
     for body in sorted(chosen, key=lambda body: body.search_seed):
@@ -121,10 +126,16 @@ def true_values(chosen: Sequence[ChosenBody], run_dir: Path) -> dict[Arm, list[f
 
 
 def run(content: Mapping[str, Any], run_dir: Path) -> orchestrator.ExperimentResult:
-    """Run, or resume, what would be in a job file of this folder."""
+    """Run, or resume, what would be in a job file of this folder.
+
+    :raises RuntimeError: it has not come to its end.
+    """
     experiment = from_mapping(content, source="benchmarks.bodies", base=table.FOLDER)
     options = run_plan.RunOptions(run_dir=run_dir)
-    return api.finish(experiment, options, show=False, callbacks=None)
+    done = api.finish(experiment, options, show=False, callbacks=None)
+    if done.exit_code not in (0, 1):  # 1: some bodies could not be trained
+        raise RuntimeError(f"{run_dir}: ended with exit code {done.exit_code}")
+    return done
 
 
 def lines(searches: int, worth: Mapping[Arm, Sequence[float]]) -> list[Line]:
@@ -163,9 +174,10 @@ def _compared(what: str, one: Arm, other: Arm, worth: Mapping[Arm, Sequence[floa
     p = p_value([pair])
     low, high = interval([pair])
     is_question = (one, other) == _comparisons()[0]
+    p_text = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
     return Line(
         what=f"{what}: {other}, against {one}, permutation test",
-        measured=f"p = {p:.3f}, {pair.difference:+.2f} ({low:+.2f} – {high:+.2f}) standard deviations",
+        measured=f"{p_text}, {pair.difference:+.2f} ({low:+.2f} – {high:+.2f}) standard deviations",
         target="better, p ≤ 0.05" if is_question else "",
         good=not is_question or (p <= 0.05 and pair.difference > 0),
         values=[p, pair.difference, low, high],

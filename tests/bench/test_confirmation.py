@@ -58,7 +58,7 @@ def test_the_question_is_met_by_better_bodies_only() -> None:
     *_, question, seen, estimated = confirmation.lines(10, worth)
     assert question.good
     assert question.values[0] == pytest.approx(2 / 184_756)
-    assert question.measured.startswith("p = 0.000, +6.61 (")
+    assert question.measured.startswith("p < 0.001, +6.61 (")
     assert (seen.values[0], seen.target) == (1.0, "")
     assert estimated.target == ""
     worse = {**worth, RANDOM_SEEN: high, AUTO_ESTIMATED: low}
