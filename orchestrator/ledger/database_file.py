@@ -142,13 +142,13 @@ def translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        kind = _primary_code(error)
-        if kind == sqlite3.SQLITE_FULL:
+        code = _primary_code(error)
+        if code == sqlite3.SQLITE_FULL:
             raise DiskFullError(f"{path}: {DiskFullError.what}") from error
-        may_be_opened = kind == sqlite3.SQLITE_CANTOPEN and os.access(path, os.W_OK)
-        if kind == sqlite3.SQLITE_IOERR or may_be_opened:
+        may_be_opened = code == sqlite3.SQLITE_CANTOPEN and os.access(path, os.W_OK)
+        if code == sqlite3.SQLITE_IOERR or may_be_opened:
             _try_to_grow(path)
-        raise _error_class(kind)(f"{path}: {_description(kind, error, path)}") from error
+        raise _error_class(code)(f"{path}: {_description(code, error, path)}") from error
 
 
 def _primary_code(error: sqlite3.Error) -> int:
@@ -187,16 +187,16 @@ def bindable_values(values: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any] 
     return [storable(value) if isinstance(value, str) else value for value in values]
 
 
-def _description(kind: int, error: sqlite3.Error, path: Path) -> str:
-    """What is wrong and what to do. :param kind: the primary error code of ``error``."""
-    if kind in NOT_PERMITTED:
+def _description(code: int, error: sqlite3.Error, path: Path) -> str:
+    """What is wrong and what to do. :param code: the primary error code of ``error``."""
+    if code in NOT_PERMITTED:
         advice = f"fix the permissions of its folder or choose another {option('run_dir')}"
         return f"the ledger cannot be written ({error}); {ask_owner(path) or advice}"
-    if kind in LOCKED:
+    if code in LOCKED:
         return f"the ledger is locked by another process ({error}); end that process and try again"
-    if kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return f"the ledger is damaged ({error}); {ADVICE}"
-    if kind == sqlite3.SQLITE_IOERR:
+    if code == sqlite3.SQLITE_IOERR:
         what = "its file system has failed to read or write it"
         return f"{error}: {what}; look at the file system and its disk, then {repeat_call()}"
     return f"the ledger cannot be used ({error}); {ADVICE}"

@@ -144,6 +144,8 @@ class Monitor:
     touched: whether they had begun, and what they need."""
     places: dict[str, int] = field(default_factory=dict)
     """Of all jobs in the order of launch."""
+    has_launched: bool = False
+    """Whether the present supervisor has launched a job."""
     begun: set[str] = field(default_factory=set)
     """Jobs that the supervisor that lives knows to have begun."""
     unread: set[str] = field(default_factory=set)
@@ -186,6 +188,7 @@ class Monitor:
         self._look_at_directory()
         self.stop_by = None
         self.begun.clear()
+        self.has_launched = False
         self.cpus.life_begins()
         self.stops = 0
         self.stops_itself = self.world.is_full
@@ -363,6 +366,7 @@ class Monitor:
         """
         mine = self.waiting.pop(job_id, None)
         self.begun.add(job_id)
+        self.has_launched = True
         if mine is None:
             return
         place = not mine[0], self.places[job_id]

@@ -265,10 +265,12 @@ class _Player:
             self.declared.refused()
             self.files.refused(error)
         except (LedgerError, RunDirError) as error:
-            if FAILS in str(error):
-                self.world.log(f"the run ends: {error}")
-            else:
+            if FAILS not in str(error):
                 self.files.unreadable(error)
+            elif monitor.has_launched:
+                raise Violation(f"as if nothing had been launched: {error!r}") from error
+            else:
+                world.log(f"the run ends: {error}")
         except (ClusterLostError, UsageError) as error:
             self._look_at_refusal(error)
             is_refused = True

@@ -284,6 +284,7 @@ FAILS_AT: dict[str, tuple[float, Scenario]] = {
             ),
         ),
     ),
+    "the run ends": (1.4, Scenario(jobs=(SimulatedJob(name="j0", iterations=2),))),
     "the run is stopped": (
         4.1,
         Scenario(jobs=(FAILED_JOB, LONG_JOB), troubles=(Trouble(kind="stop", at_s=4.0),)),
