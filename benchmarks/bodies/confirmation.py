@@ -11,10 +11,9 @@ of that.
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,7 +65,8 @@ def confirmation(repeats: int, *, run_dir: Path | None) -> list[Line]:
     """:param repeats: searches by each sampler.
     :param run_dir: where they are kept, and go on if they are there; None: nowhere.
     """
-    with _folder(run_dir) as folder:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = run_dir or Path(temporary)
         chosen = [
             body
             for seed in range(repeats)
@@ -75,15 +75,6 @@ def confirmation(repeats: int, *, run_dir: Path | None) -> list[Line]:
         ]
         worth = true_values(chosen, folder / "chosen")
     return lines(repeats, worth)
-
-
-@contextlib.contextmanager
-def _folder(run_dir: Path | None) -> Iterator[Path]:
-    if run_dir is not None:
-        yield run_dir
-        return
-    with tempfile.TemporaryDirectory() as name:
-        yield Path(name)
 
 
 def chosen_bodies(sampler: str, seed: int, run_dir: Path) -> list[ChosenBody]:

@@ -250,10 +250,7 @@ class Recorder:
             is_done = False
         except StopIteration:
             is_done = True
-        except LedgerBusyError:
-            self._start_summary_anew(SUMMARY.every_s, now)
-            raise
-        except LedgerFailingError:
+        except (LedgerBusyError, LedgerFailingError):
             self._start_summary_anew(SUMMARY.every_s, now)
             raise
         except (OSError, LedgerError) as error:  # also a damaged row of a job that is over
