@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.bodies import table as bodies
+from benchmarks import table_of_bodies
 from benchmarks.harness import Line, at_least, at_most
 from orchestrator.analysis import sequential
 from orchestrator.analysis.sequential import ERRORS, LEAST_SEEDS, SHAPE, Outcome, Rules
@@ -108,9 +108,9 @@ def noise_of_table(robot: str, measure: str = "distance_m") -> Draw | None:
     """Draws what a seed of a body adds to the mean of that body, in a table of bodies, in standard
     deviations; None where there is no table.
     """
-    if not bodies.table_file(robot).exists():
+    if not table_of_bodies.table_file(robot).exists():
         return None
-    values = bodies.load(bodies.table_file(robot)).measure(measure).astype(float)
+    values = table_of_bodies.load(table_of_bodies.table_file(robot)).measure(measure).astype(float)
     of_seeds = values[~np.isnan(values).any(axis=1)]
     residuals = (of_seeds - of_seeds.mean(axis=1, keepdims=True)).ravel()
     scaled = (residuals / residuals.std()).tolist()
@@ -143,7 +143,7 @@ def races(_: int) -> list[Line]:
         "skewed noise": skewed,
         "noise with two peaks": two_peaks,
     }
-    for robot in bodies.ROBOTS:
+    for robot in table_of_bodies.ROBOTS:
         noise = noise_of_table(robot)
         if noise is not None:
             noises[f"noise of the table of {robot}"] = noise

@@ -23,8 +23,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orchestrator
-from benchmarks import choices, races, search_learning, search_ledger, search_simulation
-from benchmarks.bodies import confirmation, searches_on_surrogate, searches_on_table, table
+from benchmarks import (
+    choices,
+    races,
+    search_learning,
+    search_ledger,
+    search_simulation,
+    table_of_bodies,
+)
+from benchmarks.bodies import confirmation, searches_on_surrogate, searches_on_table
 from benchmarks.harness import ROOT, Line, at_most, both_ways, busy_loop, print_table
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
@@ -234,10 +241,10 @@ def main() -> None:
     )
     options.add_argument(
         "--robots",
-        type=functools.partial(names_of, table.ROBOTS),
-        default=list(table.ROBOTS),
+        type=functools.partial(names_of, table_of_bodies.ROBOTS),
+        default=list(table_of_bodies.ROBOTS),
         metavar="NAME,…",
-        help=f"of the parts table and surrogate (default: {','.join(table.ROBOTS)})",
+        help=f"of the parts table and surrogate (default: {','.join(table_of_bodies.ROBOTS)})",
     )
     options.add_argument(
         "--figures", type=Path, metavar="DIR", help="also write figures of what was learned to DIR"

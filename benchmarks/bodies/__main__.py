@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.bodies import maker, table
+from benchmarks import table_of_bodies
+from benchmarks.bodies import maker
 from benchmarks.bodies.maker import Part
 from orchestrator.machine import topology
 
@@ -40,7 +41,7 @@ def _options() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("what", choices=("make", "show", "train"))
-    parser.add_argument("robot", choices=table.ROBOTS)
+    parser.add_argument("robot", choices=table_of_bodies.ROBOTS)
     parser.add_argument(
         "--bodies", type=int, default=64, metavar="N", help="how many (default: 64)"
     )
@@ -64,8 +65,8 @@ def _options() -> argparse.Namespace:
 
 
 def _make(options: argparse.Namespace, run_dir: Path) -> int:
-    path = table.table_file(options.robot)
-    before = table.load(path) if path.exists() else None
+    path = table_of_bodies.table_file(options.robot)
+    before = table_of_bodies.load(path) if path.exists() else None
     part = Part(
         robot=options.robot,
         first=0 if before is None else before.bodies,
@@ -84,7 +85,7 @@ def _make(options: argparse.Namespace, run_dir: Path) -> int:
 
 
 def _show(robot: str) -> int:
-    found = table.load(table.table_file(robot))
+    found = table_of_bodies.load(table_of_bodies.table_file(robot))
     values = found.measure("eval_mean")
     trained = np.isfinite(values).all(axis=1)
     means = values[trained].mean(axis=1)

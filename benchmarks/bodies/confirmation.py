@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import orchestrator
-from benchmarks.bodies import table
+from benchmarks import table_of_bodies
 from benchmarks.harness import Line, at_least, both_ways
 from benchmarks.permutation_tests import Pair, interval, p_value
 from orchestrator import api
@@ -79,7 +79,7 @@ def confirmation(repeats: int, *, run_dir: Path | None) -> list[Line]:
 
 def chosen_bodies(sampler: str, seed: int, run_dir: Path) -> list[ChosenBody]:
     """Run, or resume, a search, and choose a body of it in each of the :data:`CHOICES`."""
-    content = dict(table.job_file(ROBOT))
+    content = dict(table_of_bodies.job_file(ROBOT))
     content["defaults"] = {**content["defaults"], "seeds": [seed]}
     content["search"] = {**content["search"], "sampler": sampler, "seed": seed}
     run(content, run_dir)
@@ -98,7 +98,7 @@ def true_values(chosen: Sequence[ChosenBody], run_dir: Path) -> dict[Arm, list[f
 
     :raises RuntimeError: a training has failed for another reason.
     """
-    content = dict(table.job_file(ROBOT))
+    content = dict(table_of_bodies.job_file(ROBOT))
     del content["search"]
     (job,) = content["jobs"]
     content["defaults"] = {**content["defaults"], "seeds": list(FRESH_SEEDS)}
@@ -121,7 +121,7 @@ def run(content: Mapping[str, Any], run_dir: Path) -> orchestrator.ExperimentRes
 
     :raises RuntimeError: it has not come to its end.
     """
-    experiment = from_mapping(content, source="benchmarks.bodies", base=table.FOLDER)
+    experiment = from_mapping(content, source="benchmarks.bodies", base=table_of_bodies.FOLDER)
     options = run_plan.RunOptions(run_dir=run_dir)
     done = api.finish(experiment, options, show=False, callbacks=None)
     if done.exit_code not in (0, 1):  # 1: some bodies could not be trained
@@ -130,7 +130,7 @@ def run(content: Mapping[str, Any], run_dir: Path) -> orchestrator.ExperimentRes
 
 
 def lines(searches: int, worth: Mapping[Arm, Sequence[float]]) -> list[Line]:
-    content = table.job_file(ROBOT)
+    content = table_of_bodies.job_file(ROBOT)
     search = content["search"]
     what = (
         f"{searches} searches of {search['trials']} trials of {ROBOT}, "

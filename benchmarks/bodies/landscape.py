@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.bodies.table import Table
+from benchmarks.table_of_bodies import Table
 from orchestrator.features.search.declaration.spec import Dimension
 
 MOST_SEEDS = 8

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 import orchestrator
-from benchmarks.bodies import table
-from benchmarks.bodies.table import MEASURES, Table
+from benchmarks import table_of_bodies
 from benchmarks.harness import ROOT
+from benchmarks.table_of_bodies import MEASURES, Table
 from orchestrator import api
 from orchestrator.analysis import run_reader
 from orchestrator.core.paths import JobPaths
@@ -100,19 +100,19 @@ def train(part: Part) -> orchestrator.ExperimentResult:
 
 def experiment_of(part: Part) -> Experiment:
     """What the job file of the table declares, for the bodies of ``part`` alone."""
-    content = dict(table.job_file(part.robot))
+    content = dict(table_of_bodies.job_file(part.robot))
     content["search"] = {
         **content["search"],
         "trials": part.bodies,
         "sampler_options": {"first": part.first},
     }
-    source = str(table.FOLDER / f"{part.robot}.toml")
-    return from_mapping(content, source=source, base=table.FOLDER)
+    source = str(table_of_bodies.FOLDER / f"{part.robot}.toml")
+    return from_mapping(content, source=source, base=table_of_bodies.FOLDER)
 
 
 def read(part: Part) -> Table:
     """What the trainings of ``part`` gave."""
-    content = table.job_file(part.robot)
+    content = table_of_bodies.job_file(part.robot)
     keys = tuple(content["search"]["space"])
     seeds = content["defaults"]["seeds"]
     rungs = _rungs(content["defaults"])

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.bodies import choosing, landscape, maker, racing_rules, table
+from benchmarks import table_of_bodies
+from benchmarks.bodies import choosing, landscape, maker, racing_rules
 from benchmarks.bodies.compared_searches import (
     OPTUNAS_OWN,
     Chosen,
@@ -79,7 +80,7 @@ class Extent:
     slow_searches: int
     """By samplers of :data:`SLOW`."""
     processes: int
-    robots: Sequence[str] = table.ROBOTS
+    robots: Sequence[str] = table_of_bodies.ROBOTS
     samplers: Sequence[str] = SAMPLERS
     trainings: int = TRAININGS
     """The budget of a search, in trainings of one seed to their end; less where there are few
@@ -119,7 +120,7 @@ def ways(strategy: Strategy) -> Sequence[str]:
 def searches_on_tables(_repeats: int, extent: Extent) -> list[Line]:
     lines = []
     for robot in extent.robots:
-        if table.table_file(robot).exists():
+        if table_of_bodies.table_file(robot).exists():
             known = strategies(extent.samplers)
             lines += of_landscape(robot, landscape_of_robot(robot), extent, known)
     return lines
@@ -130,11 +131,13 @@ def landscape_of_robot(robot: str) -> Landscape:
 
     :raises OSError: it has none.
     """
-    part = Part(robot=robot, first=0, bodies=1, run_dir=table.FOLDER)
+    part = Part(robot=robot, first=0, bodies=1, run_dir=table_of_bodies.FOLDER)
     source = maker.experiment_of(part).job_source
     assert isinstance(source, SearchSource)
     assert source.search is not None
-    return landscape.of_table(table.load(table.table_file(robot)), source.search.space)
+    return landscape.of_table(
+        table_of_bodies.load(table_of_bodies.table_file(robot)), source.search.space
+    )
 
 
 def of_landscape(

@@ -72,14 +72,16 @@ class LedgerDamagedError(LedgerError):
     """A row of the ledger cannot be read, or contradicts others; reading it again is no use."""
 
 
-class LedgerBusyError(LedgerError):
+class LedgerUnavailableError(LedgerError):
+    """The ledger cannot be used just now, which may pass, and says nothing of what it has."""
+
+
+class LedgerBusyError(LedgerUnavailableError):
     """Another process has the ledger locked: it can be used when that process is done."""
 
 
-class LedgerFailingError(LedgerError):
-    """The file system fails to read or write the ledger, or does not permit it; which says nothing of
-    what the ledger has, and may pass.
-    """
+class LedgerFailingError(LedgerUnavailableError):
+    """The file system fails to read or write the ledger, or does not permit it."""
 
 
 class DiskFullError(OrchestratorError):

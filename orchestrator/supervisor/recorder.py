@@ -10,7 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from orchestrator.core import job_parts
-from orchestrator.core.errors import LedgerBusyError, LedgerError, LedgerFailingError
+from orchestrator.core.errors import (
+    LedgerBusyError,
+    LedgerError,
+    LedgerFailingError,
+    LedgerUnavailableError,
+)
 from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.job import AttemptOutcome, Cause, Failed, Job, State
@@ -153,7 +158,7 @@ class Recorder:
             return None
         try:
             return self.ledger.job_row(job_id)
-        except (LedgerBusyError, LedgerFailingError):
+        except LedgerUnavailableError:
             raise
         except LedgerError as error:
             why = f"its row in the ledger cannot be read ({error.__cause__ or error})"
@@ -163,7 +168,7 @@ class Recorder:
         row = None
         try:
             row = self.ledger.job_row(job_id, decoded=False)
-        except (LedgerBusyError, LedgerFailingError):
+        except LedgerUnavailableError:
             raise
         except LedgerError:
             self._unreadable.add(job_id)
@@ -250,7 +255,7 @@ class Recorder:
             is_done = False
         except StopIteration:
             is_done = True
-        except (LedgerBusyError, LedgerFailingError):
+        except LedgerUnavailableError:
             self._start_summary_anew(SUMMARY.every_s, now)
             raise
         except (OSError, LedgerError) as error:  # also a damaged row of a job that is over

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from orchestrator.core.errors import (
     LedgerBusyError,
     LedgerError,
-    LedgerFailingError,
+    LedgerUnavailableError,
     OrchestratorError,
 )
 from orchestrator.core.job import Cause, Pending, Running, Succeeded
@@ -89,11 +89,11 @@ class RequestHandler:
     def _handle(self, request: Request) -> None:
         """Act on ``request``. An error in that ends no job: any program can write into a ledger.
 
-        :raises LedgerBusyError, LedgerFailingError: nothing was done.
+        :raises LedgerUnavailableError: nothing was done.
         """
         try:
             self._act_on(request)
-        except (LedgerBusyError, LedgerFailingError):
+        except LedgerUnavailableError:
             raise
         except LedgerError as error:  # of a job that was over, and that nobody has read before
             job_id = request.job_id

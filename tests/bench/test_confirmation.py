@@ -9,10 +9,11 @@ import mujoco
 import numpy as np
 import pytest
 
-from benchmarks.bodies import confirmation, robots, table
+from benchmarks import table_of_bodies
+from benchmarks.bodies import confirmation, robots
 from benchmarks.bodies.confirmation import Arm
 
-UNCHANGED = dict.fromkeys(table.job_file("eel")["jobs"][0]["params"], 1.0)
+UNCHANGED = dict.fromkeys(table_of_bodies.job_file("eel")["jobs"][0]["params"], 1.0)
 SEEN, ESTIMATED = confirmation.CHOICES
 RANDOM_SEEN = Arm(sampler="random", choice=SEEN)
 RANDOM_ESTIMATED = Arm(sampler="random", choice=ESTIMATED)
@@ -70,12 +71,12 @@ def test_the_question_is_met_by_better_bodies_only() -> None:
 def test_bodies_are_chosen_in_two_ways_and_trained_again_with_fresh_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content: dict[str, Any] = dict(table.job_file("eel"))
+    content: dict[str, Any] = dict(table_of_bodies.job_file("eel"))
     content["defaults"] |= {"total_timesteps": 512, "eval_episodes": 1}
     content["defaults"] |= {"task_options": {"max_episode_steps": 32}}
     content["defaults"]["ppo"] |= {"n_steps": 64}
     content["search"] |= {"trials": 8}
-    monkeypatch.setattr(table, "job_file", lambda _: content)
+    monkeypatch.setattr(table_of_bodies, "job_file", lambda _: content)
     monkeypatch.setattr(confirmation, "FRESH_SEEDS", (1_000, 1_001))
     lines = confirmation.confirmation(2, run_dir=tmp_path)
     assert [len(line.values) for line in lines] == [2, 2, 2, 2, 4, 4, 4]

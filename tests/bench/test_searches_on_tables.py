@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import table_of_bodies
 from benchmarks.bodies import (
     choosing,
     compared_searches,
@@ -18,14 +19,13 @@ from benchmarks.bodies import (
     racing_rules,
     searches_on_table,
     simulated_search,
-    table,
 )
 from benchmarks.bodies.body_samplers import Bodies, BodySampler, body_sampler
 from benchmarks.bodies.compared_searches import Chosen, Comparison, OptunaSearch, Task
 from benchmarks.bodies.landscape import Landscape
 from benchmarks.bodies.searches_on_table import Extent
 from benchmarks.bodies.simulated_search import Found, Strategy, search
-from benchmarks.bodies.table import MEASURES, Table
+from benchmarks.table_of_bodies import MEASURES, Table
 from orchestrator.features.search import estimates
 from orchestrator.features.search.declaration.spec import (
     Dimension,
@@ -449,7 +449,7 @@ def test_the_part_of_the_benchmark_has_a_line_for_each_figure(
     path = tmp_path / "runner.npz"
     chance = np.random.default_rng(0)
     made = table_of(96, noise=2.0)
-    space = table.job_file("runner")["search"]["space"]
+    space = table_of_bodies.job_file("runner")["search"]["space"]
     ends = np.array([[one["low"], one["high"]] for one in space.values()])
     points = ends[:, 0] + chance.random((96, len(space))) * (ends[:, 1] - ends[:, 0])
     Table(
@@ -459,7 +459,7 @@ def test_the_part_of_the_benchmark_has_a_line_for_each_figure(
         returns=made.returns,
         measures=made.measures,
     ).save(path)
-    monkeypatch.setattr(table, "table_file", lambda robot: tmp_path / f"{robot}.npz")
+    monkeypatch.setattr(table_of_bodies, "table_file", lambda robot: tmp_path / f"{robot}.npz")
     extent = Extent(searches=8, slow_searches=4, processes=1, samplers=("random", "cmaes"))
     lines = searches_on_table.searches_on_tables(1, extent)
     text = "\n".join(f"{line.what}: {line.measured}" for line in lines)

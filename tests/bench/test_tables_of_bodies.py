@@ -9,10 +9,11 @@ import mujoco
 import numpy as np
 import pytest
 
-from benchmarks.bodies import maker, robots, table
+from benchmarks import table_of_bodies
+from benchmarks.bodies import maker, robots
 from benchmarks.bodies.maker import Part
 from benchmarks.bodies.sobol_from import SobolFrom
-from benchmarks.bodies.table import MEASURES, Table
+from benchmarks.table_of_bodies import MEASURES, Table
 from orchestrator.features.search.declaration.spec import SearchSpec
 from orchestrator.features.search.search_source import SearchSource
 from orchestrator.features.search.searcher.simple_samplers import SobolSampler
@@ -26,7 +27,7 @@ def search_of(robot: str) -> SearchSpec:
     return source.search
 
 
-@pytest.mark.parametrize("robot", table.ROBOTS)
+@pytest.mark.parametrize("robot", table_of_bodies.ROBOTS)
 def test_later_parts_go_on_with_the_points_of_one_search(robot: str) -> None:
     spec = search_of(robot)
     assert spec.sampler_options == {"first": 5}
@@ -37,9 +38,9 @@ def test_later_parts_go_on_with_the_points_of_one_search(robot: str) -> None:
     assert [later.ask(number) for number in range(3)] == [whole.ask(5 + n) for n in range(3)]
 
 
-@pytest.mark.parametrize("robot", table.ROBOTS)
+@pytest.mark.parametrize("robot", table_of_bodies.ROBOTS)
 def test_a_body_without_changes_is_the_robot(robot: str, tmp_path: Path) -> None:
-    params = table.job_file(robot)["jobs"][0]["params"]
+    params = table_of_bodies.job_file(robot)["jobs"][0]["params"]
     made = mujoco.MjModel.from_xml_path(str(getattr(robots, robot)(params, tmp_path)))
     original = mujoco.MjModel.from_xml_path(str(robots.MJCF / f"{robot}.xml"))
     for name in ("body_mass", "geom_size", "actuator_forcerange", "actuator_gear", "dof_damping"):
@@ -50,9 +51,9 @@ def test_a_body_without_changes_is_the_robot(robot: str, tmp_path: Path) -> None
     assert made.body_pos[trunk][2] == pytest.approx(original.body_pos[trunk][2], abs=0.02)
 
 
-@pytest.mark.parametrize("robot", table.ROBOTS)
+@pytest.mark.parametrize("robot", table_of_bodies.ROBOTS)
 def test_bodies_at_the_corners_begin_above_the_ground(robot: str, tmp_path: Path) -> None:
-    space = table.job_file(robot)["search"]["space"]
+    space = table_of_bodies.job_file(robot)["search"]["space"]
     for bound in ("low", "high"):
         params = {key.removeprefix("params."): limits[bound] for key, limits in space.items()}
         model = mujoco.MjModel.from_xml_path(str(getattr(robots, robot)(params, tmp_path)))
@@ -75,7 +76,7 @@ def table_of(bodies: int, **changes: Any) -> Table:
 def test_parts_follow_each_other_and_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "table.npz"
     table_of(2).extended(table_of(3)).save(path)
-    found = table.load(path)
+    found = table_of_bodies.load(path)
     assert found.bodies == 5
     assert found.seeds == 4
     assert found.keys == ("params.a", "params.b")
@@ -94,7 +95,7 @@ def test_parts_of_another_job_file_are_refused() -> None:
 @pytest.mark.slow
 @pytest.mark.one_a_commit("a benchmark that trains")
 def test_bodies_are_trained_and_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    content = dict(table.job_file("runner"))
+    content = dict(table_of_bodies.job_file("runner"))
     ppo = {**content["defaults"]["ppo"], "n_steps": 128}
     content["defaults"] = {
         **content["defaults"],
@@ -103,7 +104,7 @@ def test_bodies_are_trained_and_read(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         "seeds": [0, 1],
         "eval_episodes": 1,
     }
-    monkeypatch.setattr(table, "job_file", lambda _: content)
+    monkeypatch.setattr(table_of_bodies, "job_file", lambda _: content)
     monkeypatch.setattr(maker, "RUNGS", 2)
     part = Part(robot="runner", first=3, bodies=2, run_dir=tmp_path / "run")
     maker.train(part)

@@ -12,12 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from orchestrator.core.errors import (
-    LedgerBusyError,
-    LedgerError,
-    LedgerFailingError,
-    RunDirError,
-)
+from orchestrator.core.errors import LedgerError, LedgerUnavailableError, RunDirError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.files.regular_files import read_regular
@@ -326,14 +321,14 @@ def kill_leftovers(paths: RunPaths) -> None:
     goes on without it does not know of these processes. Where it cannot be read for good, nothing is
     done.
 
-    :raises LedgerBusyError, LedgerFailingError: it cannot be read now.
+    :raises LedgerUnavailableError: it cannot be read now.
     """
     try:
         with run_directory.opened_ledger(paths, read_only=True) as old:
             for row in old.jobs(decoded=False):
                 if isinstance(row.state, Running):
                     _kill_leftover_of(row.state.attempt)
-    except (LedgerBusyError, LedgerFailingError):
+    except LedgerUnavailableError:
         raise
     except LedgerError:  # it is damaged, or of another version
         return

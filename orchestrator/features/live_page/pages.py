@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from orchestrator.core.decoding import parsed_json
-from orchestrator.core.errors import LedgerBusyError, OrchestratorError, UsageError
+from orchestrator.core.errors import LedgerUnavailableError, OrchestratorError, UsageError
 from orchestrator.core.files.regular_files import open_below
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed, plain, storable
@@ -130,7 +130,7 @@ class LivePages:
             Route(f"{api}/jobs/{{job}}/{{name}}", self._media),
             Route(f"{api}/control", self._control, methods=["POST"]),
         ]
-        pages = Starlette(routes=routes, exception_handlers={LedgerBusyError: _busy})
+        pages = Starlette(routes=routes, exception_handlers={LedgerUnavailableError: _unavailable})
         pages.router.redirect_slashes = False  # an address behind a proxy's path is not known here
         return Guard(pages, self._rules)
 
@@ -384,7 +384,7 @@ def _nothing_here() -> HTTPException:
     return HTTPException(404, "There is nothing here.\n")
 
 
-async def _busy(_request: Request, error: Exception) -> Response:
+async def _unavailable(_request: Request, error: Exception) -> Response:
     return PlainTextResponse(f"{safe_text(str(error), LARGEST_BODY)}\n", status_code=503)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from orchestrator.core.errors import LedgerBusyError, LedgerError
+from orchestrator.core.errors import LedgerError, LedgerUnavailableError
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, decimal, duration, joined
@@ -55,7 +55,7 @@ class SearchWatch(RunWatch):
         before = self._best
         try:
             self._read()
-        except LedgerBusyError:
+        except LedgerUnavailableError:
             raise
         except LedgerError as error:
             self._forget()

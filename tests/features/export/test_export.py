@@ -44,8 +44,10 @@ from orchestrator.features.export.worker import (
 from orchestrator.features.export.worker.exported_policy import OF_MJLAB, ExportError
 from orchestrator.features.export.worker.joint_drives import joint_drives
 from orchestrator.worker.envs import env_factory
+from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.envs.simulation_factory import make_simulation
 from orchestrator.worker.policies import job_policy
-from orchestrator.worker.tasks import make_task, observation_limits, units
+from orchestrator.worker.tasks import Forward, Term, make_task, observation_limits, units
 from orchestrator.worker.training import trained_policy
 
 SQUASHED_SDE = {
@@ -596,6 +598,30 @@ def test_a_file_says_in_whose_axes_the_tasks_own_observations_are(tmp_path: Path
     of_root |= {f"{name} 1 step ago" for name in of_root}
     assert {name for name, frame in frames.items() if frame == "trunk"} == of_root
     assert {frame for name, frame in frames.items() if name not in of_root} == {""}
+
+
+class Heated(Forward):
+    """Observes one thing more than the task it is derived from."""
+
+    def make_observation_terms(self) -> Sequence[Term]:
+        heat = Term(
+            names=["heat"],
+            units=["K"],
+            values=lambda states: np.square(states.qvel[:, :1]),
+            frame="torso",
+        )
+        return (*super().make_observation_terms(), heat)
+
+
+def test_a_term_that_a_users_task_adds_has_its_unit_and_frame_in_a_file() -> None:
+    made = make_simulation(
+        helpers.REPOSITORY / "mjcf/hopper.xml", "forward", {}, {}, n_envs=1, seed=0
+    )
+    task = Heated(made.model, made.task.options)
+    own: Any = Simulation(made.model, task, robot="hopper.xml", n_envs=1, seed=0)
+    interface = job_export._of_task(own)
+    assert interface.observation_names[-1] == "heat"
+    assert (interface.observation_units[-1], interface.observation_frames[-1]) == ("K", "torso")
 
 
 @needs_onnx

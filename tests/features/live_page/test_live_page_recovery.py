@@ -18,7 +18,7 @@ pytest.importorskip("uvicorn", reason="the extra web is not installed")
 from live_page_helpers import Viewer, running, serving
 from report_helpers import Trained, make_run_dir
 
-from orchestrator.core.errors import LedgerBusyError
+from orchestrator.core.errors import LedgerBusyError, LedgerFailingError, LedgerUnavailableError
 from orchestrator.core.job import Attempt, Succeeded
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.live_page import feed, run_source
@@ -64,20 +64,21 @@ def test_after_an_unexpected_error_the_page_is_told_to_wait(
         assert (status, b"reading has failed" in body) == (503, True)
 
 
-def test_a_ledger_that_is_locked_is_said_to_be_locked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [LedgerBusyError, LedgerFailingError])
+def test_a_ledger_that_cannot_be_read_just_now_is_said_so(
+    kind: type[LedgerUnavailableError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = make_run_dir(tmp_path / "run", [Trained()])
 
-    def locked(*_: Any, **__: Any) -> None:
-        raise LedgerBusyError(f"{paths.ledger}: locked by another process")
+    def is_unavailable(*_: Any, **__: Any) -> None:
+        raise kind(f"{paths.ledger}: not just now")
 
     with serving(paths.root) as server:
         assert server.request("/api/this/jobs/j0-s0")[0] == 200
-        monkeypatch.setattr(run_directory, "opened_ledger", locked)
+        monkeypatch.setattr(run_directory, "opened_ledger", is_unavailable)
         for path in ("jobs/j0-s0", "jobs/j0-s0/log", "jobs/j0-s0/preview.png"):
             status, _, body = server.request(f"/api/this/{path}")
-            assert (status, b"locked by another process" in body) == (503, True)
+            assert (status, b"not just now" in body) == (503, True)
 
 
 def test_files_are_read_for_contention_also_after_the_last_change(

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import races
-from benchmarks.bodies import table
-from benchmarks.bodies.table import MEASURES, Table
+from benchmarks import races, table_of_bodies
+from benchmarks.table_of_bodies import MEASURES, Table
 from orchestrator.analysis.sequential import Rules
 
 
@@ -45,7 +44,7 @@ def test_a_fixed_test_needs_seventeen_seeds_for_a_power_of_eighty_percent() -> N
 def test_noise_of_a_table_is_that_of_seeds_about_the_mean_of_their_body(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table, "FOLDER", tmp_path)
+    monkeypatch.setattr(table_of_bodies, "FOLDER", tmp_path)
     assert races.noise_of_table("runner") is None
     measures = np.zeros((3, 2, len(MEASURES)), np.float32)
     measures[:, :, MEASURES.index("distance_m")] = [[1, 3], [10, 12], [np.nan, 5]]
@@ -56,7 +55,7 @@ def test_noise_of_a_table_is_that_of_seeds_about_the_mean_of_their_body(
         returns=np.zeros((3, 2, 1), np.float32),
         measures=measures,
     )
-    made.save(table.table_file("runner"))
+    made.save(table_of_bodies.table_file("runner"))
     noise = races.noise_of_table("runner")
     assert noise is not None
     assert {noise(random.Random(seed)) for seed in range(20)} == {-1.0, 1.0}

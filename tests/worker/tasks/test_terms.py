@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from orchestrator.features.export.worker import job_export
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.simulation_factory import make_simulation
 from orchestrator.worker.tasks import TASKS, Forward, States, Term, observation_limits
@@ -119,7 +118,7 @@ class Unmade(Heated):
         raise KeyError("torso")
 
 
-def test_a_term_that_a_users_task_adds_has_name_unit_bounds_and_values() -> None:
+def test_a_term_that_a_users_task_adds_has_name_bounds_and_values() -> None:
     made = make_simulation(MJCF / "hopper.xml", "forward", {}, {}, n_envs=2, seed=0)
     task = Heated(made.model, made.task.options)
     own: Any = Simulation(made.model, task, robot="hopper.xml", n_envs=2, seed=0)
@@ -129,8 +128,6 @@ def test_a_term_that_a_users_task_adds_has_name_unit_bounds_and_values() -> None
     limits = observation_limits.of_task(task)
     assert limits is not None
     assert limits[:, -1].tolist() == [-300, 300]
-    interface = job_export._of_task(own)
-    assert (interface.observation_units[-1], interface.observation_frames[-1]) == ("K", "torso")
     hot = task.observe(States(own.states.qpos, np.full_like(own.states.qvel, 20.0)))
     assert hot[:, -1].tolist() == [300, 300]
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-FOLDER = Path(__file__).resolve().parent
+FOLDER = Path(__file__).resolve().parent / "bodies"
 ROBOTS = ("quadruped", "runner")
 MEASURES = ("eval_mean", "distance_m", "energy_j", "mass_kg", "cost_of_transport")
 """Of the policy at the end of its training: means over the episodes of its evaluation. A robot that
