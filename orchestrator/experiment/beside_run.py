@@ -369,9 +369,11 @@ class PartsBesideRun:
         if not self._have_ended:
             with contextlib.suppress(Exception, SystemExit):  # it has raised already
                 part.end()
-        text = f"the feature {name} does nothing more for this run: {type(error).__name__}: {error}"
-        self.inner.event("warning", text)
-        traceback.print_exception(error, file=sys.stderr)
+        is_explained = isinstance(error, OrchestratorError)
+        why = str(error) if is_explained else f"{type(error).__name__}: {error}"
+        self.inner.event("warning", f"the feature {name} does nothing more for this run: {why}")
+        if not is_explained:
+            traceback.print_exception(error, file=sys.stderr)
 
 
 def _check_answer(what: str, given: object, expected: type) -> None:

@@ -40,7 +40,7 @@ class Commands:
         self.monitor.asked(trouble)
         is_alone = self._is_alone()
         try:
-            with world.other_process(pid, host), world.perhaps_alone(is_alone):
+            with world.users_process(pid, host), world.perhaps_alone(is_alone):
                 said = self._give(trouble)
         except (UsageError, DiskFullError, OSError) as error:
             world.log(f"refused: {str(error).partition(chr(10))[0]}")

@@ -14,6 +14,7 @@ from typing import Any
 
 from orchestrator.core.files import atomic_files
 from orchestrator.executors.local_backend import LocalCpuMoves
+from orchestrator.experiment.from_outside.run_follower import RunFollower
 from orchestrator.experiment.resuming import reconcile, recovery
 from orchestrator.ledger import Ledger, database_file, rows
 from orchestrator.ledger.requests import RequestFiles
@@ -86,6 +87,12 @@ MUTATIONS = (
         function=database_file._error_class,
         before="LedgerFailingError if code in OF_FILE_SYSTEM else LedgerError",
         after="LedgerError",
+    ),
+    Mutation(
+        name="a page that could not be read is not read again before something changes",
+        function=RunFollower.look,
+        before="self._marks = None",
+        after="self._marks = found",
     ),
     Mutation(
         name="what is kept for a locked ledger is lost",

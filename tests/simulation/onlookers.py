@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.core.errors import LedgerBusyError, LedgerError, OrchestratorError
+from orchestrator.core.errors import LedgerError, LedgerUnavailableError, OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import resume_advice, run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
@@ -42,6 +42,8 @@ class Onlooker:
     follower: RunFollower = field(init=False)
     _shown: list[dict[str, Any]] | None = field(default=None, init=False)
     """The rows that the page has now."""
+    _problem: str = field(default="", init=False)
+    """Why the page cannot show the rows now."""
     _generation: int = field(default=0, init=False)
     _followed: LockHolder | None = field(default=None, init=False)
     """The supervisor that he has seen last."""
@@ -58,7 +60,7 @@ class Onlooker:
         self.world.after(self.looks_s, self._look_later)
         pid = self.world.new_pid()
         try:
-            with self.world.other_process(pid):
+            with self.world.users_process(pid):
                 self._look()
         except (OrchestratorError, OSError) as error:  # moved away, damaged, or locked
             self.world.log(f"the onlooker: {str(error).partition(chr(10))[0]}")
@@ -87,14 +89,21 @@ class Onlooker:
         """A page that is brought up to date has what one has that is made anew. Returns whether it
         was: nothing may have changed, or it could not be read just now.
         """
-        try:
-            seen = self.follower.look()
-            if seen is None:
-                return False
-            anew = run_snapshot.status(self.paths.root)
-        except LedgerBusyError:
+        refusals = self.world.counts["io refusals"]
+        seen = self.follower.look()
+        has_failed = self.world.counts["io refusals"] > refusals
+        if seen is None:
+            text = f"the page goes on to say what has passed: {self._problem}"
+            self._claim(not self._problem or self.world.is_locked, text)
+            return False
+        self._problem = seen.problem
+        if seen.problem and has_failed:
             return False
         self._claim(not seen.problem, f"the page: {seen.problem}")
+        try:
+            anew = run_snapshot.status(self.paths.root)
+        except LedgerUnavailableError:
+            return False
         if seen.snapshot is None:
             self._shown = None
             return True

@@ -134,6 +134,8 @@ class World:
     _is_supervised: bool = False
     _others: int = 0
     """Processes other than the supervisor that are at work at this moment."""
+    _is_users: bool = False
+    """Whether one of them is a command or a page."""
     _is_alone: bool = False
     """Whether a command has the run directory for itself."""
     _sleeps: int = 0
@@ -252,6 +254,16 @@ class World:
             self._others -= 1
 
     @contextlib.contextmanager
+    def users_process(self, pid: int, host: str = HOST) -> Iterator[None]:
+        """Likewise with a command or a page, for which the file system may fail, too."""
+        with self.other_process(pid, host):
+            self._is_users = True
+            try:
+                yield
+            finally:
+                self._is_users = False
+
+    @contextlib.contextmanager
     def perhaps_alone(self, is_alone: bool) -> Iterator[None]:
         """:param is_alone: whether the run directory belongs to the command that is at work within
         the block: the supervisor, if it lives, has left there all that it will.
@@ -318,14 +330,15 @@ class World:
         self.before_statement()
 
     def before_statement(self) -> None:
-        """The supervisor is about to read the ledger, or to write it."""
-        if not self.is_failing or not self.is_supervisor_at_work or self.is_own_work:
+        """The supervisor, or a process of a user, is about to read the ledger, or to write it."""
+        may_fail = self.is_supervisor_at_work or self._is_users
+        if not self.is_failing or not may_fail or self.is_own_work:
             return
         self.fails_after -= 1
         if self.fails_after < 0:
             self.is_failing = not self.fails_once
             self.counts["io refusals"] += 1
-            self.has_erred = True
+            self.has_erred |= self.is_supervisor_at_work
             raise sqlite_error(LEDGER_FAILS, FAILS)
 
     @property

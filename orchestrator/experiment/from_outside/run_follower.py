@@ -11,7 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from orchestrator.core.errors import LedgerBusyError, LedgerFailingError, OrchestratorError
+from orchestrator.core.errors import (
+    DiskFullError,
+    LedgerBusyError,
+    LedgerFailingError,
+    OrchestratorError,
+)
 from orchestrator.core.files.file_status import status_of
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
@@ -93,8 +98,10 @@ class RunFollower:
             seen = self._look(holder)
         except LedgerBusyError:
             return None
-        except LedgerFailingError as error:  # which may pass while nothing changes
+        except (LedgerFailingError, DiskFullError) as error:
             self._forget()
+            # It may pass while nothing changes, or once all is again as it was before.
+            self._marks = None
             return RunLook(condition="unreadable", problem=str(error))
         except (OrchestratorError, OSError) as error:
             self._forget()
