@@ -1,5 +1,5 @@
 """Shared by the benchmarks: lines and their table, alternating sides, binding to one core, CPU
-time."""
+time, running an experiment."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ from orchestrator.machine import provenance, topology
 
 if TYPE_CHECKING:
     import psutil
+
+    import orchestrator
+    from orchestrator.jobfile import Experiment
 
 ROOT = Path(__file__).resolve().parents[1]
 ORCHESTRATOR = (sys.executable, "-m", "orchestrator")
@@ -145,6 +148,15 @@ def keep_to_one_core() -> None:
     imported."""
     os.environ.update(worker_thread_settings(1))
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+
+def run_quietly(experiment: Experiment, run_dir: Path) -> orchestrator.ExperimentResult:
+    """Run, or resume, an experiment from this process, which prints nothing of it."""
+    from orchestrator import api
+    from orchestrator.experiment.planning import run_plan
+
+    options = run_plan.RunOptions(run_dir=run_dir)
+    return api.finish(experiment, options, show=False, callbacks=None)
 
 
 def print_table(

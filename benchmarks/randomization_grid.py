@@ -22,14 +22,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks import search_figures
-from benchmarks.harness import ROOT, Line, at_least, print_table, spread
+from benchmarks.harness import ROOT, Line, at_least, print_table, run_quietly, spread
 from benchmarks.permutation_tests import Pair, p_value
-from orchestrator import api
 from orchestrator.analysis import run_reader
 from orchestrator.analysis.run_reader import EvaluatedPoint
 from orchestrator.analysis.statistics import location
 from orchestrator.core.paths import JobPaths
-from orchestrator.experiment.planning import run_plan
 from orchestrator.jobfile import from_mapping
 from orchestrator.report import grid_section
 from orchestrator.report.grid_section import GridPanel
@@ -118,9 +116,7 @@ def evaluated(
         ],
     }
     experiment = from_mapping(content, source="benchmarks.randomization_grid", base=ROOT)
-    result = api.finish(
-        experiment, run_plan.RunOptions(run_dir=run_dir), show=False, callbacks=None
-    )
+    result = run_quietly(experiment, run_dir)
     points: dict[str, list[Sequence[EvaluatedPoint]]] = {name: [] for name in TRAININGS}
     for one in result:
         assert one.ok, one.error

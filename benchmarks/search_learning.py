@@ -22,14 +22,12 @@ import numpy as np
 
 import orchestrator
 from benchmarks import search_figures
-from benchmarks.harness import ROOT, Line, at_least, at_most
+from benchmarks.harness import ROOT, Line, at_least, at_most, run_quietly
 from benchmarks.permutation_tests import Pair, p_value
 from benchmarks.search_figures import Curve
-from orchestrator import api
 from orchestrator.analysis import run_reader
 from orchestrator.core.paths import JobPaths
 from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.planning import run_plan
 from orchestrator.features.search import report_data
 from orchestrator.jobfile import from_mapping
 from orchestrator.jobfile.job_names import without_seed
@@ -333,7 +331,7 @@ def run(run_dir: Path, content: Mapping[str, Any]) -> orchestrator.ExperimentRes
     experiment = from_mapping(
         {"name": "quadruped", **content}, source="benchmarks.search", base=ROOT
     )
-    return api.finish(experiment, run_plan.RunOptions(run_dir=run_dir), show=False, callbacks=None)
+    return run_quietly(experiment, run_dir)
 
 
 def _point(result: orchestrator.Result) -> str:

@@ -1,1 +1,1 @@
-"""Tables of bodies: what searches are compared on (:mod:`.table`)."""
+"""Tables of bodies: what searches are compared on (:mod:`benchmarks.table_of_bodies`)."""

@@ -22,10 +22,8 @@ import numpy as np
 
 import orchestrator
 from benchmarks import table_of_bodies
-from benchmarks.harness import Line, at_least, both_ways
+from benchmarks.harness import Line, at_least, both_ways, run_quietly
 from benchmarks.permutation_tests import Pair, interval, p_value
-from orchestrator import api
-from orchestrator.experiment.planning import run_plan
 from orchestrator.features.search import ranking
 from orchestrator.jobfile import from_mapping
 from orchestrator.jobfile.job_names import without_seed
@@ -122,8 +120,7 @@ def run(content: Mapping[str, Any], run_dir: Path) -> orchestrator.ExperimentRes
     :raises RuntimeError: it has not come to its end.
     """
     experiment = from_mapping(content, source="benchmarks.bodies", base=table_of_bodies.FOLDER)
-    options = run_plan.RunOptions(run_dir=run_dir)
-    done = api.finish(experiment, options, show=False, callbacks=None)
+    done = run_quietly(experiment, run_dir)
     if done.exit_code not in (0, 1):  # 1: some bodies could not be trained
         raise RuntimeError(f"{run_dir}: ended with exit code {done.exit_code}")
     return done

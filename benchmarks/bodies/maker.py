@@ -20,13 +20,11 @@ import numpy as np
 
 import orchestrator
 from benchmarks import table_of_bodies
-from benchmarks.harness import ROOT
+from benchmarks.harness import ROOT, run_quietly
 from benchmarks.table_of_bodies import MEASURES, Table
-from orchestrator import api
 from orchestrator.analysis import run_reader
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment.planning import run_plan
 from orchestrator.jobfile import Experiment, from_mapping
 
 RUNGS = 8
@@ -94,8 +92,7 @@ def _ends(command: Sequence[str], kill_after_s: float | None) -> bool:
 
 def train(part: Part) -> orchestrator.ExperimentResult:
     """Run, or resume, the search of ``part`` in this process."""
-    options = run_plan.RunOptions(run_dir=part.run_dir)
-    return api.finish(experiment_of(part), options, show=False, callbacks=None)
+    return run_quietly(experiment_of(part), part.run_dir)
 
 
 def experiment_of(part: Part) -> Experiment:

@@ -73,7 +73,7 @@ class LedgerDamagedError(LedgerError):
 
 
 class LedgerUnavailableError(LedgerError):
-    """The ledger cannot be used just now, which may pass, and says nothing of what it has."""
+    """The ledger cannot be used just now. That may pass, and does not mean that it is damaged."""
 
 
 class LedgerBusyError(LedgerUnavailableError):
@@ -81,7 +81,7 @@ class LedgerBusyError(LedgerUnavailableError):
 
 
 class LedgerFailingError(LedgerUnavailableError):
-    """The file system fails to read or write the ledger, or does not permit it."""
+    """The file system fails to read or write the ledger or its summary, or does not permit it."""
 
 
 class DiskFullError(OrchestratorError):
@@ -89,6 +89,13 @@ class DiskFullError(OrchestratorError):
 
     what = "no space left on the disk"
     cure = "Free some space"
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether what could not be read because of ``error`` may be readable soon, although nothing
+    changes.
+    """
+    return isinstance(error, OSError | DiskFullError | LedgerUnavailableError)
 
 
 class FileLimitError(DiskFullError):

@@ -210,7 +210,7 @@ def problems_of(
     except passing:
         raise
     except (Exception, SystemExit) as error:
-        if _is_traced():
+        if is_traced():
             traceback.print_exc()
         note_problem(feature, what, f"{type(error).__name__}: {error}")
 
@@ -259,7 +259,7 @@ def ask(feature: Feature, point: PlugPoint, *arguments: Any) -> Any:
     plug = getattr(feature, point)
     if plug is None:
         return None
-    if _is_traced():
+    if is_traced():
         print(f"features: {feature.name} is asked for {point}", file=sys.stderr)
     given = plug(*arguments)
     return tuple(given) if isinstance(given, Iterator) else given
@@ -344,7 +344,8 @@ def _modules(feature: Feature, given: Mapping[str, str]) -> Iterator[FeatureModu
         yield FeatureModule(name=name, module=module, feature=feature.name)
 
 
-def _is_traced() -> bool:
+def is_traced() -> bool:
+    """Whether tracebacks of errors in features are printed."""
     return bool(os.environ.get(TRACE_FEATURES_VARIABLE))
 
 

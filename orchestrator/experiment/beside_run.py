@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from orchestrator.core.errors import OrchestratorError, UsageError
-from orchestrator.core.feature import answers, note_problem, owner, untold_problems
+from orchestrator.core.feature import answers, is_traced, note_problem, owner, untold_problems
 from orchestrator.core.job import State
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory.run_end import RunOutcome
@@ -372,7 +372,7 @@ class PartsBesideRun:
         is_explained = isinstance(error, OrchestratorError)
         why = str(error) if is_explained else f"{type(error).__name__}: {error}"
         self.inner.event("warning", f"the feature {name} does nothing more for this run: {why}")
-        if not is_explained:
+        if is_traced() or not is_explained:
             traceback.print_exception(error, file=sys.stderr)
 
 

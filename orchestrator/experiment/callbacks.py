@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.core.errors import LedgerBusyError, LedgerDamagedError
+from orchestrator.core.errors import LedgerDamagedError, LedgerUnavailableError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.messages import Progress
 from orchestrator.core.pacer import Pace, Pacer
@@ -105,28 +105,28 @@ class CallbackReporter:
 
     def tick(self, view: Callable[[], View]) -> None:
         self.inner.tick(view)
-        with contextlib.suppress(LedgerBusyError):  # the next turn reports it
+        with contextlib.suppress(LedgerUnavailableError):  # the next turn reports it
             self._report_ended(most=1)
         if self.on_progress is not None and self._progress.is_due():
             with self._progress.time_block():
                 self._call(self.on_progress, progress_of(view(), self.indices))
 
     def report_last(self) -> None:
-        """Call ``on_end`` for all jobs that are left: the supervisor has ended. While another
-        process has the ledger locked, :attr:`error` names them.
+        """Call ``on_end`` for all jobs that are left: the supervisor has ended. Where the ledger
+        cannot be read, :attr:`error` names them.
         """
         try:
             self._report_ended()
-        except LedgerBusyError as error:
+        except LedgerUnavailableError as error:
             left = f"the calling program was not told how {listed(list(self._ended))} ended"
-            self.error = LedgerBusyError(f"{error}; {left}")
+            self.error = type(error)(f"{error}; {left}")
             self.error.__cause__ = error
 
     def _report_ended(self, most: float = math.inf) -> None:
         """Call ``on_end`` for jobs that have ended.
 
         :param most: so many; the loop goes on between two of them.
-        :raises LedgerBusyError: the next call goes on with the same job.
+        :raises LedgerUnavailableError: the next call goes on with the same job.
         """
         if self.on_end is None or self._ledger is None:
             return

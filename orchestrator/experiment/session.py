@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.errors import (
-    LedgerBusyError,
     LedgerFailingError,
+    LedgerUnavailableError,
     RunDirError,
     SupervisorError,
     disk_full_explained,
@@ -103,7 +103,10 @@ def run(
         try:
             states = _train(opened, entered, supervisor, callbacks)
             summary = _finish(opened, planned, entered, supervisor, states)
-        except LedgerFailingError as error:  # jobs were launched: it is no error in what was asked
+        except LedgerFailingError as error:
+            if callbacks is not None and error is callbacks.error:
+                raise
+            # Jobs were launched: it is no error in what was asked.
             raise SupervisorError(str(error)) from error
     exit_code = begun.outcome.exit_code
     return RunResult(
@@ -136,7 +139,7 @@ class _StopQuestion:
 
     def is_asked(self) -> bool:
         """Whether another process requests it."""
-        with contextlib.suppress(LedgerBusyError):  # it is asked again
+        with contextlib.suppress(LedgerUnavailableError):  # it is asked again
             if self.ledger is not None and self.ledger.is_stopping(self.holder):
                 return True
         stop = Request(verb="stop", job_id=self.holder)

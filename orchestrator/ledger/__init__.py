@@ -58,10 +58,9 @@ class Ledger:
     What concerns attempts and states is kept in memory until then, so that it can be committed
     later while another process has the file locked. Readers of this object see it.
 
-    :raises LedgerBusyError: by any method but those that write attempts and states; nothing that
-        was written is lost.
-    :raises LedgerError: by the same methods, for damage, and where the file system fails
-        (:class:`.LedgerFailingError`); then nothing that was written is lost either.
+    :raises LedgerUnavailableError: by any method but those that write attempts and states; nothing
+        that was written is lost.
+    :raises LedgerError: by the same methods, for damage.
     :raises DiskFullError: by the same methods, when there is no space to write.
     """
 

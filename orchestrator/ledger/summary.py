@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from orchestrator.core import job_parts
 from orchestrator.core.decoding import checked_row, parsed_json
-from orchestrator.core.errors import LedgerError, disk_full_explained
+from orchestrator.core.errors import LedgerError, LedgerFailingError, disk_full_explained
 from orchestrator.core.files.atomic_files import writing_whole
 from orchestrator.core.files.regular_files import LARGEST_BYTES, open_regular, read_up_to
 from orchestrator.core.paths import RunPaths
@@ -104,6 +104,7 @@ def write(paths: RunPaths, ledger: Ledger) -> None:
 def read(paths: RunPaths) -> tuple[list[SummaryRow], float | None]:
     """The rows of ``summary.json``, and when it was written; none and None before it is.
 
+    :raises LedgerFailingError: its file system fails.
     :raises LedgerError: it is not what this version of the program writes.
     """
     try:
@@ -113,7 +114,8 @@ def read(paths: RunPaths) -> tuple[list[SummaryRow], float | None]:
     except FileNotFoundError:
         return [], None
     except (OSError, ValueError) as error:
-        raise LedgerError(f"{paths.summary_json}: cannot be read: {error}") from error
+        kind = LedgerFailingError if isinstance(error, OSError) else LedgerError
+        raise kind(f"{paths.summary_json}: cannot be read: {error}") from error
     try:
         # An earlier version has written none of these.
         missing = dict.fromkeys(("measures", "waits_for", "parent", "lineage_env_steps"))

@@ -14,7 +14,7 @@ import pytest
 from command_helpers import odd, write_experiment
 
 import orchestrator
-from orchestrator.core.errors import LedgerBusyError
+from orchestrator.core.errors import LedgerBusyError, LedgerFailingError, LedgerUnavailableError
 from orchestrator.ledger import Ledger
 
 
@@ -65,15 +65,16 @@ def test_every_result_is_handed_over_as_its_job_ends(waiting_workers: Path) -> N
     assert again == ["a-s0", "a-s1", "b-s0"], "those that ended before come at first"
 
 
+@pytest.mark.parametrize("kind", [LedgerBusyError, LedgerFailingError])
 def test_a_job_that_cannot_be_reported_at_the_end_is_an_error_and_is_reported_by_the_same_call(
-    waiting_workers: Path, monkeypatch: pytest.MonkeyPatch
+    kind: type[LedgerUnavailableError], waiting_workers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = write_experiment(waiting_workers, odd("a", "nothing"))
     (waiting_workers / "go-a-s0").touch()
     ended: list[str | None] = []
 
-    def busy(*_: object) -> Any:
-        raise LedgerBusyError("the ledger is locked")
+    def is_unavailable(*_: object) -> Any:
+        raise kind("the ledger cannot be read just now")
 
     def run() -> orchestrator.ExperimentResult:
         return orchestrator.run(
@@ -81,8 +82,8 @@ def test_a_job_that_cannot_be_reported_at_the_end_is_an_error_and_is_reported_by
         )
 
     with monkeypatch.context() as locked:
-        locked.setattr(Ledger, "summary_of", busy)
-        with pytest.raises(LedgerBusyError, match="not told how a-s0 ended"):
+        locked.setattr(Ledger, "summary_of", is_unavailable)
+        with pytest.raises(kind, match="not told how a-s0 ended"):
             run()
     assert not ended
     assert run().ok

@@ -91,8 +91,8 @@ MUTATIONS = (
     Mutation(
         name="a page that could not be read is not read again before something changes",
         function=RunFollower.look,
-        before="self._marks = None",
-        after="self._marks = found",
+        before="self._marks = None if may_pass(error) else found",
+        after="self._marks = self._marks if may_pass(error) else found",
     ),
     Mutation(
         name="what is kept for a locked ledger is lost",

@@ -23,7 +23,7 @@ from orchestrator.ledger.summary import learner_summary
 from orchestrator.supervisor.events import View
 from tests.simulation import spoiling
 from tests.simulation.monitor import Monitor
-from tests.simulation.world import Violation, World
+from tests.simulation.world import IO_OF_USERS, Violation, World
 
 OF_NOW = ("wall_s", "pid")
 """What of a row one who looks computes himself."""
@@ -89,9 +89,9 @@ class Onlooker:
         """A page that is brought up to date has what one has that is made anew. Returns whether it
         was: nothing may have changed, or it could not be read just now.
         """
-        refusals = self.world.counts["io refusals"]
+        refusals = self.world.counts[IO_OF_USERS]
         seen = self.follower.look()
-        has_failed = self.world.counts["io refusals"] > refusals
+        has_failed = self.world.counts[IO_OF_USERS] > refusals
         if seen is None:
             text = f"the page goes on to say what has passed: {self._problem}"
             self._claim(not self._problem or self.world.is_locked, text)

@@ -35,7 +35,7 @@ from tests.simulation.scenario import (
     made,
 )
 from tests.simulation.shrink import kind_of, shrunk
-from tests.simulation.world import World
+from tests.simulation.world import IO_OF_USERS, World
 
 ROOT = Path(__file__).parents[2]
 SEEDS = (0, 1, 2, 3, 6, 7, 10, 11, 40)
@@ -267,8 +267,22 @@ KILLED = Trouble(kind="kill", at_s=3.0)
 FAILS_AT: dict[str, tuple[float, Scenario]] = {
     "the run begins": (0.0, Scenario(jobs=(FAILED_JOB, LONG_JOB))),
     "it is resumed": (3.1, Scenario(jobs=(FAILED_JOB, LONG_JOB), troubles=(KILLED,))),
-    "a request is acted on": (
+    "a command is given": (
         5.9,
+        Scenario(
+            jobs=(FAILED_JOB, LONG_JOB),
+            troubles=(KILLED, Trouble(kind="retry", at_s=6.0, job="j0-s0")),
+        ),
+    ),
+    "a command is given while no supervisor runs": (
+        3.9,
+        Scenario(
+            jobs=(FAILED_JOB, LONG_JOB),
+            troubles=(KILLED, Trouble(kind="pause", at_s=4.0, job="j1-s0")),
+        ),
+    ),
+    "a request is acted on": (
+        6.0,
         Scenario(
             jobs=(FAILED_JOB, LONG_JOB),
             troubles=(KILLED, Trouble(kind="retry", at_s=6.0, job="j0-s0")),
@@ -297,12 +311,13 @@ FAILS_AT: dict[str, tuple[float, Scenario]] = {
 @pytest.mark.parametrize("name", FAILS_AT)
 def test_any_of_the_next_statements_of_the_ledger_may_fail(name: str) -> None:
     at_s, scenario = FAILS_AT[name]
+    whose = IO_OF_USERS if "command" in name else "io refusals"
     refusals = 0
     for number in range(50):
         fails = Trouble(kind="io", at_s=at_s, number=number)
         outcome = play(replace(scenario, troubles=(*scenario.troubles, fails)))
         assert not outcome.violation, number
-        refusals += outcome.counts["io refusals"]
+        refusals += outcome.counts[whose]
     assert refusals > 10
 
 

@@ -34,6 +34,8 @@ LEDGER_FAILS = 10
 """Its code for a file system that fails."""
 FAILS = "disk I/O error"
 """What it says then."""
+IO_OF_USERS = "io refusals of users"
+"""Counts how often a command or a page has met that; ``io refusals`` are those of the supervisor."""
 MOST_POLLS = 4000
 """Of one supervisor. One that needs more is stuck."""
 MOST_SLEEPS = 200
@@ -256,12 +258,13 @@ class World:
     @contextlib.contextmanager
     def users_process(self, pid: int, host: str = HOST) -> Iterator[None]:
         """Likewise with a command or a page, for which the file system may fail, too."""
+        before = self._is_users
         with self.other_process(pid, host):
             self._is_users = True
             try:
                 yield
             finally:
-                self._is_users = False
+                self._is_users = before
 
     @contextlib.contextmanager
     def perhaps_alone(self, is_alone: bool) -> Iterator[None]:
@@ -337,14 +340,14 @@ class World:
         self.fails_after -= 1
         if self.fails_after < 0:
             self.is_failing = not self.fails_once
-            self.counts["io refusals"] += 1
+            self.counts["io refusals" if self.is_supervisor_at_work else IO_OF_USERS] += 1
             self.has_erred |= self.is_supervisor_at_work
             raise sqlite_error(LEDGER_FAILS, FAILS)
 
     @property
     def rolls_back(self) -> bool:
         """Whether SQLite has ended the open transaction with the error that it raises."""
-        return self.counts["io refusals"] % 2 == 1
+        return (self.counts["io refusals"] + self.counts[IO_OF_USERS]) % 2 == 1
 
     def after_commit(self) -> None:
         with self.own_work():

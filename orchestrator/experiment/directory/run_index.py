@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from orchestrator.core.decoding import FilePath
-from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.errors import OrchestratorError, may_pass
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.files.record_file import read_record
 from orchestrator.core.messages import JsonLine
@@ -80,6 +80,8 @@ class ListedRun:
     """Number of jobs by state."""
     problem: str = ""
     """Why its jobs cannot be read."""
+    may_change: bool = False
+    """Whether they may be read soon, although nothing changes."""
     left: LeftBatchJobs | None = None
     """Batch jobs that may still train it although no supervisor runs; only :func:`listed_runs`
     looks for them."""
@@ -255,8 +257,13 @@ def listed_run(entry: RunEntry) -> ListedRun:
     try:
         jobs, state = _jobs_and_state(paths, holder)
     except (OrchestratorError, OSError) as error:
-        state = "unreadable" if holder is None else "running"
-        return ListedRun(entry=entry, state=state, holder=holder, problem=str(error))
+        return ListedRun(
+            entry=entry,
+            state="unreadable" if holder is None else "running",
+            holder=holder,
+            problem=str(error),
+            may_change=may_pass(error),
+        )
     return ListedRun(
         entry=entry, state=state if holder is None else "running", holder=holder, jobs=jobs
     )

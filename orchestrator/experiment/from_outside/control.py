@@ -41,6 +41,15 @@ class JobCommand:
     """For those that need no job named: what is said when none is in one of ``from_states``."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedJobs:
+    """What a command has done while no supervisor runs."""
+
+    job_ids: Sequence[str]
+    problem: str
+    """Why ``summary.json`` and ``summary.csv`` are as they were before; empty where they are not."""
+
+
 COMMANDS: Mapping[JobVerb, JobCommand] = {
     "cancel": JobCommand(from_states=("PENDING", "RUNNING", "PAUSED"), past="cancelled"),
     "retry": JobCommand(
@@ -181,16 +190,17 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
         _request(snapshot.paths, snapshot.holder, requests)
         return f"{run_dir}: asked its supervisor to {verb} {_these(chosen)}"
     moved = _move_locked(run_dir, chosen, verb)
-    if ended := [job_id for job_id in chosen if job_id not in moved]:
+    if ended := [job_id for job_id in chosen if job_id not in moved.job_ids]:
         raise UsageError(
             f"{run_dir}: had ended already, and cannot be {command.past}: {_these(ended)}"
         )
+    problem = f"\n{moved.problem}" if moved.problem else ""
     if verb == "cancel":
-        return f"{run_dir}: cancelled {_these(chosen)}"
+        return f"{run_dir}: cancelled {_these(chosen)}{problem}"
     if verb == "pause":
-        return f"{run_dir}: paused {_these(chosen)}; `resume` queues them again"
+        return f"{run_dir}: paused {_these(chosen)}; `resume` queues them again{problem}"
     how = resume_advice.how_to_resume(snapshot.paths)
-    return f"{run_dir}: queued {_these(chosen)} again. {how}"
+    return f"{run_dir}: queued {_these(chosen)} again. {how}{problem}"
 
 
 def _choose_jobs(snapshot: Snapshot, jobs: Sequence[str], verb: JobVerb) -> list[str]:
@@ -249,7 +259,7 @@ def _these(jobs: Sequence[str]) -> str:
     return f"{count(len(jobs), 'job')} ({listed(jobs)})"
 
 
-def _move_locked(run_dir: Path, chosen: Sequence[str], verb: JobVerb) -> list[str]:
+def _move_locked(run_dir: Path, chosen: Sequence[str], verb: JobVerb) -> MovedJobs:
     """As :func:`move_jobs`, with the run directory locked; root does it as the user to whom it
     belongs.
     """
@@ -260,9 +270,11 @@ def _move_locked(run_dir: Path, chosen: Sequence[str], verb: JobVerb) -> list[st
 
         def claim_and_move() -> list[str]:
             with run_directory.claim(run_dir) as paths:
-                return move_jobs(paths, chosen, verb)
+                moved = move_jobs(paths, chosen, verb)
+            return [moved.problem, *moved.job_ids]
 
-        return done_by_owner.done_by(owner, claim_and_move)
+        problem, *job_ids = done_by_owner.done_by(owner, claim_and_move)
+        return MovedJobs(job_ids=job_ids, problem=problem)
     with run_directory.claim(run_dir) as paths:
         _refuse_what_trains(paths, chosen, verb)
         return move_jobs(paths, chosen, verb)
@@ -277,21 +289,23 @@ def _refuse_what_trains(paths: RunPaths, chosen: Sequence[str], verb: JobVerb) -
         left_batch_jobs.refuse_beside(paths, deed)
 
 
-def move_jobs(paths: RunPaths, chosen: Sequence[str] | None, verb: JobVerb) -> list[str]:
-    """Move jobs in the ledger while no supervisor runs. Returns those that were in a state from
-    which they may move: all of them, or after an error none. (That the summary could not be written
-    is an error after they have moved.)
+def move_jobs(paths: RunPaths, chosen: Sequence[str] | None, verb: JobVerb) -> MovedJobs:
+    """Move jobs in the ledger while no supervisor runs: all that are in a state from which they may
+    move, or after an error none.
 
     :param chosen: None for all.
     """
+    problem = ""
     with run_directory.opened_ledger(paths) as ledger:
         moved = _move_in(ledger, paths, chosen, verb)
         ledger.commit()
         try:
             summary.write(paths, ledger)
+        except (OrchestratorError, OSError) as error:  # they have moved all the same
+            problem = f"summary.json and summary.csv could not be written: {error}"
         finally:
             ledger.close()
-    return moved
+    return MovedJobs(job_ids=moved, problem=problem)
 
 
 def _move_in(

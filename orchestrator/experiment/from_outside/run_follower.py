@@ -11,12 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from orchestrator.core.errors import (
-    DiskFullError,
-    LedgerBusyError,
-    LedgerFailingError,
-    OrchestratorError,
-)
+from orchestrator.core.errors import LedgerBusyError, OrchestratorError, may_pass
 from orchestrator.core.files.file_status import status_of
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
@@ -98,14 +93,10 @@ class RunFollower:
             seen = self._look(holder)
         except LedgerBusyError:
             return None
-        except (LedgerFailingError, DiskFullError) as error:
-            self._forget()
-            # It may pass while nothing changes, or once all is again as it was before.
-            self._marks = None
-            return RunLook(condition="unreadable", problem=str(error))
         except (OrchestratorError, OSError) as error:
             self._forget()
-            seen = RunLook(condition="unreadable", problem=str(error))
+            self._marks = None if may_pass(error) else found
+            return RunLook(condition="unreadable", problem=str(error))
         self._marks = found
         return seen
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,10 +14,16 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from orchestrator.core.decoding import decode
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.feature import Feature, ask, features, problems_of, untold_problems
+from orchestrator.core.feature import (
+    Feature,
+    ask,
+    features,
+    is_traced,
+    problems_of,
+    untold_problems,
+)
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.processes.environment_variables import TRACE_FEATURES_VARIABLE
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.supervisor.events import News, Note, Reporter, View
 
@@ -205,7 +210,7 @@ class RunWatches:
                 return question()
         except unreadable:
             watched.is_put_off = True
-            if os.environ.get(TRACE_FEATURES_VARIABLE):
+            if is_traced():
                 traceback.print_exc()
         else:
             watched.has_failed = True

@@ -82,7 +82,10 @@ class FolderSource:
         if known is not None and known[0] == found:
             return known[1]
         run = run_index.listed_run(entry)
-        self._known[key] = found, run
+        if run.may_change:
+            self._known.pop(key, None)
+        else:
+            self._known[key] = found, run
         return run
 
 

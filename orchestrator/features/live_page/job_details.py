@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.analysis import run_reader
 from orchestrator.core import job_parts
-from orchestrator.core.errors import LedgerUnavailableError, OrchestratorError
+from orchestrator.core.errors import DiskFullError, LedgerUnavailableError, OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import Iteration
 from orchestrator.experiment.directory import run_directory
@@ -53,7 +53,7 @@ def row(run_dir: Path, job_id: str) -> SummaryRow | None:
     """The row of a job; None where there is none of exactly that name, or the ledger cannot be
     read.
 
-    :raises LedgerUnavailableError: it is locked, or its file system fails.
+    :raises LedgerUnavailableError, DiskFullError: it cannot be read just now.
     """
     found = _read(run_dir, job_id, with_attempts=False)
     return None if found is None else found[0]
@@ -77,7 +77,7 @@ def _read(
                 return None
             attempts = ledger.attempts(job_id) if with_attempts else []
             return ledger.summary_of(job_id), attempts
-    except LedgerUnavailableError:
+    except (LedgerUnavailableError, DiskFullError):
         raise
     except (OrchestratorError, OSError):  # the ledger is being replaced, or is of another host
         return None

@@ -13,7 +13,7 @@ from orchestrator.analysis import contention, job_metrics
 from orchestrator.analysis.contention import ContentionFinding
 from orchestrator.analysis.curve_reader import CurveReader
 from orchestrator.analysis.live_contention import LiveContention
-from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.errors import OrchestratorError, may_pass
 from orchestrator.core.files.file_status import status_of
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.pacer import Pace, Pacer
@@ -86,6 +86,7 @@ class RunSource:
         if self._look is not None and (snapshot := self._look.snapshot) is not None:
             if look is None and self._watches.is_put_off:
                 self._put_sections(snapshot, changes)
+            self._read_attempts(snapshot.rows, changes)
             self._read_on(snapshot, changes, has_changed=look is not None)
         return changes
 
@@ -104,7 +105,6 @@ class RunSource:
             return
         self._live.update(rows, snapshot.live)
         self._read_curves(rows, changes)
-        self._read_attempts(rows, changes)
         self._put_sections(snapshot, changes)
 
     def _put_sections(self, snapshot: Snapshot, changes: Changes) -> None:
@@ -247,8 +247,9 @@ class RunSource:
         among = [row["job_id"] for row in latest(snapshot.rows, MOST_EXAMINED)]
         try:
             metrics = job_metrics.gather(self.paths.root, among)
-        except (OrchestratorError, OSError):
+        except (OrchestratorError, OSError) as error:
             self._so_far = []  # its supervisor runs on another host, or it is just being replaced
+            self._is_examined = not may_pass(error)
         else:
             self._so_far = contention.diagnose(metrics)
             self._delays |= {job.job_id: brief(job.share(job.run_delay_s)) for job in metrics.jobs}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -88,11 +87,13 @@ class SearchWatch(RunWatch):
         return live_section.of(self._reader, self._line, self._lineages)
 
     def _read_lineages(self, leaders: Sequence[Trial]) -> None:
-        with (
-            contextlib.suppress(LedgerError),  # those that were read last are shown
-            run_directory.opened_ledger(self.paths, read_only=True, is_sound=True) as ledger,
-        ):
-            self._lineages = lineage_env_steps(ledger, leaders)
+        try:
+            with run_directory.opened_ledger(self.paths, read_only=True, is_sound=True) as ledger:
+                self._lineages = lineage_env_steps(ledger, leaders)
+        except LedgerUnavailableError:
+            raise
+        except LedgerError:  # those that were read last are shown
+            return
 
     @property
     def _best(self) -> Trial | None:

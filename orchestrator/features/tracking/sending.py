@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.errors import LedgerUnavailableError, OrchestratorError
+from orchestrator.core.errors import LedgerBusyError, OrchestratorError
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.pacer import Pace
 from orchestrator.core.paths import RunPaths
@@ -134,7 +134,7 @@ class Turns:
             return
         try:
             rows = self.jobs.read()
-        except LedgerUnavailableError:  # it is read in the next turn
+        except LedgerBusyError:  # it is read in the next turn
             return
         # A server that does not answer keeps no other tracker waiting.
         for publisher in sorted(due, key=lambda one: one.failures):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from report_helpers import Trained, make_run_dir
 from supervisor_helpers import make_job
 
 from orchestrator.analysis.curve_reader import CurveReader
+from orchestrator.core.errors import DiskFullError, LedgerError, LedgerFailingError
 from orchestrator.core.job import Cancelled, Paused, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
@@ -104,6 +107,35 @@ def test_a_follower_reads_only_what_has_changed(tmp_path: Path) -> None:
     assert second.snapshot is not None
     assert [row["state"] for row in second.snapshot.rows] == ["PENDING", "SUCCEEDED"]
     assert second.snapshot.rows[0] is first.snapshot.rows[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_read_again"),
+    [
+        (OSError(errno.EIO, "Input/output error"), True),
+        (LedgerFailingError("disk I/O error"), True),
+        (DiskFullError("no space left on the disk"), True),
+        (LedgerError("the ledger is damaged"), False),
+    ],
+)
+def test_what_may_pass_is_read_again_though_nothing_has_changed(
+    error: Exception, is_read_again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained()])
+    follower = RunFollower(paths.root)
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "open", fails)
+        seen = follower.look()
+    assert seen is not None
+    assert (seen.condition, seen.problem) == ("unreadable", str(error))
+    again = follower.look()
+    assert (again is not None) == is_read_again
+    if again is not None:
+        assert (again.condition, again.problem) == ("ended", "")
 
 
 def test_a_running_job_that_is_placed_or_moved_is_shown_where_it_runs(tmp_path: Path) -> None:

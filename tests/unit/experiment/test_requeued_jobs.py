@@ -36,7 +36,7 @@ from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import control
 from orchestrator.experiment.resuming import recovery, resume
 from orchestrator.experiment.resuming.reconcile import reconcile
-from orchestrator.ledger import JobRow
+from orchestrator.ledger import JobRow, summary
 
 
 def after(root: Path, state: State, job: Job | None = None) -> Experiment:
@@ -244,7 +244,26 @@ def test_an_error_in_the_middle_moves_no_job(
     with run_directory.opened_ledger(experiment.paths, read_only=True) as ledger:
         assert [row.state for row in ledger.jobs()] == before
         assert ledger.noted_verbs() == {}
-    assert control.move_jobs(experiment.paths, None, "pause") == ["waits", "was running"]
+    moved = control.move_jobs(experiment.paths, None, "pause")
+    assert (moved.job_ids, moved.problem) == (["waits", "was running"], "")
+
+
+def test_jobs_that_have_moved_are_told_though_their_summary_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = Experiment(tmp_path, [make_job("waits")])
+    experiment.ledger.close()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(summary, "write", refuse)
+        said = control.ask(tmp_path, ["waits"], "pause")
+    assert "paused 1 job (waits); `resume` queues them again\nsummary.json and" in said
+    assert "Input/output error" in said
+    with run_directory.opened_ledger(experiment.paths, read_only=True) as ledger:
+        assert [row.state.name for row in ledger.jobs()] == ["PAUSED"]
 
 
 def test_a_request_about_a_job_that_a_run_does_not_have_is_reported(tmp_path: Path) -> None:
