@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
-from orchestrator.core.errors import LedgerUnavailableError, OrchestratorError
+from orchestrator.core.errors import DiskFullError, LedgerUnavailableError, OrchestratorError
 from orchestrator.core.feature import ask, having, problems_of
 from orchestrator.core.paths import RunPaths
 from orchestrator.ledger import Ledger
@@ -30,7 +30,7 @@ class BegunSource:
     """What the job source of one feature has begun in one run directory.
 
     Where it raises, commands that only look say what they know without it. A
-    ``LedgerUnavailableError`` means that it cannot be read just now.
+    ``LedgerUnavailableError`` or a ``DiskFullError`` means that it cannot be read just now.
     """
 
     @property
@@ -107,7 +107,7 @@ def begun_source(paths: RunPaths, ledger: Ledger) -> BegunSource | None:
 def standing_of(paths: RunPaths, ledger: Ledger) -> Standing:
     """For commands that only look: a feature that cannot say it is as one that has begun nothing.
 
-    :raises LedgerUnavailableError: it cannot be read just now.
+    :raises LedgerUnavailableError, DiskFullError: it cannot be read just now.
     """
 
     def of(source: BegunSource) -> Standing:
@@ -148,7 +148,7 @@ def answer(
     ledger: Ledger,
     question: Callable[[BegunSource], T],
     otherwise: T,
-    passing: tuple[type[Exception], ...] = (LedgerUnavailableError,),
+    passing: tuple[type[Exception], ...] = (LedgerUnavailableError, DiskFullError),
 ) -> T:
     """What the first source that has begun answers; ``otherwise`` where none has, or it fails.
 

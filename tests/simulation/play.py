@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core import feature
 from orchestrator.core.errors import (
     ChangedError,
     ClusterLostError,
@@ -128,6 +129,8 @@ def _play(scenario: Scenario) -> Outcome:
         except Exception as error:
             world.log("".join(traceback.format_exception(error)))
             violation = f"the simulated world has failed: {error!r}"
+        blamed = _blamed_features()
+        violation = violation or blamed
         world.log(f"result: {violation or 'all holds'}")
         world.counts["worlds"] += 1
         return Outcome(
@@ -137,6 +140,13 @@ def _play(scenario: Scenario) -> Outcome:
             counts=world.counts,
             simulated_s=world.now,
         )
+
+
+def _blamed_features() -> str:
+    """What features are blamed for, although all that went wrong was the world's doing."""
+    problems = "; ".join(feature.problems())
+    feature._problems.clear()
+    return problems
 
 
 def _first(error: BaseException) -> BaseException:
