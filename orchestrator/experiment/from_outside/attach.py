@@ -24,6 +24,9 @@ LOOK_EVERY_S = 0.25
 """How late the end of the supervisor may be noticed."""
 READING = Pace(every_s=1.0, share=0.05)
 """How often the ledger is read, which takes long where there are many jobs."""
+PATIENCE_S = 30.0
+"""How long the file system may fail to read a ledger that was read before, until who follows gives
+up."""
 KILLED = "the supervisor was killed, or its machine restarted"
 REMOVED = "the run directory has been removed or renamed, so its end is not known"
 TIMED_OUT = 124
@@ -81,9 +84,11 @@ def follow(
     :param until: a moment of :func:`time.monotonic`, from which on a reading is not waited for any
         longer.
     :raises LedgerBusyError: the ledger is locked, also at ``until``.
-    :raises LedgerFailingError: its file system fails.
+    :raises LedgerFailingError: its file system fails at the first reading, at ``until``, or for
+        :data:`PATIENCE_S`.
     """
     readings = Pacer(READING)
+    give_up_at = 0.0
     while True:
         # Before the ledger is read: afterwards nothing is written.
         is_over = holder is None or run_directory.holder(paths) != holder
@@ -96,12 +101,16 @@ def follow(
                 continue
             except (LedgerError, RunDirError) as error:
                 if isinstance(error, LedgerFailingError) and paths.ledger.exists():
-                    raise
+                    if time.monotonic() >= give_up_at:
+                        raise
+                    time.sleep(LOOK_EVERY_S)
+                    continue
                 # It was moved away or replaced: `--fresh`, `--rebuild-ledger`.
                 if not is_over and run_directory.holder(paths) == holder:
                     raise
                 return
             yield snapshot
+            give_up_at = min(until, time.monotonic() + PATIENCE_S)
         if is_over:
             return
         while not readings.is_due() and time.monotonic() < until:
