@@ -21,7 +21,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.errors import LedgerUnavailableError, RunInterrupted, UsageError
+from orchestrator.core.errors import UNAVAILABLE, RunInterrupted, UsageError
 from orchestrator.core.feature import untold_problems
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.front_end import python_program
@@ -466,11 +466,7 @@ def _finish(
             finished = session.run(experiment, options, callbacks or reporter, callbacks=callbacks)
         except BaseException as error:
             if callbacks is not None and error is callbacks.error:
-                what = (
-                    ""
-                    if isinstance(error, LedgerUnavailableError)
-                    else "The experiment was stopped. "
-                )
+                what = "" if isinstance(error, UNAVAILABLE) else "The experiment was stopped. "
                 error.add_note(f"{what}{_advice(root)}")
             elif isinstance(error, KeyboardInterrupt):
                 raise RunInterrupted(

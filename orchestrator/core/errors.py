@@ -91,11 +91,16 @@ class DiskFullError(OrchestratorError):
     cure = "Free some space"
 
 
+UNAVAILABLE = (LedgerUnavailableError, DiskFullError)
+"""What a reader of the ledger is told where it cannot be read just now: SQLite cannot read it either
+where a file that it needs for that does not fit on the disk."""
+
+
 def may_pass(error: Exception) -> bool:
     """Whether what could not be read because of ``error`` may be readable soon, although nothing
     changes.
     """
-    return isinstance(error, OSError | DiskFullError | LedgerUnavailableError)
+    return isinstance(error, (OSError, *UNAVAILABLE))
 
 
 class FileLimitError(DiskFullError):

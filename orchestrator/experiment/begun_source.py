@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
-from orchestrator.core.errors import DiskFullError, LedgerUnavailableError, OrchestratorError
+from orchestrator.core.errors import UNAVAILABLE, OrchestratorError
 from orchestrator.core.feature import ask, having, problems_of
 from orchestrator.core.paths import RunPaths
 from orchestrator.ledger import Ledger
@@ -148,7 +148,7 @@ def answer(
     ledger: Ledger,
     question: Callable[[BegunSource], T],
     otherwise: T,
-    passing: tuple[type[Exception], ...] = (LedgerUnavailableError, DiskFullError),
+    passing: tuple[type[Exception], ...] = UNAVAILABLE,
 ) -> T:
     """What the first source that has begun answers; ``otherwise`` where none has, or it fails.
 

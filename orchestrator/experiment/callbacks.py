@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.core.errors import LedgerDamagedError, LedgerUnavailableError
+from orchestrator.core.errors import UNAVAILABLE, LedgerDamagedError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.messages import Progress
 from orchestrator.core.pacer import Pace, Pacer
@@ -105,7 +105,7 @@ class CallbackReporter:
 
     def tick(self, view: Callable[[], View]) -> None:
         self.inner.tick(view)
-        with contextlib.suppress(LedgerUnavailableError):  # the next turn reports it
+        with contextlib.suppress(*UNAVAILABLE):  # the next turn reports it
             self._report_ended(most=1)
         if self.on_progress is not None and self._progress.is_due():
             with self._progress.time_block():
@@ -117,7 +117,7 @@ class CallbackReporter:
         """
         try:
             self._report_ended()
-        except LedgerUnavailableError as error:
+        except UNAVAILABLE as error:
             left = f"the calling program was not told how {listed(list(self._ended))} ended"
             self.error = type(error)(f"{error}; {left}")
             self.error.__cause__ = error
@@ -126,7 +126,7 @@ class CallbackReporter:
         """Call ``on_end`` for jobs that have ended.
 
         :param most: so many; the loop goes on between two of them.
-        :raises LedgerUnavailableError: the next call goes on with the same job.
+        :raises LedgerUnavailableError, DiskFullError: the next call goes on with the same job.
         """
         if self.on_end is None or self._ledger is None:
             return

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.errors import (
+    UNAVAILABLE,
     LedgerFailingError,
-    LedgerUnavailableError,
     RunDirError,
     SupervisorError,
     disk_full_explained,
@@ -40,6 +40,7 @@ from orchestrator.experiment.resuming.recovery import (
     kill_leftovers,
     rebuild,
     recorded_jobs,
+    states_of_summary,
 )
 from orchestrator.experiment.start_policy_fetcher import StartPolicyFetcher
 from orchestrator.jobfile import Experiment
@@ -89,6 +90,7 @@ def run(
     :param ends_process: whether the process ends after the run: signals are ignored from the end of
         a run on that a signal has stopped.
     :raises UsageError: for anything the user can fix; nothing was launched.
+    :raises LedgerUnavailableError: all jobs have ended, and ``callbacks`` cannot be told of some.
     :raises DiskFullError, SupervisorError: everything has stopped, resumable.
     :raises KeyboardInterrupt: stopped during start-up; nothing was launched.
     """
@@ -139,7 +141,7 @@ class _StopQuestion:
 
     def is_asked(self) -> bool:
         """Whether another process requests it."""
-        with contextlib.suppress(LedgerUnavailableError):  # it is asked again
+        with contextlib.suppress(*UNAVAILABLE):  # it is asked again
             if self.ledger is not None and self.ledger.is_stopping(self.holder):
                 return True
         stop = Request(verb="stop", job_id=self.holder)
@@ -583,12 +585,13 @@ def _existing_ledger(
     """The ledger of an earlier run, rebuilt if asked for; None in a new run directory."""
     if options.rebuild_ledger and (paths.ledger.exists() or paths.jobs.exists()):
         kill_leftovers(paths)
-        recorded = recorded_jobs(paths, jobs)
+        known = states_of_summary(paths)
+        recorded = recorded_jobs(paths, jobs, known)
         for name in (paths.ledger.name, f"{paths.ledger.name}-wal", f"{paths.ledger.name}-shm"):
             if (paths.root / name).exists():
                 run_directory.set_aside(paths.root / name, paths.replaced)
         ledger = _abandoned_with(stack, Ledger.create(paths.ledger), beside)
-        if queued := rebuild(ledger, paths, recorded):
+        if queued := rebuild(ledger, paths, recorded, known):
             why = "neither their directories nor summary.json say that they are over or held back"
             text = f"the new ledger has these jobs queued, as {why}: {listed(queued)}"
             beside.event("warning", text, jobs=queued)

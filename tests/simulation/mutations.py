@@ -89,7 +89,7 @@ MUTATIONS = (
         after="LedgerError",
     ),
     Mutation(
-        name="a page that could not be read is not read again before something changes",
+        name="a page that has shown a passing error shows it when all is as before",
         function=RunFollower.look,
         before="self._marks = None if may_pass(error) else found",
         after="self._marks = self._marks if may_pass(error) else found",

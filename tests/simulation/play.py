@@ -119,6 +119,7 @@ def _play(scenario: Scenario) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="simulation-", dir=SCRATCH) as folder:
         root = Path(folder)
         world = World(root=root, scenario=scenario)
+        _blamed_features()
         try:
             _Player(world, scenario).play()
             violation = ""
@@ -129,7 +130,7 @@ def _play(scenario: Scenario) -> Outcome:
         except Exception as error:
             world.log("".join(traceback.format_exception(error)))
             violation = f"the simulated world has failed: {error!r}"
-        blamed = _blamed_features()
+        blamed = _blamed_features()  # all that went wrong was the world's doing
         violation = violation or blamed
         world.log(f"result: {violation or 'all holds'}")
         world.counts["worlds"] += 1
@@ -143,7 +144,7 @@ def _play(scenario: Scenario) -> Outcome:
 
 
 def _blamed_features() -> str:
-    """What features are blamed for, although all that went wrong was the world's doing."""
+    """What features have been blamed for since the last call."""
     problems = "; ".join(feature.problems())
     feature._problems.clear()
     return problems

@@ -80,8 +80,8 @@ class ListedRun:
     """Number of jobs by state."""
     problem: str = ""
     """Why its jobs cannot be read."""
-    may_change: bool = False
-    """Whether they may be read soon, although nothing changes."""
+    may_pass: bool = False
+    """Whether that may pass, although nothing changes."""
     left: LeftBatchJobs | None = None
     """Batch jobs that may still train it although no supervisor runs; only :func:`listed_runs`
     looks for them."""
@@ -262,7 +262,7 @@ def listed_run(entry: RunEntry) -> ListedRun:
             state="unreadable" if holder is None else "running",
             holder=holder,
             problem=str(error),
-            may_change=may_pass(error),
+            may_pass=may_pass(error),
         )
     return ListedRun(
         entry=entry, state=state if holder is None else "running", holder=holder, jobs=jobs

@@ -8,7 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.errors import LedgerBusyError, LedgerError, LedgerFailingError, RunDirError
+from orchestrator.core.errors import (
+    UNAVAILABLE,
+    DiskFullError,
+    LedgerBusyError,
+    LedgerError,
+    RunDirError,
+)
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
@@ -25,8 +31,8 @@ LOOK_EVERY_S = 0.25
 READING = Pace(every_s=1.0, share=0.05)
 """How often the ledger is read, which takes long where there are many jobs."""
 PATIENCE_S = 30.0
-"""How long the file system may fail to read a ledger that was read before, until who follows gives
-up."""
+"""So long who follows bears with a file system that fails to read the ledger, if it was read
+before."""
 KILLED = "the supervisor was killed, or its machine restarted"
 REMOVED = "the run directory has been removed or renamed, so its end is not known"
 TIMED_OUT = 124
@@ -84,11 +90,12 @@ def follow(
     :param until: a moment of :func:`time.monotonic`, from which on a reading is not waited for any
         longer.
     :raises LedgerBusyError: the ledger is locked, also at ``until``.
-    :raises LedgerFailingError: its file system fails at the first reading, at ``until``, or for
-        :data:`PATIENCE_S`.
+    :raises LedgerFailingError, DiskFullError: its file system fails at the first reading, at
+        ``until``, or for :data:`PATIENCE_S`.
     """
     readings = Pacer(READING)
-    give_up_at = 0.0
+    was_read = False
+    give_up_at: float | None = None  # of a file system that fails
     while True:
         # Before the ledger is read: afterwards nothing is written.
         is_over = holder is None or run_directory.holder(paths) != holder
@@ -99,9 +106,11 @@ def follow(
                 if time.monotonic() >= until:
                     raise
                 continue
-            except (LedgerError, RunDirError) as error:
-                if isinstance(error, LedgerFailingError) and paths.ledger.exists():
-                    if time.monotonic() >= give_up_at:
+            except (LedgerError, RunDirError, DiskFullError) as error:
+                if isinstance(error, UNAVAILABLE) and paths.ledger.exists():
+                    now = time.monotonic()
+                    give_up_at = give_up_at or min(until, now + PATIENCE_S)
+                    if now >= give_up_at or not was_read:
                         raise
                     time.sleep(LOOK_EVERY_S)
                     continue
@@ -109,8 +118,9 @@ def follow(
                 if not is_over and run_directory.holder(paths) == holder:
                     raise
                 return
+            was_read = True
+            give_up_at = None
             yield snapshot
-            give_up_at = min(until, time.monotonic() + PATIENCE_S)
         if is_over:
             return
         while not readings.is_due() and time.monotonic() < until:
@@ -157,7 +167,9 @@ def wait(run_dir: Path, names: Sequence[str], *, timeout_s: float) -> WaitEnd:
                     return WaitEnd(rows=rows, exit_code=run_snapshot.exit_code(rows))
             if snapshot.holder is not None and time.monotonic() >= until:
                 return WaitEnd(rows=rows, exit_code=TIMED_OUT, problem=late)
-    except LedgerBusyError:
+    except UNAVAILABLE as error:
+        if not isinstance(error, LedgerBusyError) and time.monotonic() < until:
+            raise
         return WaitEnd(rows=rows, exit_code=TIMED_OUT, problem=late)
     end = end_of(paths, holder, rows)
     if end.message:

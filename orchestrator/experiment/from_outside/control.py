@@ -189,6 +189,7 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
         requests = [Request(verb=verb, job_id=job_id) for job_id in chosen]
         _request(snapshot.paths, snapshot.holder, requests)
         return f"{run_dir}: asked its supervisor to {verb} {_these(chosen)}"
+    how = resume_advice.how_to_resume(snapshot.paths)
     moved = _move_locked(run_dir, chosen, verb)
     if ended := [job_id for job_id in chosen if job_id not in moved.job_ids]:
         raise UsageError(
@@ -199,7 +200,6 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
         return f"{run_dir}: cancelled {_these(chosen)}{problem}"
     if verb == "pause":
         return f"{run_dir}: paused {_these(chosen)}; `resume` queues them again{problem}"
-    how = resume_advice.how_to_resume(snapshot.paths)
     return f"{run_dir}: queued {_these(chosen)} again. {how}{problem}"
 
 
@@ -271,7 +271,7 @@ def _move_locked(run_dir: Path, chosen: Sequence[str], verb: JobVerb) -> MovedJo
         def claim_and_move() -> list[str]:
             with run_directory.claim(run_dir) as paths:
                 moved = move_jobs(paths, chosen, verb)
-            return [moved.problem, *moved.job_ids]
+            return [moved.problem, *moved.job_ids]  # that process can send texts only
 
         problem, *job_ids = done_by_owner.done_by(owner, claim_and_move)
         return MovedJobs(job_ids=job_ids, problem=problem)
@@ -302,7 +302,7 @@ def move_jobs(paths: RunPaths, chosen: Sequence[str] | None, verb: JobVerb) -> M
         try:
             summary.write(paths, ledger)
         except (OrchestratorError, OSError) as error:  # they have moved all the same
-            problem = f"summary.json and summary.csv could not be written: {error}"
+            problem = f"summary.json and summary.csv are as before, until the next run: {error}"
         finally:
             ledger.close()
     return MovedJobs(job_ids=moved, problem=problem)

@@ -9,8 +9,9 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from orchestrator.core.errors import LedgerError, LedgerUnavailableError, RunDirError
 from orchestrator.core.exit_codes import ExitCode
@@ -42,19 +43,21 @@ from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import Reporter
 from orchestrator.supervisor.requested_state import promoted_job, requested_state
 
+StatesOfSummary: TypeAlias = Mapping[str, Failed | Paused | Cancelled | None]
+"""Of jobs by their ids. None: they wait or run."""
 
-def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[DeclaredJob]:
+
+def recorded_jobs(
+    paths: RunPaths, jobs: Sequence[Job], known: StatesOfSummary
+) -> list[DeclaredJob]:
     """Those of ``jobs`` that have started, as their directories have them, and those that are
     paused or cancelled.
 
+    :param known: as :func:`states_of_summary` gives them.
     :raises RunDirError: a directory is not readable.
     """
     recorded: list[DeclaredJob] = []
-    held = {
-        job_id
-        for job_id, state in _states_of_summary(paths).items()
-        if isinstance(state, Paused | Cancelled)
-    }
+    held = {job_id for job_id, state in known.items() if isinstance(state, Paused | Cancelled)}
     for position, job in enumerate(jobs):
         directory = paths.job(job.job_id)
         if _has_started(directory):
@@ -81,12 +84,17 @@ def _has_started(directory: JobPaths) -> bool:
     return directory.spec.exists() and directory.robot_hash.exists()
 
 
-def _states_of_summary(paths: RunPaths) -> dict[str, Failed | Paused | Cancelled | None]:
+def states_of_summary(paths: RunPaths) -> StatesOfSummary:
     """The jobs that have not succeeded and are not undeclared, according to ``summary.json``: their
-    directories do not tell why they do not run. None: they wait or run.
+    directories do not tell why they do not run.
+
+    :raises RunDirError: its file system fails to read it.
     """
     try:
         rows = summary.read(paths)[0]
+    except LedgerUnavailableError as error:
+        advice = f"{repeat_call()}, or move it away to have its jobs queued"
+        raise RunDirError(f"{error}; {advice}") from error
     except LedgerError:
         return {}
     states: dict[str, Failed | Paused | Cancelled | None] = {}
@@ -105,14 +113,17 @@ def _states_of_summary(paths: RunPaths) -> dict[str, Failed | Paused | Cancelled
     return states
 
 
-def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[DeclaredJob]) -> list[str]:
+def rebuild(
+    ledger: Ledger, paths: RunPaths, jobs: Sequence[DeclaredJob], known: StatesOfSummary
+) -> list[str]:
     """Enter ``jobs`` and their attempts into an empty ledger.
+
+    :param known: as :func:`states_of_summary` gives them.
 
     Returns those that have begun and are queued anew, although ``summary.json`` does not say that
     they waited or ran: it is missing, for example, or their results are.
     """
     ledger.put_jobs(jobs)
-    known = _states_of_summary(paths)
     queued: list[str] = []
     for job in (recorded.job for recorded in jobs):
         directory = paths.job(job.job_id)

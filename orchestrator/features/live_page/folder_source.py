@@ -82,7 +82,7 @@ class FolderSource:
         if known is not None and known[0] == found:
             return known[1]
         run = run_index.listed_run(entry)
-        if run.may_change:
+        if run.may_pass:
             self._known.pop(key, None)
         else:
             self._known[key] = found, run

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.analysis import run_reader
 from orchestrator.core import job_parts
-from orchestrator.core.errors import DiskFullError, LedgerUnavailableError, OrchestratorError
+from orchestrator.core.errors import UNAVAILABLE, OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import Iteration
 from orchestrator.experiment.directory import run_directory
@@ -77,7 +77,7 @@ def _read(
                 return None
             attempts = ledger.attempts(job_id) if with_attempts else []
             return ledger.summary_of(job_id), attempts
-    except (LedgerUnavailableError, DiskFullError):
+    except UNAVAILABLE:
         raise
     except (OrchestratorError, OSError):  # the ledger is being replaced, or is of another host
         return None

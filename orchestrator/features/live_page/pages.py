@@ -23,12 +23,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from orchestrator.core.decoding import parsed_json
-from orchestrator.core.errors import (
-    DiskFullError,
-    LedgerUnavailableError,
-    OrchestratorError,
-    UsageError,
-)
+from orchestrator.core.errors import UNAVAILABLE, OrchestratorError, UsageError
 from orchestrator.core.files.regular_files import open_below
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed, plain, storable
@@ -135,7 +130,7 @@ class LivePages:
             Route(f"{api}/jobs/{{job}}/{{name}}", self._media),
             Route(f"{api}/control", self._control, methods=["POST"]),
         ]
-        handlers = dict.fromkeys((LedgerUnavailableError, DiskFullError), _unavailable)
+        handlers = dict.fromkeys(UNAVAILABLE, _unavailable)
         pages = Starlette(routes=routes, exception_handlers=handlers)
         pages.router.redirect_slashes = False  # an address behind a proxy's path is not known here
         return Guard(pages, self._rules)

@@ -170,7 +170,7 @@ def _earlier(paths: RunPaths) -> list[JobRow]:
     with run_directory.claim(paths.root):
         with run_directory.opened_ledger(paths) as ledger:
             unclaimed_jobs.take_back(ledger)
-        control.move_jobs(paths, None, "pause")
+        control.move_jobs(paths, None, "pause")  # the run that begins writes the summary
         with run_directory.opened_ledger(paths, read_only=True) as ledger:
             rows = ledger.jobs()
     return [row for row in rows if row.attempts]

@@ -229,7 +229,7 @@ def test_a_rebuilt_ledger_goes_on_with_an_extension_that_was_killed(
     ledger = Ledger.create(tmp_path / "new/ledger.sqlite3")
     extended = job(2000, extended_from=(1000,))
     recorded = DeclaredJob(position=0, job=extended)
-    recovery.rebuild(ledger, experiment.paths, [recorded])
+    recovery.rebuild(ledger, experiment.paths, [recorded], {})
     (row,) = ledger.jobs()
     assert (row.state.name, row.attempts) == (state, len(codes))
 

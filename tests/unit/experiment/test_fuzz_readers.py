@@ -383,12 +383,12 @@ def rebuild(root: Path) -> None:
     other = root / "other/ledger.sqlite3"
     other.unlink(missing_ok=True)
     with contextlib.suppress(OrchestratorError):
-        recorded = recovery.recorded_jobs(
-            paths, [make_job(job_id) for job_id in ("j0-s0", "j0-s1", "j1-s0")]
-        )
+        known = recovery.states_of_summary(paths)
+        jobs = [make_job(job_id) for job_id in ("j0-s0", "j0-s1", "j1-s0")]
+        recorded = recovery.recorded_jobs(paths, jobs, known)
         ledger = Ledger.create(other)
         try:
-            recovery.rebuild(ledger, paths, recorded)
+            recovery.rebuild(ledger, paths, recorded, known)
             ledger.summary()
         finally:
             ledger.abandon()

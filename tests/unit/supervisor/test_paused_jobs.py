@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from supervisor_helpers import (
     rows,
 )
 
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import RunDirError, UsageError
 from orchestrator.core.job import (
     Cancelled,
     Cause,
@@ -36,7 +38,7 @@ from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import control, run_snapshot
 from orchestrator.experiment.resuming import recovery
 from orchestrator.experiment.resuming.reconcile import reconcile
-from orchestrator.ledger import Ledger, Verb
+from orchestrator.ledger import Ledger, Verb, summary
 from orchestrator.supervisor.events import SilentReporter, View
 from orchestrator.supervisor.retry_policy import exit_code
 
@@ -359,13 +361,30 @@ def test_a_rebuilt_ledger_knows_from_the_summary_which_jobs_are_paused(tmp_path:
     for job in "abc":
         experiment.paths.job(job).root.mkdir(parents=True, exist_ok=True)
     experiment.paths.job("a").robot_hash.write_text("")
-    recorded = recovery.recorded_jobs(experiment.paths, jobs)
+    known = recovery.states_of_summary(experiment.paths)
+    recorded = recovery.recorded_jobs(experiment.paths, jobs, known)
     (tmp_path / "new").mkdir()
     ledger = Ledger.create(tmp_path / "new" / "ledger.sqlite3")
-    recovery.rebuild(ledger, experiment.paths, recorded)
+    recovery.rebuild(ledger, experiment.paths, recorded, known)
     assert states(ledger) == {"a": "PAUSED", "b": "PAUSED"}
     experiment.paths.summary_json.unlink()
-    assert [one.job.job_id for one in recovery.recorded_jobs(experiment.paths, jobs)] == ["a"]
+    known = recovery.states_of_summary(experiment.paths)
+    assert [one.job.job_id for one in recovery.recorded_jobs(experiment.paths, jobs, known)] == [
+        "a"
+    ]
+
+
+def test_a_summary_that_cannot_be_read_just_now_is_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")])
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(summary, "open_regular", fails)
+    with pytest.raises(RunDirError, match=r"summary\.json: cannot be read: .*move it away"):
+        recovery.states_of_summary(experiment.paths)
 
 
 def test_a_rebuilt_ledger_knows_from_the_summary_which_jobs_failed_or_were_cancelled(
@@ -382,10 +401,11 @@ def test_a_rebuilt_ledger_knows_from_the_summary_which_jobs_failed_or_were_cance
     for job in "ab":
         experiment.paths.job(job).root.mkdir(parents=True, exist_ok=True)
         experiment.paths.job(job).robot_hash.write_text("")
-    recorded = recovery.recorded_jobs(experiment.paths, jobs)
+    known = recovery.states_of_summary(experiment.paths)
+    recorded = recovery.recorded_jobs(experiment.paths, jobs, known)
     (tmp_path / "new").mkdir()
     ledger = Ledger.create(tmp_path / "new" / "ledger.sqlite3")
-    assert recovery.rebuild(ledger, experiment.paths, recorded) == []
+    assert recovery.rebuild(ledger, experiment.paths, recorded, known) == []
     rows = {row["job_id"]: row for row in ledger.summary()}
     for job_id in "abc":
         for key in ("state", "cause", "message"):
@@ -402,10 +422,11 @@ def test_whoever_rebuilds_a_ledger_is_told_which_jobs_it_has_queued_without_a_su
     experiment.paths.summary_json.unlink()
     if content is not None:
         experiment.paths.summary_json.write_text(content)
-    recorded = recovery.recorded_jobs(experiment.paths, experiment.jobs)
+    known = recovery.states_of_summary(experiment.paths)
+    recorded = recovery.recorded_jobs(experiment.paths, experiment.jobs, known)
     (tmp_path / "new").mkdir()
     ledger = Ledger.create(tmp_path / "new" / "ledger.sqlite3")
-    assert recovery.rebuild(ledger, experiment.paths, recorded) == ["a"]
+    assert recovery.rebuild(ledger, experiment.paths, recorded, known) == ["a"]
     assert states(ledger) == {"a": "PENDING"}
 
 

@@ -324,11 +324,13 @@ def test_a_ledger_that_is_rebuilt_knows_which_jobs_wait_at_a_rung(tmp_path: Path
     experiment.run()
     for job in experiment.jobs:
         experiment.paths.job(job.job_id).robot_hash.write_text("")
-    recorded = recovery.recorded_jobs(experiment.paths, [make_job("a"), make_job("b")])
+    known = recovery.states_of_summary(experiment.paths)
+    jobs = [make_job("a"), make_job("b")]
+    recorded = recovery.recorded_jobs(experiment.paths, jobs, known)
     experiment.ledger.close()
     experiment.paths.ledger.unlink()
     new = Experiment(tmp_path, [])
-    recovery.rebuild(new.ledger, new.paths, recorded)
+    recovery.rebuild(new.ledger, new.paths, recorded, known)
     assert [(row.state, row.job.spec.pause_at) for row in new.ledger.jobs()] == [(AT_RUNG, 200)] * 2
 
 

@@ -670,8 +670,8 @@ def main(run_dir: str, holder: str, jobs_at_once: str) -> int:
         return ENDED if searcher.history.is_over else WAITS_FOR_USER
     except OrchestratorError as error:
         tell(str(error))
-        may_pass = isinstance(error, LedgerUnavailableError)
-        return CANNOT_GO_ON if isinstance(error, UsageError) and not may_pass else 1
+        is_passing = isinstance(error, LedgerUnavailableError)
+        return CANNOT_GO_ON if isinstance(error, UsageError) and not is_passing else 1
     finally:
         shutil.rmtree(paths.entering, ignore_errors=True)
 
