@@ -25,7 +25,8 @@ from orchestrator.worker.training import evaluation
 QUADRUPED = Path(__file__).parents[3] / "mjcf/quadruped.xml"
 MASS, FRICTION = "body.trunk.mass", "geom.floor.friction"
 RANDOMIZE = {MASS: "scale(0.9, 1.1)", "actuator.*.kp": "scale(0.9, 1.1)"}
-GRID = {MASS: ["*0.5", "*1", "*1.5"], FRICTION: [0.2, 1.0]}
+GRID = {MASS: ["*0.5", "*1", "*1.5"], FRICTION: [0.2, 2.0]}
+"""The feet have a friction of 1, and the larger one of two counts: both frictions differ in effect."""
 OPTIONS = {"max_episode_steps": 20}
 
 
@@ -61,7 +62,7 @@ def test_environments_have_the_values_of_their_points_and_the_same_streams_at_ea
         assert model.body("trunk").mass[0] == pytest.approx(
             factor * batch.model.body("trunk").mass[0]
         )
-        assert model.geom("floor").friction == pytest.approx([(0.2, 1.0)[point % 2], *friction[1:]])
+        assert model.geom("floor").friction == pytest.approx([(0.2, 2.0)[point % 2], *friction[1:]])
     gains = batch.drawn[:, [key.key for key in batch.keys].index("actuator.*.kp")]
     assert len(set(gains)) == 2
     assert np.array_equal(gains, np.tile(gains[:2], 6))
@@ -104,7 +105,7 @@ def test_eval_json_has_a_point_for_each_combination_whatever_the_size_of_a_batch
     content = json.loads(paths.eval.read_text())
     assert [point["at"] for point in content["grid"]][:3] == [
         {MASS: "*0.5", FRICTION: 0.2},
-        {MASS: "*0.5", FRICTION: 1.0},
+        {MASS: "*0.5", FRICTION: 2.0},
         {MASS: "*1", FRICTION: 0.2},
     ]
     assert len(content["grid"]) == 6
