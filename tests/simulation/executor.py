@@ -414,6 +414,9 @@ class SimulatedKind:
         """Whether the supervisor that lives has what the one before has left."""
         return True
 
+    def supervisor_begins(self) -> None:
+        """It has done nothing yet."""
+
     def supervisor_ended(self) -> None:
         """In order."""
 

@@ -558,6 +558,8 @@ class PilotKind(SimulatedKind):
         self.slurm = Slurm(world=world, processes=processes)
         self._has_opened = False
         """Whether the supervisor that lives has come so far."""
+        self._found_ended: str | None = None
+        """The session that it has found ended."""
         scenario = world.scenario
         settings = SlurmSettings(
             array=scenario.array, cpus_per_task=scenario.cpus, mem_mib=MACHINE_MIB
@@ -636,6 +638,14 @@ class PilotKind(SimulatedKind):
         }
         return not serving or serving != set(backend._pilots._pilots)
 
+    def supervisor_begins(self) -> None:
+        self._found_ended = self._ended_session()
+
+    def _ended_session(self) -> str | None:
+        """The last session, if its file tells its pilots to end."""
+        session = read_session(self.world.disk.run_dir / FOLDER)
+        return None if session is None or not session.ended else session.session
+
     def supervisor_died(self, *, is_power_cut: bool) -> None:
         """Its pilots go on."""
         self._has_opened = False
@@ -658,10 +668,11 @@ class PilotKind(SimulatedKind):
         """Then nobody wants them to go on: they are told to end, whether it has a session or not.
 
         :param is_hurried: whether it was asked again, and need not wait for those that have not
-            joined its session, and are told to end by the file of the session.
+            joined its session, and are told to end by the file of the session. No more need one
+            that has found them told so by a supervisor before it.
         """
-        session = read_session(self.world.disk.run_dir / FOLDER)
-        if is_hurried and session is not None and session.ended:
+        ended = self._ended_session()
+        if ended is not None and (is_hurried or ended == self._found_ended):
             self._has_opened = False
         elif not self.world.counts["slurm-away"]:
             self._look_for_left("a stop was requested")

@@ -256,6 +256,7 @@ class _Player:
         """One supervisor. Returns whether nothing is left to do."""
         world, monitor = self.world, self.monitor
         monitor.life_begins()
+        self.kind.supervisor_begins()
         self.files.begin()
         has_died = is_refused = False
         try:
