@@ -60,6 +60,8 @@ class RunSource:
         self._curves: dict[str, CurveReader] = {}
         self._retried = -1
         """Attempts before the last ones, when they were read."""
+        self._lacks_attempts = False
+        """Whether they could not be read just then."""
         self._media: dict[str, JobMedia] = {}
         self._media_looks = Pacer(Pace(every_s=MEDIA_EVERY_S))
         self._live = LiveContention(self.paths)
@@ -86,7 +88,8 @@ class RunSource:
         if self._look is not None and (snapshot := self._look.snapshot) is not None:
             if look is None and self._watches.is_put_off:
                 self._put_sections(snapshot, changes)
-            self._read_attempts(snapshot.rows, changes)
+            if look is not None or self._lacks_attempts:
+                self._read_attempts(snapshot.rows, changes)
             self._read_on(snapshot, changes, has_changed=look is not None)
         return changes
 
@@ -233,10 +236,13 @@ class RunSource:
                 earlier = [
                     row for row in ledger.attempts() if row["number"] < last.get(row["job_id"], 0)
                 ]
-        except (OrchestratorError, OSError):
-            return  # its supervisor runs on another host, or the ledger is just being replaced
+        except (OrchestratorError, OSError) as error:
+            # Otherwise its supervisor runs on another host, or the ledger is just being replaced.
+            self._lacks_attempts = may_pass(error)
+            return
         changes.set("attempts", [attempt_values(row) for row in earlier])
         self._retried = retried
+        self._lacks_attempts = False
 
     def _examine(self, snapshot: Snapshot, changes: Changes) -> None:
         """What has slowed jobs down so far."""
