@@ -35,6 +35,10 @@ MOST_FOR_RANGE = 5
 """Up to so many values, the interval is at least their range; that of five covers the median in 94
 % of cases."""
 LEVEL = 0.95
+STUDENT = "Student's t"
+BOOTSTRAP = "smoothed bootstrap"
+MEDIAN_INTERVALS = f"{BOOTSTRAP}; of fewer than five values {STUDENT}"
+"""How the intervals of :func:`estimate`, :func:`location` and :func:`ratio` are made, for captions."""
 
 
 class EstimateFacts(TypedDict):
@@ -44,6 +48,7 @@ class EstimateFacts(TypedDict):
     low: float | None
     high: float | None
     n: int
+    method: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +62,17 @@ class Estimate:
     high: float | None
     n: int
     """Number of values; of a ratio, that of the shorter side."""
+    method: str | None = None
+    """What the interval was made by; None where there is no interval."""
 
     def facts(self) -> EstimateFacts:
-        return {"median": self.median, "low": self.low, "high": self.high, "n": self.n}
+        return {
+            "median": self.median,
+            "low": self.low,
+            "high": self.high,
+            "n": self.n,
+            "method": self.method,
+        }
 
     def scaled(self, factor: float) -> Estimate:
         """The same estimate in another unit; ``factor`` must be positive."""
@@ -73,7 +86,7 @@ class Estimate:
         """:param change: keeps the order of numbers."""
         low = None if self.low is None else change(self.low)
         high = None if self.high is None else change(self.high)
-        return Estimate(change(self.median), low, high, self.n)
+        return Estimate(change(self.median), low, high, self.n, self.method)
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -95,7 +108,8 @@ def estimate(values: Sequence[float]) -> Estimate:
             low = max(low, 0.0)
     # For an even number of values, the median of logarithms is not exactly the logarithm of the
     # median.
-    return Estimate(median, min(low, median), max(high, median), int(sample.size))
+    n = int(sample.size)
+    return Estimate(median, min(low, median), max(high, median), n, _method(n))
 
 
 def location(values: Sequence[float]) -> Estimate:
@@ -142,7 +156,12 @@ def ratio(
     if n < 2:
         return Estimate(median, None, None, n)
     low, high = (_exp(bound) for bound in _difference(np.log(above), np.log(below)))
-    return Estimate(median, min(low, median), max(high, median), n)
+    return Estimate(median, min(low, median), max(high, median), n, _method(n))
+
+
+def _method(values: int) -> str:
+    """What the interval of a median of at least two values is made by."""
+    return BOOTSTRAP if values >= LEAST_FOR_BOOTSTRAP else STUDENT
 
 
 def _exp(bound: float) -> float:

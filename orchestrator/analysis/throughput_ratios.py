@@ -5,6 +5,7 @@ written.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypedDict
 
 from orchestrator.analysis.samples import LevelSamples
@@ -50,7 +51,7 @@ def gain(after: LevelSamples, before: LevelSamples) -> tuple[Estimate | None, bo
         return None, False
     result = _ratio(after, before)
     if before.at_most:
-        return Estimate(result.median, result.low, None, result.n), True
+        return replace(result, high=None), True
     return result, False
 
 
@@ -81,7 +82,7 @@ def _ratio(after: LevelSamples, before: LevelSamples) -> Estimate:
 
 def _bounded_estimate(result: Estimate, measured: LevelSamples) -> Estimate:
     """``result`` without a ``low`` where measurements were cut off."""
-    return Estimate(result.median, None, result.high, result.n) if measured.at_most else result
+    return replace(result, low=None) if measured.at_most else result
 
 
 def low(result: Estimate) -> float:

@@ -22,9 +22,11 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.analysis.statistics import (
+    BOOTSTRAP,
     LEAST_FOR_BOOTSTRAP,
     LEVEL,
     MOST_FOR_RANGE,
+    STUDENT,
     finite_sample,
     quantiles,
     smoothed_bootstrap,
@@ -111,7 +113,7 @@ def mean(group: Strata) -> Figure:
     if sample.size < 2:
         return Figure(value=value, interval=None)
     reach = t_quantile((1 + LEVEL) / 2, sample.size - 1) * math.sqrt(_variance_of_mean(sample))
-    interval = Interval(low=value - reach, high=value + reach, method="Student's t")
+    interval = Interval(low=value - reach, high=value + reach, method=STUDENT)
     return Figure(value=value, interval=interval)
 
 
@@ -127,12 +129,12 @@ def interquartile_mean(group: Strata) -> Figure:
     if sample.size < LEAST_FOR_BOOTSTRAP:
         return Figure(value=value, interval=None)
     resampled = smoothed_bootstrap(sample, _interquartile_means, RESAMPLES, seed=0)
-    interval = _percentiles(resampled, "smoothed bootstrap")
+    interval = _percentiles(resampled, BOOTSTRAP)
     if sample.size <= MOST_FOR_RANGE:
         interval = Interval(
             low=min(interval.low, float(sample.min())),
             high=max(interval.high, float(sample.max())),
-            method="smoothed bootstrap, at least the range",
+            method=f"{BOOTSTRAP}, at least the range",
         )
     return Figure(value=value, interval=interval)
 

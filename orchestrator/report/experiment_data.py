@@ -333,6 +333,9 @@ def _robot(jobs: Sequence[ReportedJob]) -> ReportedRobot:
         "jobs": [job["job_id"] for job in jobs],
         "seeds": [job["seed"] for job in jobs],
         "states": [job["state"] for job in jobs],
+        "env_steps": [job["env_steps"] for job in jobs],
+        "lineage_env_steps": [job["lineage_env_steps"] for job in jobs],
+        "parents": [job["parent"] for job in jobs],
         "first": known_estimate((job["ep_rew_mean_first"] for job in jobs), location),
         "last": known_estimate((job["ep_rew_mean"] for job in jobs), location),
         "evaluation": {kind: _episodes(evaluations, kind) for kind in EPISODE_KINDS}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis.contention import ContentionFinding
+from orchestrator.analysis.statistics import MEDIAN_INTERVALS
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, duration, listed
+from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.ledger.summary import learner_summary
 from orchestrator.report import experiment_figures as figures
 from orchestrator.report import experiment_tables as tables
@@ -46,6 +48,10 @@ MOST_VALUES = 24
 MOST_FINDINGS = 12
 NAMED = 4
 """Jobs that a finding names."""
+DIFFERENT_LINEAGES = (
+    "Jobs started from policies that others had trained for different numbers of env_steps (“lineage” in the table of "
+    "jobs), so their returns are not comparable at equal env_steps."
+)
 ABOUT = (
     "A report of training runs of reinforcement-learning policies for simulated robots, each in an operating-system "
     "process of its own. An env_step is one control step of one environment. The return is the sum of the rewards of "
@@ -177,8 +183,13 @@ def _learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, Reporte
     shown, which = _shown_robots(trained)
     seeds = "Each robot was trained with a single seed, so there is no interval."
     if any(len(robot["seeds"]) > 1 for robot in shown):
-        seeds = "Thin lines: seeds. Thick line: their median; band: its 95 % interval, clipped by the panel."
+        seeds = (
+            f"Thin lines: seeds. Thick line: their median; band: its 95 % interval ({MEDIAN_INTERVALS}), clipped by "
+            "the panel."
+        )
     marks = [jobs[job_id]["marks"] for robot in shown for job_id in robot["jobs"]]
+    if _have_different_lineages(jobs[job_id] for robot in shown for job_id in robot["jobs"]):
+        seeds += f" {DIFFERENT_LINEAGES}"
     if marked := {meaning for of_job in marks for meaning, steps in of_job.items() if steps}:
         seeds += f" Triangles: {' or '.join(sorted(marked))}."
     figure = Figure(
@@ -188,6 +199,14 @@ def _learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, Reporte
         draw=partial(figures.learning_curves, shown, jobs),
     )
     return Section(title="Learning curves", parts=[figure])
+
+
+def _have_different_lineages(jobs: Iterable[ReportedJob]) -> bool:
+    """Whether policies that they started from had been trained for different numbers of env_steps,
+    as far as is known.
+    """
+    before = {env_steps_before(job["env_steps"], job["lineage_env_steps"]) for job in jobs}
+    return len(before - {None}) > 1
 
 
 def _varied_sections(keys: Sequence[str], jobs: Sequence[ReportedJob]) -> list[Section]:
@@ -217,11 +236,12 @@ def _varied_sections(keys: Sequence[str], jobs: Sequence[ReportedJob]) -> list[S
         scattered = " Where a parameter has many values, dots stand at them, without a line."
     if len(panels) > MOST_VARIED:
         which = f" The figure shows the first {MOST_VARIED} of {len(panels)}."
+    lineages = f" {DIFFERENT_LINEAGES}" if _have_different_lineages(jobs) else ""
     figure = Figure(
         name="varied-parameters",
         title="Return against varied parameters",
         caption=f"{what} for each value of each parameter that the job file or program varies. A dot is a job; "
-        f"the line joins the medians over all values of the other parameters.{scattered}{which}",
+        f"the line joins the medians over all values of the other parameters.{scattered}{lineages}{which}",
         draw=partial(figures.varied_keys, panels[:MOST_VARIED], axis),
     )
     return [Section(title="Varied parameters", parts=[figure])]

@@ -97,6 +97,12 @@ class ReportedRobot(TypedDict):
     jobs: Sequence[str]
     seeds: Sequence[int]
     states: Sequence[str]
+    env_steps: Sequence[int]
+    """Of each job."""
+    lineage_env_steps: Sequence[int | None]
+    """Of each job, as there."""
+    parents: Sequence[str | None]
+    """Of each job: the job of the run directory that had trained the policy that it started from."""
     first: EstimateFacts | None
     last: EstimateFacts | None
     evaluation: Mapping[EpisodeKind, EpisodeEstimates] | None

@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from orchestrator.analysis.run_reader import EpisodeKind
+from orchestrator.analysis.statistics import MEDIAN_INTERVALS
 from orchestrator.core import job_parts
 from orchestrator.core.job import META
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import count, duration
+from orchestrator.core.text import count, duration, listed
 from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.report.document import Cell, Columns, Part, Section, Text, Tone, table
 from orchestrator.report.experiment_facts import (
@@ -39,6 +40,8 @@ LINEAGE = (
 PARENT = (
     " “parent”: the job of this run directory that had trained the policy that it started from."
 )
+MOST_PARENTS = 2
+"""Jobs of several seeds that are named in one cell."""
 MOST_KEYS = 24
 """Columns for keys that a program gives."""
 
@@ -75,6 +78,9 @@ def robots_section(
         "return: first → last": _returns,
         "evaluation": lambda robot: _evaluation(robot["evaluation"]),
         "measures": lambda robot: _measures(robot["evaluation"]),
+        "env_steps": lambda robot: _range(robot["env_steps"]),
+        "lineage": lambda robot: _range(robot["lineage_env_steps"]),
+        "parent": lambda robot: _parents(robot["parents"]),
         "env_steps/s": lambda robot: interval(robot["env_steps_per_s"]),
         "core-hours": lambda robot: number(robot["core_hours"]),
         "attempts": lambda robot: str(robot["attempts"]),
@@ -87,8 +93,16 @@ def robots_section(
         "episodes, without exploration and with it (“exploring”). env_steps/s: during training iterations."
     )
     if any(len(robot["seeds"]) > 1 for robot in robots):
-        caption += " Of several seeds: the median with its 95 % interval in brackets."
-    text = ("robot", "preview", "task", "return: first → last", "evaluation", "measures")
+        caption += f" Of several seeds: the median with its 95 % interval ({MEDIAN_INTERVALS}) in brackets."
+    if any(map(_goes_on_from_a_policy, robots)):
+        caption += LINEAGE
+    else:
+        del columns["lineage"]
+    if any(any(robot["parents"]) for robot in robots):
+        caption += PARENT
+    else:
+        del columns["parent"]
+    text = ("robot", "preview", "task", "return: first → last", "evaluation", "measures", "parent")
     parts: list[Part] = [table(robots, columns, caption=caption, text=text)]
     if learners:
         parts.append(
@@ -144,6 +158,25 @@ def _measures(evaluation: Evaluation) -> str:
     measures = evaluation["deterministic"]["measures"] if evaluation else {}
     known = {name: value for name, value in measures.items() if value is not None}
     return ", ".join(f"{one_line(name)} {interval(value)}" for name, value in known.items()) or DASH
+
+
+def _goes_on_from_a_policy(robot: ReportedRobot) -> bool:
+    """Whether one of its jobs is known to."""
+    steps = zip(robot["env_steps"], robot["lineage_env_steps"], strict=True)
+    return any(env_steps_before(own, lineage) for own, lineage in steps)
+
+
+def _range(numbers: Sequence[int | None]) -> str:
+    """``51,200``, or ``51,200 to 102,400`` where they differ; a dash where one is not known."""
+    known = [number for number in numbers if number is not None]
+    if len(known) < len(numbers):
+        return DASH
+    fewest = f"{min(known):,}"
+    return fewest if min(known) == max(known) else f"{fewest} to {max(known):,}"
+
+
+def _parents(parents: Sequence[str | None]) -> str:
+    return one_line(listed(list(dict.fromkeys(filter(None, parents))), MOST_PARENTS)) or DASH
 
 
 class FailureRow(NamedTuple):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from orchestrator.analysis.statistics import MEDIAN_INTERVALS
 from orchestrator.report import drawing
 from orchestrator.report.document import Columns, Figure, Part, Section, table
 from orchestrator.report.drawing import FACE, INK, SERIES
@@ -75,10 +76,9 @@ def grid_sections(robots: Sequence[ReportedRobot]) -> list[Section]:
         "return": lambda row: interval(row[1]["mean"]),
     }
     rows = [(robot, point) for robot in evaluated for point in robot["grid"]]
-    interval_of = (
-        " Of several seeds: the median with its 95 % interval in brackets." if several else ""
-    )
-    caption = f"Mean return of the episodes at every point of the grid.{interval_of}"
+    caption = "Mean return of the episodes at every point of the grid."
+    if several:
+        caption += f" Of several seeds: the median with its 95 % interval ({MEDIAN_INTERVALS}) in brackets."
     parts.append(
         table(rows, columns, caption=caption, text=("robot", "at"), shown=0 if panels else 40)
     )

@@ -18,6 +18,7 @@ from orchestrator.features.bench.benchmark_tables import Baselines
 from orchestrator.features.bench.ranks_section import benchmark_section
 from orchestrator.features.bench.scaling_analysis import LevelFacts, analyse
 from orchestrator.features.bench.strong_scaling import incomplete
+from orchestrator.features.bench.usl import INTERVAL_METHOD
 from orchestrator.report import scaling_figures
 from orchestrator.report.document import (
     Columns,
@@ -244,7 +245,8 @@ def _law(fits: Facts, baselines: Baselines) -> list[Section]:
         title="The law of scaling, and its prediction",
         caption="The Universal Scalability Law, fitted to each baseline: σ is the part of the work that only one "
         "process can do at a time, κ the cost that each process causes every other. Line: the fit. Dots: measurements "
-        "with a core for every process. Bars: 95 % intervals of predictions. Dashed line: no loss.",
+        "with a core for every process. Bars: 95 % intervals of predictions "
+        f"({INTERVAL_METHOD}). Dashed line: no loss.",
         draw=partial(figures.law, gaining, curves),
     )
     warnings = _warnings(gaining, "not to be relied on: ")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from orchestrator.analysis.statistics import EstimateFacts
+from orchestrator.analysis.statistics import MEDIAN_INTERVALS, EstimateFacts
 from orchestrator.features.bench.benchmark_tables import failures, interval_or_bound, remarks
 from orchestrator.features.bench.rank_analysis import RankFacts
 from orchestrator.report import scaling_figures as figures
@@ -74,8 +74,8 @@ def _table(result: Facts) -> Table:
         "remarks": lambda row: remarks(row.one),
     }
     caption = (
-        "Medians with 95 % intervals. “≤”: cut off, so an upper bound. Speed-up and efficiency are relative to one job "
-        f"of one rank. {ALLREDUCE}"
+        f"Medians with 95 % intervals ({MEDIAN_INTERVALS}). “≤”: cut off, so an upper bound. Speed-up and efficiency "
+        f"are relative to one job of one rank. {ALLREDUCE}"
     )
     return table(rows, columns, caption=caption, text=("way × ranks", "remarks"))
 

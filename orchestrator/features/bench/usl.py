@@ -37,6 +37,7 @@ LEAST_LEVELS = 3
 FAR = 4
 """Predictions for more than this many times the measured cores carry a warning."""
 RESAMPLES = 1_000
+INTERVAL_METHOD = "bootstrap of residuals"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +133,10 @@ def fit(throughputs: Mapping[int, Sequence[float]], capacity: int) -> Fit | None
         if not len(resampled):
             return Estimate(value, None, None, fewest)
         values = [figure(sigma, kappa) for sigma, kappa in resampled.tolist()]
-        low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        return Estimate(value, min(float(low), value), max(float(high), value), fewest)
+        ends = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        low = min(float(ends[0]), value)
+        high = max(float(ends[1]), value)
+        return Estimate(value, low, high, fewest, INTERVAL_METHOD)
 
     return Fit(
         sigma=of(lambda sigma, _: sigma),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from orchestrator.analysis import run_reader
 from orchestrator.analysis.run_reader import LearningCurve
+from orchestrator.analysis.statistics import MEDIAN_INTERVALS
 from orchestrator.core.errors import UsageError
 from orchestrator.core.files.atomic_files import refuse_special_file, write_whole
 from orchestrator.experiment.from_outside import run_snapshot
@@ -75,7 +76,7 @@ def document(comparisons: Sequence[Comparison]) -> Document:
         )
         caption = (
             "Return of training episodes against env_steps, by job. Thin lines are seeds; a thick line is their median "
-            f"with its 95 % interval.{left_out}"
+            f"with its 95 % interval ({MEDIAN_INTERVALS}).{left_out}"
         )
         draw = partial(figures.curves_over_each_other, shown, names)
         figure = Figure(
@@ -125,7 +126,10 @@ def _figures(comparisons: Sequence[Comparison], names: Sequence[str]) -> Table:
     for place, name in enumerate(names[1:]):
         columns[name] = partial(_of, place)
         columns[f"{name[0]} / A"] = partial(_of, place, is_ratio=True)
-    caption = "Of jobs that have succeeded: medians over seeds with 95 % intervals, and their ratios to A."
+    caption = (
+        f"Of jobs that have succeeded: medians over seeds with 95 % intervals ({MEDIAN_INTERVALS}), and their ratios "
+        "to A."
+    )
     return table(rows, columns, caption=caption, text=("job", "figure"))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.text import Text
 
+from orchestrator.analysis.statistics import MEDIAN_INTERVALS
 from orchestrator.analysis.throughput_ratios import with_interval
 from orchestrator.features.compare.comparison import (
     LETTERS,
@@ -29,6 +30,8 @@ def show(comparisons: Sequence[Comparison], page: Path | None) -> None:
     :param page: the web page that was written.
     """
     below: list[str | Text] = []
+    if any(_has_interval(pair) for one in comparisons for pair in one.pairs):
+        below.append(Text(f"Intervals of 95 %: {MEDIAN_INTERVALS}", style="dim"))
     for title, rows in (
         ("Settings", [one.settings for one in comparisons]),
         ("Other differences", [one.differences for one in comparisons]),
@@ -50,6 +53,10 @@ def show(comparisons: Sequence[Comparison], page: Path | None) -> None:
     above = [*(f"{letter}: {run}" for letter, run in zip(LETTERS, runs, strict=False)), ""]
     below += ["", f"Learning curves and tables: {page}"] if page is not None else []
     show_table(_columns(len(comparisons)), lines(comparisons), above=above, below=below)
+
+
+def _has_interval(pair: Pair) -> bool:
+    return any(one is not None and one.method is not None for one in (pair.a, pair.b, pair.ratio))
 
 
 def _side(pair: Pair | None, letter: str) -> str:

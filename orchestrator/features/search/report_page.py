@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
+from orchestrator.analysis.statistics import MEDIAN_INTERVALS
 from orchestrator.core.text import count, listed
 from orchestrator.features.search import report_figures as figures
 from orchestrator.features.search.report_data import (
@@ -191,7 +192,8 @@ def _best_so_far(facts: SearchFacts) -> list[Part]:
         name="search-best-so-far-of-seeds",
         title=f"Best so far of {len(facts['seeds'])} search seeds",
         caption="Thin lines: the best value so far of the same search with each seed of its sampler. Thick line: their "
-        f"median; band: its 95 % interval, clipped by the panel, as far as all of them have come. {axes}",
+        f"median; band: its 95 % interval ({MEDIAN_INTERVALS}), clipped by the panel, as far as all of them have come. "
+        f"{axes}",
         draw=partial(figures.best_so_far_of_seeds, facts),
     )
     columns: Columns[SearchedSeed] = {

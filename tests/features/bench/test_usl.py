@@ -167,5 +167,5 @@ class TestHonesty:
     def test_facts_are_plain_numbers_for_a_json_file(self) -> None:
         facts = fitted(measurements(0.05, 0.001)).facts()
         assert set(facts["predictions"]) == {"8", "32", "128"}
-        assert set(facts["sigma"]) == {"median", "low", "high", "n"}
+        assert set(facts["sigma"]) == {"median", "low", "high", "n", "method"}
         assert type(facts["kappa"]["median"]) is float

@@ -11,6 +11,7 @@ import measurement_helpers as bench
 import pytest
 from measurement_helpers import collapsed, measurements, slower
 
+from orchestrator.analysis.statistics import MEDIAN_INTERVALS
 from orchestrator.core.errors import UsageError
 from orchestrator.features.compare.comparison import (
     Comparison,
@@ -116,9 +117,10 @@ class TestBenchmarks:
         assert "≥ " in row
         assert "torch: 2.13.0 → 2.14.0" in shown.stdout
         assert "Only in B: pinned × 4, default × 4" in shown.stdout
+        assert f"Intervals of 95 %: {MEDIAN_INTERVALS}" in shown.stdout
         facts = json.loads(commands.invoke("compare", *machines, "--json", cwd=tmp_path).stdout)
         assert facts["kind"] == "benchmark"
-        assert set(facts["pairs"][0]["ratio"]) == {"median", "low", "high", "n"}
+        assert set(facts["pairs"][0]["ratio"]) == {"median", "low", "high", "n", "method"}
 
 
 class TestWhatCannotBeCompared:

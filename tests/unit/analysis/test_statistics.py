@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy
 
 from orchestrator.analysis.statistics import (
+    BOOTSTRAP,
+    STUDENT,
     Estimate,
     estimate,
     location,
@@ -99,7 +102,15 @@ class TestEdges:
         assert estimate(values) == estimate(values)
 
     def test_equal_values_have_an_interval_of_no_width(self) -> None:
-        assert estimate([2.0] * 6) == Estimate(2.0, pytest.approx(2.0), pytest.approx(2.0), 6)  # type: ignore[arg-type]
+        two: Any = pytest.approx(2.0)
+        assert estimate([2.0] * 6) == Estimate(2.0, two, two, 6, BOOTSTRAP)
+
+    @pytest.mark.parametrize("of", [estimate, location])
+    def test_an_interval_names_its_method(self, of: Callable[[Sequence[float]], Estimate]) -> None:
+        values = [3.0, 1.0, 4.0, 1.5, 9.0]
+        assert [of(values[:n]).method for n in (1, 2, 4, 5)] == [None, STUDENT, STUDENT, BOOTSTRAP]
+        assert ratio(values, values[:3]).method == STUDENT, "the shorter side decides"
+        assert ratio(values, values).scaled(2.0).method == BOOTSTRAP
 
     def test_what_cannot_be_negative_has_no_negative_bound(self) -> None:
         for values in ([1.0, 5.0, 400.0], [0.0, 0.0, 7.0, 1.0, 0.0, 300.0], [0.0, 2.0]):
@@ -144,6 +155,7 @@ class TestEdges:
             "low": None,
             "high": None,
             "n": 1,
+            "method": None,
         }
 
     def test_returns_have_the_same_interval_wherever_their_zero_is(self) -> None:

@@ -26,6 +26,7 @@ from report_helpers import (
 
 from orchestrator import report
 from orchestrator.analysis import run_reader
+from orchestrator.analysis.statistics import MEDIAN_INTERVALS
 from orchestrator.core import feature
 from orchestrator.core.errors import UsageError
 from orchestrator.core.feature import Feature
@@ -120,6 +121,24 @@ def test_several_seeds_have_an_interval_and_a_single_one_has_none(tmp_path: Path
     several, single = report.compose(make_run_dir(tmp_path / "run", jobs).root).facts["robots"]
     assert several["last"]["low"] < several["last"]["median"] < several["last"]["high"]
     assert single["last"]["low"] is single["last"]["high"] is None
+    assert (several["last"]["method"], single["last"]["method"]) == ("Student's t", None)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_whatever_speaks_of_intervals_names_their_method(tmp_path: Path) -> None:
+    jobs = [
+        Trained(case=f"of-{ranks}", seed=seed, ranks=ranks) for ranks in (1, 2) for seed in range(3)
+    ]
+    document = report.compose(make_run_dir(tmp_path / "run", jobs).root)
+    captions = {
+        part.caption
+        for section in document.sections
+        for part in section.parts
+        if isinstance(part, Table | Figure)
+    }
+    of_intervals = {caption for caption in captions if "95 %" in caption}
+    assert len(of_intervals) == 4, "learning curves, robots, a figure and a table of ranks"
+    assert all(MEDIAN_INTERVALS in caption for caption in of_intervals)
 
 
 def test_page_needs_nothing_but_itself(drawn: Drawn) -> None:
@@ -434,10 +453,34 @@ def test_jobs_have_a_column_of_their_lineage_where_one_is_known(
 ) -> None:
     jobs = [Trained(case="parent"), Trained(case="child", init=init)]
     document = report.compose(make_run_dir(tmp_path / "run", jobs).root)
-    (section,) = (section for section in document.sections if section.title == "All jobs")
-    (part,) = section.parts
-    assert isinstance(part, Table)
-    assert {"lineage", "parent"} & set(part.columns) == columns
+    for title in ("Robots", "All jobs"):
+        (section,) = (section for section in document.sections if section.title == title)
+        part = section.parts[0]
+        assert isinstance(part, Table)
+        assert {"lineage", "parent"} & set(part.columns) == columns, title
+    (curves,) = (figure for figure in document.figures() if figure.name == "learning-curves")
+    assert ("not comparable at equal env_steps" in curves.caption) == bool(columns)
+
+
+def test_a_robot_has_the_lineages_and_parents_of_all_of_its_seeds(tmp_path: Path) -> None:
+    jobs = [
+        *(Trained(case="parent", seed=seed, iterations=4 + seed) for seed in (0, 1)),
+        *(
+            Trained(case="child", seed=seed, init=f"job:parent-s{seed}", iterations=4)
+            for seed in (0, 1)
+        ),
+    ]
+    document = report.compose(make_run_dir(tmp_path / "run", jobs).root)
+    (section,) = (section for section in document.sections if section.title == "Robots")
+    robots = section.parts[0]
+    assert isinstance(robots, Table)
+    places = [list(robots.columns).index(name) for name in ("env_steps", "lineage", "parent")]
+    texts = [[row[place].text for place in places] for row in robots.rows]
+    own = 4 * STEPS, 5 * STEPS
+    assert texts == [
+        [f"{own[0]:,} to {own[1]:,}", f"{own[0]:,} to {own[1]:,}", number_format.DASH],
+        [f"{own[0]:,}", f"{2 * own[0]:,} to {own[0] + own[1]:,}", "parent-s0, parent-s1"],
+    ]
 
 
 @pytest.mark.parametrize("values", [([64, 64], [32]), ({"pi": [64]}, {"pi": [32]})])
@@ -502,8 +545,8 @@ def test_markdown_has_every_table_and_leaves_pictures_out(tmp_path: Path) -> Non
     assert "data:image" not in text
     assert r"a\|b" in text
     tables = [line for line in text.splitlines() if line.startswith("| ")]
-    cells = {len(re.findall(r"(?<!\\)\|", line)) for line in tables if "a\\|b" in line}
-    assert len(cells) == 2  # of the table of robots and that of phases
+    bars = [len(re.findall(r"(?<!\\)\|", line)) for line in tables if "a\\|b" in line]
+    assert bars == [10, 10], "nine columns in the table of robots, and in that of phases"
     assert f"![Learning curves](<{done.page.parent}/learning-curves.png>)" in text
 
 
