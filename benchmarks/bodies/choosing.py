@@ -52,7 +52,8 @@ def best_shrunken(landscape: Landscape, found: Found) -> Choice:
     number = max(worth, key=lambda number: worth[number].mean)
     leader = worth[number]
     body = found.body(found.history.trials[number])
-    return Choice(body=body, mean=leader.mean, error=leader.error)
+    error = math.nan if leader.error is None else leader.error
+    return Choice(body=body, mean=leader.mean, error=error)
 
 
 def best_estimated(landscape: Landscape, found: Found) -> Choice:

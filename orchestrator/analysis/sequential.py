@@ -63,6 +63,7 @@ _NORMAL = NormalDist()
 
 Outcome: TypeAlias = Literal["higher", "lower", "no difference", "not decided", "open"]
 """Of B against A. ``not decided``: the budget is spent; ``open``: it goes on."""
+DECISIONS: Sequence[Outcome] = ("higher", "lower", "no difference")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

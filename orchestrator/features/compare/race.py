@@ -202,6 +202,18 @@ class _Standing:
     declared: Sequence[Job]
     """The same, as they are declared."""
 
+    def limited_to(self, budgets: Sequence[int]) -> _Standing:
+        """The same where these were declared: the bounds are those of the largest, and hold for
+        smaller ones, too.
+        """
+        most = max(budgets)
+        return dataclasses.replace(
+            self,
+            rules=dataclasses.replace(self.rules, most_seeds=most),
+            budget=min(self.budget, most),
+            budgets=budgets,
+        )
+
     def has_tried(self, seed: int) -> bool:
         """Whether both jobs have been trained with it, with or without a value."""
         return all(self._has_tried(one, seed) for one in self.field.both)
@@ -278,7 +290,7 @@ def _standing(field: Field, race_dir: Path, rules: Rules) -> _Standing:
     """:raises UsageError: the race's run directory has other trainings."""
     raced: Mapping[str, SummaryRow] = {}
     declared: Sequence[Job] = ()
-    budgets = [rules.most_seeds]
+    budgets: Sequence[int] = ()
     if run_directory.is_run_directory(RunPaths(race_dir)):
         snapshot = run_snapshot.status(race_dir)
         _refuse_running(race_dir, snapshot)
@@ -298,17 +310,25 @@ def _standing(field: Field, race_dir: Path, rules: Rules) -> _Standing:
                 )
         raced = {row["job_id"]: row for row in snapshot.rows}
         declared = [row.job for row in rows]
-        budgets = _note_budget(race_dir, field.by, rules.most_seeds)
-    return _Standing(
+        budgets = _noted_budgets(race_dir, field.by)
+    standing = _Standing(
         field=field,
         race_dir=race_dir,
-        rules=dataclasses.replace(rules, most_seeds=max(budgets)),
+        rules=rules,
         budget=rules.most_seeds,
         budgets=budgets,
         fresh=_noted_fresh(race_dir),
         raced=raced,
         declared=declared,
     )
+    if budgets and _is_decided(before := standing.limited_to(budgets)):
+        return before
+    return standing.limited_to(_raised(budgets, rules.most_seeds))
+
+
+def _is_decided(standing: _Standing) -> bool:
+    look = standing.look()
+    return look is not None and look.outcome in sequential.DECISIONS
 
 
 def _refuse_running(race_dir: Path, snapshot: run_snapshot.Snapshot) -> None:
@@ -320,19 +340,25 @@ def _refuse_running(race_dir: Path, snapshot: run_snapshot.Snapshot) -> None:
         )
 
 
-def _note_budget(race_dir: Path, by: str, budget: int) -> list[int]:
-    """Record a budget that is larger than all that were declared for this figure. Returns these, as
-    they were raised: the bounds are those of the last one, and hold for smaller ones, too.
-    """
-    path = race_dir / BUDGETS
-    recorded = run_reader.read_json_object(path) or {}
-    before = recorded.get(by)
-    known = [one for one in before if type(one) is int] if isinstance(before, list) else []
-    if budget <= max(known, default=0):
-        return known
-    budgets = [*known, budget]
-    write_whole(path, json.dumps({**recorded, by: budgets}) + "\n")
-    return budgets
+def _noted_budgets(race_dir: Path, by: str) -> list[int]:
+    """Those with which seeds were trained for this figure, as they were raised."""
+    recorded = (run_reader.read_json_object(race_dir / BUDGETS) or {}).get(by)
+    return [one for one in recorded if type(one) is int] if isinstance(recorded, list) else []
+
+
+def _raised(budgets: Sequence[int], budget: int) -> Sequence[int]:
+    """``budgets`` with ``budget``, if that is larger than all of them."""
+    return [*budgets, budget] if budget > max(budgets, default=0) else budgets
+
+
+def _note_budget(race_dir: Path, by: str, budget: int) -> None:
+    """Record a budget that is larger than all that were declared for this figure."""
+    known = _noted_budgets(race_dir, by)
+    budgets = _raised(known, budget)
+    if budgets != known:
+        path = race_dir / BUDGETS
+        recorded = run_reader.read_json_object(path) or {}
+        write_whole(path, json.dumps({**recorded, by: budgets}) + "\n")
 
 
 def _noted_fresh(race_dir: Path) -> set[int]:

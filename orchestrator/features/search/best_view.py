@@ -137,7 +137,10 @@ def _interval(mean: Figure | None) -> str:
 
 
 def _belief(found: Estimate | Shrunken | None) -> str:
-    return NONE if found is None else f"{decimal(found.mean, 2)} ± {decimal(found.error, 2)}"
+    if found is None:
+        return NONE
+    mean = decimal(found.mean, 2)
+    return mean if found.error is None else f"{mean} ± {decimal(found.error, 2)}"
 
 
 def _measure(ranking: Ranking, trial: Trial, name: str) -> str:

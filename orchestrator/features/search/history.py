@@ -138,7 +138,7 @@ class History:
     whys: dict[int, str] = field(default_factory=dict)
     """By number: why the trials of this session have failed that ended after its last success."""
     has_succeeded: bool = False
-    """Whether any trial has come to a rung or to its end, in any session."""
+    """Whether any trial that is searched among has come to a rung or to its end, in any session."""
     is_over: bool = False
     is_withdrawn: bool = False
     """It is over because the job file no longer declares it."""
@@ -275,7 +275,7 @@ class History:
                 trial.failed_jobs = content.get("failed", ())
                 if trial.values is None:
                     self.whys[trial.number] = trial.why
-                else:
+                elif trial.is_of_search or trial.is_further_seed:
                     self._succeed()
                     self._count_further_seeds(trial)
             case "retried":

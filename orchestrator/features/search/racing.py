@@ -32,8 +32,9 @@ one: nothing is known of it then."""
 WEIGHT_AT_FIRST = 2.0
 """That guess counts as much as so many degrees of freedom of what second seeds say of the noise."""
 LEAST_DIFFERENCES = 0.1
-"""At least this share of the variance of first seeds is taken for differences between trials:
-otherwise all of them would be equal wherever they seem to be."""
+"""At least this share of the variance of first seeds, or of the noise where that seems to be larger,
+is taken for differences between trials: otherwise all of them would be equal wherever they seem to
+be."""
 
 IsKnown: TypeAlias = Callable[[Trial], bool]
 """Whether what has come of a trial may be known where it is decided what is trained next."""
@@ -62,11 +63,13 @@ class Shrunken:
 
     mean: float
     """Over its seeds, drawn to that of all trials."""
-    error: float
-    """Standard deviation of the belief in it."""
+    error: float | None
+    """Standard deviation of the belief in it; None where nothing is known of differences: of a
+    single trial, or where all values are equal."""
 
     def __str__(self) -> str:
-        return f"{decimal(self.mean, 2)} ± {decimal(self.error, 2)}"
+        mean = decimal(self.mean, 2)
+        return mean if self.error is None else f"{mean} ± {decimal(self.error, 2)}"
 
 
 def contenders(trials: Iterable[Trial], direction: Direction, is_known: IsKnown) -> list[Contender]:
@@ -127,9 +130,9 @@ def shrunken(contenders: Sequence[Contender]) -> Mapping[int, Shrunken]:
     if not valued:
         return {}
     between, noise = _variances(valued)
-    if between == 0.0:
+    if len(valued) == 1 or between == 0.0:
         return {
-            one.number: Shrunken(mean=statistics.fmean(one.values), error=0.0) for one in valued
+            one.number: Shrunken(mean=statistics.fmean(one.values), error=None) for one in valued
         }
     weights = [1 / (between + noise / len(one.values)) for one in valued]
     means = [statistics.fmean(one.values) for one in valued]
@@ -145,7 +148,8 @@ def shrunken(contenders: Sequence[Contender]) -> Mapping[int, Shrunken]:
 
 
 def _variances(valued: Sequence[Contender]) -> tuple[float, float]:
-    """Of the values of trials, and of the noise of one seed.
+    """Of the values of trials, and of the noise of one seed; both are 0 only where all values of
+    each trial are equal, and so are the first ones.
 
     First seeds were trained of every trial, whatever came of it: their variance is the sum of both.
     """
@@ -155,7 +159,7 @@ def _variances(valued: Sequence[Contender]) -> tuple[float, float]:
     freedom = sum(len(one.values) - 1 for one in valued)
     guess = NOISE_AT_FIRST * whole
     noise = (WEIGHT_AT_FIRST * guess + within) / (WEIGHT_AT_FIRST + freedom)
-    return max(whole - noise, LEAST_DIFFERENCES * whole), noise
+    return max(whole - noise, LEAST_DIFFERENCES * max(whole, noise)), noise
 
 
 def _squares(values: Sequence[float]) -> float:
@@ -184,11 +188,11 @@ def next_contender(contenders: Sequence[Contender], *, most_seeds: int) -> int |
     if not worth:
         return None
     leader = max(worth.values(), key=lambda one: one.mean)
-    least = leader.mean - REACH * leader.error
+    least = leader.mean - _reach(leader)
     may_be_best = [
         one
         for one in contenders
-        if one.number in worth and worth[one.number].mean + REACH * worth[one.number].error >= least
+        if one.number in worth and worth[one.number].mean + _reach(worth[one.number]) >= least
     ]
     if len(may_be_best) < 2:
         return None
@@ -196,3 +200,7 @@ def next_contender(contenders: Sequence[Contender], *, most_seeds: int) -> int |
     if not open_ones:
         return None
     return min(open_ones, key=lambda one: (one.seeds, -worth[one.number].mean, one.number)).number
+
+
+def _reach(one: Shrunken) -> float:
+    return 0.0 if one.error is None else REACH * one.error

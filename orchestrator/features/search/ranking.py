@@ -119,9 +119,10 @@ class Ranking:
     """How many trials have finished."""
     trials: int
     """How many there are."""
-    in_search: Mapping[int, Sequence[float]]
+    in_search: Mapping[int, Sequence[float] | None]
     """By the number of a trial that was trained again, from nothing and with other seeds: its
-    values in the search. Those that are shown in their place are of that training."""
+    values in the search, None where it has none of this figure. Those that are shown in their place
+    are of that training."""
     is_by_estimate: bool
     may_be_estimated: bool
     """Whether there are enough trials for estimates, which take a while."""
@@ -265,7 +266,7 @@ class Ranking:
         )
 
 
-def _belief_facts(found: Estimate | Shrunken | None) -> dict[str, float] | None:
+def _belief_facts(found: Estimate | Shrunken | None) -> dict[str, float | None] | None:
     return None if found is None else {"mean": found.mean, "error": found.error}
 
 
@@ -395,7 +396,7 @@ class _Order:
     ranked: Sequence[Trial]
     """The best first; those that were trained again as that training."""
     finished: int
-    in_search: Mapping[int, Sequence[float]]
+    in_search: Mapping[int, Sequence[float] | None]
     """As in :class:`Ranking`."""
     estimates: Mapping[int, Estimate]
     believed: Mapping[int, Shrunken]
@@ -431,9 +432,7 @@ def _order(
         directions=directions,
         ranked=[*compared, *trials.ranked(others, directions, search, among=content.trials)],
         finished=content.finished,
-        in_search={
-            trial.number: trial.values or () for trial in content.trials if trial.number in again
-        },
+        in_search={trial.number: trial.values for trial in content.trials if trial.number in again},
         estimates={},
         believed=believed(content.trials, search),
     )

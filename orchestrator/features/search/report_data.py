@@ -38,8 +38,8 @@ ReportedMean: TypeAlias = Mapping[str, Any]
 
 class ReportedBelief(TypedDict):
     mean: float
-    error: float
-    """Standard deviation."""
+    error: float | None
+    """Standard deviation; None where nothing is known of it."""
 
 
 class ReportedTrial(TypedDict):

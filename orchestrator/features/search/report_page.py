@@ -271,7 +271,10 @@ def _with_means(values: Sequence[float] | None, means: Sequence[ReportedMean | N
 
 def _believed(one: ReportedTrial) -> str:
     belief = one["believed"]
-    return DASH if belief is None else f"{number(belief['mean'])} ± {number(belief['error'])}"
+    if belief is None:
+        return DASH
+    mean = number(belief["mean"])
+    return mean if belief["error"] is None else f"{mean} ± {number(belief['error'])}"
 
 
 def _text_of_value(place: int, one: ReportedTrial) -> str:

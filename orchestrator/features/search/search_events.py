@@ -1,7 +1,8 @@
 """What a search has done, in the order in which it happened: from these rows it is rebuilt after
 any interruption.
 
-The table is there only in ledgers of searches. Its writer is the searcher, a process of its own.
+The table is there only in ledgers of searches. The searcher, a process of its own, writes it; a
+search that the job file no longer declares is ended by the supervisor (:func:`withdraw`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.begun_source import Standing
 from orchestrator.features.search.declaration.written import start_over
-from orchestrator.features.search.event_contents import RACED, WITHOUT_TRIAL, problem_of
+from orchestrator.features.search.event_contents import (
+    OF_UNCHANGED_JOB,
+    RACED,
+    WITHOUT_TRIAL,
+    problem_of,
+)
 from orchestrator.ledger import Ledger, job_figures
 
 SCHEMA = """
@@ -174,10 +180,18 @@ def spent_budget(ledger: Ledger) -> Spent | None:
 
 
 def has_value(ledger: Ledger) -> bool:
-    """Whether a trial of the search has come to its end with a value for each objective."""
-    sql = (
-        f"SELECT id FROM search WHERE kind = 'over' AND {_in_content('values')} IS NOT NULL LIMIT 1"  # noqa: S608
+    """Whether a trial that is searched among has come to its end with a value for each objective:
+    none that trains the unchanged job.
+    """
+    unchanged = ", ".join(f"'{role}'" for role in OF_UNCHANGED_JOB)
+    # Trials are numbered as they were asked for.
+    asked = (
+        f"SELECT row_number() OVER (ORDER BY id) - 1 AS number, {_in_content('role')} AS role"  # noqa: S608
+        " FROM search WHERE kind = 'asked'"
     )
+    valued = f"kind = 'over' AND {_in_content('values')} IS NOT NULL"
+    others = f"SELECT number FROM ({asked}) WHERE role IN ({unchanged})"  # noqa: S608
+    sql = f"SELECT id FROM search WHERE {valued} AND trial NOT IN ({others}) LIMIT 1"  # noqa: S608
     return bool(ledger.select(sql))
 
 

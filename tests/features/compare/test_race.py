@@ -204,6 +204,21 @@ def test_a_spent_budget_ends_it_with_the_interval_and_a_larger_one_goes_on(world
     assert world.race("parent", "twin", most_seeds=5).remarks == [remark]
 
 
+def test_a_decision_stands_when_a_larger_budget_is_declared(world: World) -> None:
+    """By the wider bounds of the larger one it would be open again."""
+    world.say(child=[1.5, 1.7, 1.4, 1.6, 1.5, 1.8, 1.3, 1.55, 1.45, 1.65])
+    world.train({"parent": [0, 1], "child": [0, 1]})
+    found = world.race(most_seeds=8)
+    assert found.outcome == "higher"
+    trained = world.trained()
+    again = world.race(most_seeds=200)
+    assert (again.outcome, again.seeds, again.p) == (found.outcome, found.seeds, found.p)
+    assert (again.most_seeds, again.remarks) == (8, found.remarks)
+    assert world.trained() == trained
+    recorded = json.loads((found.race_dir / BUDGETS).read_text())
+    assert recorded == {"distance_m": [8]}
+
+
 def test_a_smaller_budget_later_is_none_that_was_raised(world: World) -> None:
     world.train({"parent": [0, 1], "twin": [0, 1]})
     assert len(world.race("parent", "twin", most_seeds=4).seeds) == 4

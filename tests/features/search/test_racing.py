@@ -46,12 +46,23 @@ def test_noise_is_pooled_over_the_trials_with_several_seeds() -> None:
     assert worth[2].error == pytest.approx(math.sqrt(11 * 2.5 / 13.5))
 
 
-def test_equal_values_and_single_trials_have_no_error() -> None:
+def test_of_equal_values_and_single_trials_the_error_is_not_known() -> None:
     assert shrunken([]) == {}
     assert shrunken([Contender(number=3, values=())]) == {}
     (only,) = shrunken(contenders([2.0, 4.0])).values()
-    assert (only.mean, only.error) == (3.0, 0.0)
-    assert {one.mean for one in shrunken(contenders([5.0], [5.0])).values()} == {5.0}
+    assert (only.mean, only.error, str(only)) == (3.0, None, "3.00")
+    equal = shrunken(contenders([5.0], [5.0])).values()
+    assert {(one.mean, one.error) for one in equal} == {(5.0, None)}
+
+
+@pytest.mark.parametrize("first", [0.0, 1e-9])
+def test_a_lucky_further_seed_among_equal_first_ones_decides_nothing(first: float) -> None:
+    """As of success rates that are all 0 at first."""
+    tried = contenders([first, 5.0], [0.0], [0.0], [0.0], [0.0], [0.0])
+    worth = shrunken(tried)
+    assert worth[0].mean < 2.5, "drawn to the others"
+    assert all(one.error for one in worth.values())
+    assert next_contender(tried, most_seeds=5) == 1
 
 
 def test_the_best_gets_the_first_second_seed() -> None:

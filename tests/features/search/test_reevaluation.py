@@ -162,6 +162,26 @@ def test_the_mean_over_fresh_seeds_has_an_interval_whose_method_is_named(tmp_pat
     assert first_reported(paths)["fresh_means"] == [None], "a seed of it is not known"
 
 
+def test_a_trial_may_have_the_figure_only_where_it_was_trained_again(tmp_path: Path) -> None:
+    """As a cost of transport of a robot that did not come forward in the search."""
+    told = [
+        Told(values=[9.0]),
+        Told(values=[8.0]),
+        Told(values=[4.0], reevaluates=0, point=point_of(0)),
+    ]
+    paths = search_run(tmp_path / "run", told)
+    damage(paths, "UPDATE jobs SET ep_rew_mean = NULL WHERE job_id = 'hopper-t00000-s0'")
+    by = ("best", paths.root, "--by", "ep_rew_mean")
+    shown = json.loads(commands.succeed(*by, "--json", cwd=tmp_path).stdout)
+    assert [(row["trial"], row["in_search"]) for row in shown] == [(0, None), (1, None)]
+    (line,) = [
+        line
+        for line in commands.succeed(*by, cwd=tmp_path).stdout.splitlines()
+        if "hopper-t00002-s0" in line
+    ]
+    assert "–" in line, "it has no value in the search"
+
+
 def test_jobs_on_fresh_seeds_are_none_that_a_search_has_chosen_by_their_values(
     tmp_path: Path,
 ) -> None:

@@ -122,6 +122,24 @@ def test_the_training_that_all_start_from_is_no_trial(tmp_path: Path) -> None:
     assert "Every trial started from the same policy" in page
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_search_of_which_only_that_training_succeeds_has_not_succeeded(
+    tmp_path: Path, ends: bool
+) -> None:
+    told = [Told(values=[7.0], role="start"), Told(why="no legs", parent=0)]
+    told.append(Told(values=[1.0], parent=0) if ends else Told(why="no legs", parent=0))
+    paths = search_run(
+        tmp_path / "run", told, start="reference", space=SPACE, starts_from="hopper-start-s0"
+    )
+    reader = TrialReader.of(paths)
+    assert reader is not None
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        reader.update(ledger)
+        assert search_events.has_value(ledger) == ends
+    assert reader.history.has_succeeded == ends
+    assert len(reader.history.whys) == (0 if ends else 2), "the failures in a row"
+
+
 def search_file(folder: Path, table: str, job: str = "", space: str = "") -> Path:
     path = folder / "jobs.toml"
     varied = space or '"ppo.learning_rate" = { low = 1e-4, high = 1e-2, log = true }'
