@@ -41,6 +41,9 @@ class TrialResult:
     :ivar value: by which trials are compared: the first of ``values``; None if the trial failed or
         is not over.
     :ivar values: one for each objective.
+    :ivar in_search: where these are those of another training, with fresh seeds: its values in the
+        search. ``env_steps``, ``lineage_env_steps`` and ``results`` are then of that training, too,
+        which has no ``parent``. Otherwise empty.
     :ivar env_steps: of all of its trainings together.
     :ivar lineage_env_steps: ``env_steps``, and those of the policies that its trainings started from
         one after another; None if they are not known.
@@ -59,6 +62,7 @@ class TrialResult:
     point: Mapping[str, Any]
     value: float | None
     values: Sequence[float] = ()
+    in_search: Sequence[float] = ()
     env_steps: int
     lineage_env_steps: int | None
     parent: int | None
@@ -149,7 +153,8 @@ class Search:
         """Finished trials, the best first; of several objectives those that no other surpasses in
         all of them.
 
-        Trials that repeat the best from nothing are not among them; :meth:`trials` has them.
+        Those that were trained again come first, as that training (see :class:`TrialResult`);
+        :meth:`trials` has both trainings as trials of their own.
         """
         return _results(self._reader(), lambda reader: reader.best(count))
 
@@ -274,6 +279,7 @@ def _trial_result(
         point=trial.point,
         value=trial.values[0] if trial.values else None,
         values=tuple(trial.values or ()),
+        in_search=tuple(trial.in_search or ()),
         env_steps=trial.env_steps,
         lineage_env_steps=lineage,
         parent=trial.parent,

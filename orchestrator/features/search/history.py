@@ -48,6 +48,8 @@ class Trial:
     """Index of the rung that it is trained to; the number of rungs: to the end."""
     values: Sequence[float] | None = None
     """One for each objective, over all of its seeds; None while it is not over, and if it failed."""
+    in_search: Sequence[float] | None = None
+    """Where it stands for the training that has repeated it: its own values."""
     of_seeds: Sequence[float] = ()
     """By the first objective, of each of its own jobs; only where further seeds may come."""
     further: list[Trial] = field(default_factory=list)

@@ -18,7 +18,6 @@ from orchestrator.experiment.from_outside.run_watch import (
     LiveTable,
 )
 from orchestrator.features.search.history import Trial, is_measured
-from orchestrator.features.search.racing import Shrunken
 from orchestrator.features.search.report_data import value_text
 from orchestrator.features.search.trials import TrialReader
 
@@ -132,6 +131,8 @@ def _best(reader: TrialReader, lineages: Mapping[int, int | None]) -> list[LiveT
     if not leaders or reader.search is None:
         return []
     objectives = reader.objectives
+    of_search = objectives if any(trial.in_search for trial in leaders) else ()
+    has_parents = any(trial.parent is not None for trial in leaders)
     believed = reader.believed
     keys = [dimension.key for dimension in reader.search.space]
     if len(keys) > MOST_COLUMNS:
@@ -144,40 +145,40 @@ def _best(reader: TrialReader, lineages: Mapping[int, int | None]) -> list[LiveT
             columns=[
                 LiveColumn(name="trial"),
                 *(LiveColumn(name=name, kind="value") for name in objectives),
+                *(LiveColumn(name=f"{name} in the search", kind="value") for name in of_search),
                 *([LiveColumn(name="believed")] if reader.search.race else ()),
                 *of_point,
                 LiveColumn(name="env_steps", kind="number"),
                 *([LiveColumn(name="lineage", kind="number")] if lineages else ()),
+                *([LiveColumn(name="parent", kind="number")] if has_parents else ()),
                 LiveColumn(name="jobs", kind="jobs"),
             ],
-            rows=[_leader(reader, trial, believed, keys, lineages) for trial in leaders],
+            rows=[
+                [
+                    str(trial.number),
+                    *_values(trial.values, objectives),
+                    *_values(trial.in_search, of_search),
+                    *([str(believed.get(trial.number, ""))] if reader.search.race else ()),
+                    *_point(trial, keys),
+                    trial.env_steps,
+                    *([lineages.get(trial.number, trial.env_steps)] if lineages else ()),
+                    *([trial.parent] if has_parents else ()),
+                    list(trial.jobs),
+                ]
+                for trial in leaders
+            ],
         )
     ]
 
 
-def _leader(
-    reader: TrialReader,
-    trial: Trial,
-    believed: Mapping[int, Shrunken],
-    keys: Sequence[str],
-    lineages: Mapping[int, int | None],
-) -> list[Cell]:
-    objectives = len(reader.objectives)
-    values = (trial.values or (None,) * objectives)[:objectives]
-    is_raced = reader.search is not None and reader.search.race
-    belief: list[Cell] = [str(believed.get(trial.number, ""))] if is_raced else []
-    point: list[Cell]
+def _values(values: Sequence[float] | None, objectives: Sequence[str]) -> list[Cell]:
+    """One for each of ``objectives``; None where they are not known."""
+    if values is None:
+        return [None] * len(objectives)
+    return list(values[: len(objectives)])
+
+
+def _point(trial: Trial, keys: Sequence[str]) -> list[Cell]:
     if len(keys) > MOST_COLUMNS:
-        point = [", ".join(f"{key} = {value_text(trial.point[key])}" for key in keys)]
-    else:
-        point = [value_text(trial.point[key]) for key in keys]
-    lineage: list[Cell] = [lineages.get(trial.number, trial.env_steps)] if lineages else []
-    return [
-        str(trial.number),
-        *values,
-        *belief,
-        *point,
-        trial.env_steps,
-        *lineage,
-        list(trial.jobs),
-    ]
+        return [", ".join(f"{key} = {value_text(trial.point[key])}" for key in keys)]
+    return [value_text(trial.point[key]) for key in keys]

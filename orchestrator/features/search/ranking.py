@@ -422,7 +422,6 @@ def _order(
     first, among them the reference.
     """
     judged, others = trials.judged_apart(content.trials, content.repeated)
-    again = {trial.number for trial in judged}
     reference = content.reference
     compared = trials.best(judged, directions)
     if reference is not None and reference.values and compared:
@@ -432,7 +431,7 @@ def _order(
         directions=directions,
         ranked=[*compared, *trials.ranked(others, directions, search, among=content.trials)],
         finished=content.finished,
-        in_search={trial.number: trial.values for trial in content.trials if trial.number in again},
+        in_search={trial.number: trial.in_search for trial in judged},
         estimates={},
         believed=believed(content.trials, search),
     )

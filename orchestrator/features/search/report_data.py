@@ -143,7 +143,8 @@ class SearchFacts(TypedDict):
     """What trials are compared by there: ``return``, or an expression of measures."""
     trials: Sequence[ReportedTrial]
     best: Sequence[int]
-    """Finished trials by their first value, the best first; with a race, by what that believes."""
+    """Finished trials by their first value, the best first; with a race, by what that believes.
+    Those with ``repeated`` values come before the others, by these."""
     front: Sequence[int]
     """Pareto front of several objectives."""
     improvements: Mapping[str, Sequence[Improvement]]
@@ -172,7 +173,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
     finished = [trial for trial in asked if is_measured(trial)]
     names = () if search is None else search.objectives
     directions = () if search is None else search.directions
-    leading = Leaders([], [], []) if search is None else leaders(asked, search)
+    leading = Leaders([], [], []) if search is None else leaders(asked, search, repeated)
     outcomes = {
         name: {one.number: one.values[place] for one in finished if one.values}
         for place, name in enumerate(names)

@@ -45,8 +45,12 @@ def headlines(facts: SearchFacts) -> list[Headline]:
     found = [Headline(label="trials", value=f"{len(facts['trials']):,}", note=note)]
     if facts["best"] and len(facts["objectives"]) == 1:
         best = _by_number(facts)[facts["best"][0]]
+        value = _value(best, 0)
         note = f"{one_line(facts['objectives'][0], 40)} of trial {best['trial']}"
-        found.append(Headline(label="best", value=number(_value(best, 0)), note=note))
+        if best["repeated"]:
+            value = best["repeated"][0]
+            note += ", trained again with fresh seeds"
+        found.append(Headline(label="best", value=number(value), note=note))
     if facts["saved"] is not None:
         note = "of training all finished and waiting trials to the end"
         found.append(Headline(label="env_steps saved", value=percent(facts["saved"]), note=note))
@@ -148,7 +152,10 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
     if "lineage" in columns:
         caption += LINEAGE
     if any(one["repeated"] for one in rows):
-        caption += " “From nothing” is the value of another training with other seeds and without inheritance."
+        caption += (
+            " “From nothing” is the value of another training with other seeds and without inheritance; trials that "
+            "have one come first, in the order of these."
+        )
         if facts["reference"]:
             values = _with_means(facts["reference"], facts["reference_fresh_means"])
             caption += f" The unchanged job, trained in the same way, has {values}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypedDict
 
 from orchestrator.core.files.atomic_files import write_whole
@@ -13,7 +13,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.features.search.declaration.spec import ArchiveAxis, SearchSpec
 from orchestrator.features.search.history import Trial, is_measured
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.features.search.trials import best, ranked, with_further_seeds
+from orchestrator.features.search.trials import best, judged_apart, ranked, with_further_seeds
 
 MOST_REPORTED = 60
 """Trials of each kind that a page shows by themselves."""
@@ -41,20 +41,26 @@ def note(paths: RunPaths, trials: Sequence[Trial], search: SearchSpec) -> None:
 
 def jobs_to_show(trials: Sequence[Trial], search: SearchSpec) -> list[str]:
     """The jobs of the trials to show, and of those that repeat them."""
-    repeated = {trial.reevaluates: trial.jobs for trial in trials if trial.is_reevaluation}
-    shown = leaders([trial for trial in trials if trial.is_of_search], search).shown_trials()
-    return [
-        job_id
-        for number in shown
-        for job_id in (*with_further_seeds(trials[number]).jobs, *repeated.get(number, ()))
-    ]
+    repeated = {
+        trial.reevaluates: trial
+        for trial in trials
+        if trial.is_reevaluation and trial.reevaluates is not None
+    }
+    of_search = [trial for trial in trials if trial.is_of_search]
+    shown: list[str] = []
+    for number in leaders(of_search, search, repeated).shown_trials():
+        shown += with_further_seeds(trials[number]).jobs
+        if number in repeated:
+            shown += repeated[number].jobs
+    return shown
 
 
 class Leaders(NamedTuple):
     """The finished trials of a search in the orders in which pages show them."""
 
     best: Sequence[int]
-    """By their first value, the best first; with a race, by what that believes."""
+    """By their first value, the best first; with a race, by what that believes. Those that were
+    trained again come before the others, by the value of that training."""
     front: Sequence[int]
     """Pareto front of several objectives."""
     archive: Sequence[ArchiveElite]
@@ -65,11 +71,15 @@ class Leaders(NamedTuple):
         return dict.fromkeys(number for part in parts for number in part[:MOST_REPORTED])
 
 
-def leaders(trials: Iterable[Trial], search: SearchSpec) -> Leaders:
-    """:param trials: all that are searched among."""
+def leaders(trials: Iterable[Trial], search: SearchSpec, repeated: Mapping[int, Trial]) -> Leaders:
+    """:param trials: all that are searched among.
+    :param repeated: as in :attr:`.trials.TrialReader.repeated`.
+    """
     finished = [trial for trial in trials if is_measured(trial)]
     front = best(finished, search.directions) if len(search.directions) > 1 else []
-    by_first = ranked(finished, search.directions[:1], search)
+    first = search.directions[:1]
+    judged, others = judged_apart(finished, repeated)
+    by_first = [*best(judged, first), *ranked(others, first, search, among=finished)]
     return Leaders(
         best=[trial.number for trial in by_first],
         front=[trial.number for trial in front],

@@ -289,7 +289,7 @@ def judged_apart(
     trials: Iterable[Trial], repeated: Mapping[int, Trial]
 ) -> tuple[list[Trial], list[Trial]]:
     """Those that were trained again, each with values, jobs and env_steps of that training, which
-    has no parent, and the others.
+    has no parent, and its own values as :attr:`.Trial.in_search`; and the others.
 
     :param repeated: as in :attr:`TrialReader.repeated`.
     """
@@ -302,6 +302,7 @@ def judged_apart(
                 replace(
                     trial,
                     values=again.values,
+                    in_search=trial.values,
                     jobs=again.jobs,
                     env_steps=again.env_steps,
                     parent=again.parent,

@@ -161,7 +161,7 @@ def test_trials_that_were_trained_again_have_jobs_and_env_steps_of_that_training
     assert (second["trial"], second["env_steps"]) == (0, 2000)
     space = {"ppo.gamma": {"low": 0.9, "high": 0.99}}
     found = Search(xml=HOPPER, space=space, trials=3, run_dir=paths.root).best(1)[0]
-    assert (found.value, found.env_steps) == (4.0, 5000)
+    assert (found.value, found.in_search, found.env_steps) == (4.0, (8.0,), 5000)
     assert [result.job_id for result in found.results] == jobs
     with_results(paths)
     commands.succeed("best", paths.root, "-n", "1", "--to", "copy", cwd=tmp_path)

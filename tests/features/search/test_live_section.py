@@ -6,7 +6,6 @@ import json
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Never
 
 import pytest
@@ -50,6 +49,16 @@ def test_a_search_has_its_leaderboard_and_rungs(tmp_path: Path) -> None:
     assert len(values) == live_section.LEADERS
     assert column(best, "jobs")[0] == (f"walker-t{int(column(best, 'trial')[0]):05}-s0",)
     assert column(best, "policy_kwargs.net_arch")[0] in ("[32]", "[64, 64]")
+
+
+def test_the_leaderboard_has_lineages_and_parents(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    told = [Told(values=[3.0]), Told(values=[8.0], parent=0)]
+    job = "hopper-t00000-s0"
+    (_, best) = shown(search_run(root, told, inherit="best", starts_from=job)).tables
+    assert column(best, "trial") == ["1", "0"]
+    assert column(best, "parent") == [0, None]
+    assert column(best, "lineage") == [2000, 1000]
 
 
 def test_at_a_rung_the_best_return_is_shown_whatever_direction_another_objective_has(
@@ -138,13 +147,8 @@ def test_a_search_that_has_found_nothing_yet_is_a_line(tmp_path: Path) -> None:
 def test_many_keys_of_the_space_are_one_column(tmp_path: Path) -> None:
     keys = [f"key{number}" for number in range(live_section.MOST_COLUMNS + 1)]
     trial = Trial(number=3, index=3, point=dict.fromkeys(keys, 0.5), jobs=[], values=[1.0])
-    reader: Any = SimpleNamespace(objectives=("eval_mean",), search=None)
-    assert live_section._leader(reader, trial, {}, keys, {})[:3] == [
-        "3",
-        1.0,
-        ", ".join(f"{key} = 0.5" for key in keys),
-    ]
-    assert live_section._leader(reader, trial, {}, keys[:2], {})[2:4] == ["0.5", "0.5"]
+    assert live_section._point(trial, keys) == [", ".join(f"{key} = 0.5" for key in keys)]
+    assert live_section._point(trial, keys[:2]) == ["0.5", "0.5"]
 
 
 def test_jobs_of_a_matrix_at_rungs_have_a_section_without_a_chart(tmp_path: Path) -> None:

@@ -20,11 +20,18 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import is_installed
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.search import begun_search, ranking, report_data
+from orchestrator.features.search import (
+    begun_search,
+    live_section,
+    ranking,
+    report_data,
+    report_page,
+)
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.ledger import Ledger
+from orchestrator.report.document import Table
 
 SPACE = {"ppo.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
 
@@ -120,8 +127,24 @@ def test_the_values_that_are_shown_are_those_of_the_fresh_seeds(tmp_path: Path) 
     status = " ".join(commands.invoke("status", paths.root, cwd=tmp_path).stdout.split())
     assert "search: 3 of 6 trials" in status
     assert "trained again: 5.0 (trial 2), the unchanged job 4.0" in status
-    report = commands.succeed("report", paths.root, cwd=tmp_path).stdout
-    assert report
+    facts = reported(paths)
+    assert facts["best"] == [2, 1, 0]
+    (headline,) = (one for one in report_page.headlines(facts) if one.label == "best")
+    assert (headline.value, headline.note) == (
+        "5",
+        "eval_mean of trial 2, trained again with fresh seeds",
+    )
+    (_, _, best) = report_page.sections(facts, {})[0].parts
+    assert isinstance(best, Table)
+    assert [row[0].text for row in best.rows] == ["trial 2", "trial 1", "trial 0"]
+    leaders = live_section.of(reader, "").tables[-1]
+    names = [column.name for column in leaders.columns[:3]]
+    assert names == ["trial", "eval_mean", "eval_mean in the search"]
+    assert [row[:3] for row in leaders.rows] == [
+        ["2", 5.0, 8.0],
+        ["1", 2.0, 9.0],
+        ["0", 3.0, None],
+    ]
 
 
 def test_the_mean_over_fresh_seeds_has_an_interval_whose_method_is_named(tmp_path: Path) -> None:
@@ -198,12 +221,16 @@ def test_jobs_on_fresh_seeds_are_none_that_a_search_has_chosen_by_their_values(
         assert source.chosen_jobs() == {"hopper-t00000-s0", "hopper-t00000-s1000"}
 
 
-def first_reported(paths: RunPaths) -> report_data.ReportedTrial:
-    """Trial 0 in ``report.json``."""
+def reported(paths: RunPaths) -> report_data.SearchFacts:
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         facts = report_data.gather(paths, ledger)
     assert facts is not None
-    return facts["trials"][0]
+    return facts
+
+
+def first_reported(paths: RunPaths) -> report_data.ReportedTrial:
+    """Trial 0 in ``report.json``."""
+    return reported(paths)["trials"][0]
 
 
 def specs(run_dir: Path, job_ids: list[str]) -> dict[str, WorkerSpec]:
