@@ -141,6 +141,8 @@ class History:
     """By number: why the trials of this session have failed that ended after its last success."""
     has_succeeded: bool = False
     """Whether any trial that is searched among has come to a rung or to its end, in any session."""
+    without_value_at_rung: int = 0
+    """How often a trial came to a rung without a value of what is compared there."""
     is_over: bool = False
     is_withdrawn: bool = False
     """It is over because the job file no longer declares it."""
@@ -261,6 +263,7 @@ class History:
             # A version before took a pause by the user for a rung of a repeated trial.
             case "reached" if trial.is_of_search:
                 trial.reached.append(content["value"])
+                self.without_value_at_rung += content["value"] is None
                 trial.env_steps = content["env_steps"]
                 self._succeed()
             case "promoted":

@@ -17,7 +17,7 @@ from orchestrator.core.job import TERMINAL
 from orchestrator.core.measure_expressions import ExpressionError, parse_expression
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.task_names import measure_of_task
-from orchestrator.core.text import decimal
+from orchestrator.core.text import count, decimal
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import copied_trials, estimates, trials
 from orchestrator.features.search.declaration.spec import (
@@ -117,6 +117,8 @@ class Ranking:
     """Of the shown trials, by number."""
     finished: int
     """How many trials have finished."""
+    left_out: int
+    """How many of these have no value of what they are ranked by."""
     trials: int
     """How many there are."""
     in_search: Mapping[int, Sequence[float] | None]
@@ -140,6 +142,12 @@ class Ranking:
             found.append(INHERITED)
         elif self.has_lineage and not self._starts_alike:
             found.append(LINEAGE)
+        if self.left_out:
+            noun = "trial" if self.is_search else "job"
+            found.append(
+                f"{count(self.left_out, f'finished {noun} has', f'finished {noun}s have')} no {self.objectives[0]}, and"
+                f" {'is' if self.left_out == 1 else 'are'} left out."
+            )
         if self.in_search:
             found.append(JUDGED)
         if method := self._method_of_intervals:
@@ -300,6 +308,7 @@ def read(
         estimates=order.estimates,
         believed=order.believed,
         finished=order.finished,
+        left_out=order.left_out,
         trials=len(content.trials),
         in_search=order.in_search,
         is_by_estimate=by == ESTIMATE,
@@ -396,6 +405,8 @@ class _Order:
     ranked: Sequence[Trial]
     """The best first; those that were trained again as that training."""
     finished: int
+    left_out: int
+    """As in :class:`Ranking`."""
     in_search: Mapping[int, Sequence[float] | None]
     """As in :class:`Ranking`."""
     estimates: Mapping[int, Estimate]
@@ -409,7 +420,10 @@ def _order_of_objectives(content: _Content) -> _Order:
 
 def _order_of_figure(content: _Content, by: str, direction: Direction) -> _Order:
     """:raises UsageError: none of the finished trials has a value of ``by``."""
-    return _order(content.valued_by(by), (by,), (direction,), None)
+    order = _order(content.valued_by(by), (by,), (direction,), None)
+    finished = sum(map(content.jobs.have_succeeded, content.trials))
+    ranked = sum(not trial.role for trial in order.ranked)
+    return replace(order, finished=finished, left_out=finished - ranked)
 
 
 def _order(
@@ -431,6 +445,7 @@ def _order(
         directions=directions,
         ranked=[*compared, *trials.ranked(others, directions, search, among=content.trials)],
         finished=content.finished,
+        left_out=0,
         in_search={trial.number: trial.in_search for trial in judged},
         estimates={},
         believed=believed(content.trials, search),
@@ -448,6 +463,7 @@ def _order_of_estimates(content: _Content) -> _Order:
         directions=content.directions,
         ranked=estimates.ranked_by(found, content.trials, content.directions[0]),
         finished=content.finished,
+        left_out=0,
         in_search={},
         estimates=found,
         believed={},
@@ -479,7 +495,7 @@ class _JobFigures:
         :raises UsageError: there are finished trials, and none of them has a value.
         """
         valued = [self.valued(by, trial) for trial in found]
-        finished = [trial for trial in found if self._has_succeeded(trial)]
+        finished = [trial for trial in found if self.have_succeeded(trial)]
         if finished and all(trial.values is None for trial in valued):
             why = self._why_without_value(by, finished)
             raise UsageError(f"{run_dir}: {option('by')} {by}: {why}")
@@ -487,7 +503,7 @@ class _JobFigures:
 
     def valued(self, by: str, trial: Trial) -> Trial:
         value = aggregated_value(self._of_jobs(by, trial), self.how)
-        if value is None or not self._has_succeeded(trial):
+        if value is None or not self.have_succeeded(trial):
             return replace(trial, values=None)
         return replace(trial, values=[value])
 
@@ -507,7 +523,8 @@ class _JobFigures:
             parents=list(dict.fromkeys(row["parent"] for row in rows if row["parent"])),
         )
 
-    def _has_succeeded(self, trial: Trial) -> bool:
+    def have_succeeded(self, trial: Trial) -> bool:
+        """Whether there are jobs of ``trial``, and all have SUCCEEDED."""
         rows = self._rows_of(trial)
         return bool(rows) and all(row["state"] == "SUCCEEDED" for row in rows)
 
@@ -537,7 +554,7 @@ class _JobFigures:
             return str(error)
         why = job_values(by, [figures_of(row) for row in rows]).why
         known = shown_names(rows[0])
-        near = suggestion(by, known)
+        near = suggestion(by, [name for name in known if name != by])
         hint = f"did you mean {near}?" if near else f"known are {', '.join(known)}"
         return f"none of the finished trials has it ({why}); {hint}"
 

@@ -403,6 +403,20 @@ def test_jobs_are_ranked_by_a_measure_or_an_expression_and_shown_with_spread_and
     assert "is a return" not in shown
 
 
+def test_bodies_without_the_figure_are_counted_and_left_out(tmp_path: Path) -> None:
+    jobs = [
+        Trained(name="goes", case="goes", evaluated=1.0, measures={"cost_of_transport": 0.4}),
+        Trained(name="stands", case="stands", evaluated=9.0),
+    ]
+    paths = make_run_dir(tmp_path / "run", jobs)
+    by = ("--by", "cost_of_transport", "--smallest")
+    assert names(best(paths.root, *by)) == ["goes"]
+    shown = " ".join(commands.succeed("best", paths.root, *by, cwd=tmp_path).stdout.split())
+    assert "2 finished; the best 1 by cost_of_transport" in shown
+    assert "1 finished job has no cost_of_transport, and is left out." in shown
+    assert "left out" not in commands.succeed("best", paths.root, cwd=tmp_path).stdout
+
+
 def test_trials_without_jobs_have_no_figure(tmp_path: Path) -> None:
     """Their values did not fit together."""
     outside = {"ppo.learning_rate": -1.0, "policy_kwargs.net_arch": [32, 32]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -719,6 +720,32 @@ def test_jobs_that_wait_for_others_are_not_compared_at_rungs(
         SpecError, match=r"jobs\[1\]: next-s0 waits for other jobs, .* leave out after and init"
     ):
         from_mapping({**data, "scheduler": {"min_env_steps": 1e4}}, source="s.toml", base=place)
+
+
+def test_rungs_that_compare_jobs_with_and_without_a_policy_are_a_warning(place: Path) -> None:
+    (place / "model.zip").touch()
+    rungs = {"min_env_steps": 20_000}
+
+    def warnings(*starts: str, **search: Any) -> Sequence[str]:
+        jobs = [
+            {**HOPPER, "name": f"hopper{number}", "init": start}
+            for number, start in enumerate(starts)
+        ]
+        table = {"search": search} if search else {"scheduler": rungs}
+        data = {"name": "t", "jobs": jobs, **table}
+        return from_mapping(data, source="s.toml", base=place).warnings
+
+    (warning,) = warnings("none", "model.zip")
+    assert "scheduler: jobs that begin with policies (init) are compared at rungs" in warning
+    assert warnings("none", "none") == warnings("model.zip", "model.zip") == ()
+    varied = {
+        "sampler": "random",
+        "trials": 4,
+        "space": {"init": {"choices": ["none", "model.zip"]}},
+    }
+    (warning,) = warnings("none", **varied, scheduler=rungs)
+    assert warning.startswith("search.scheduler: jobs that begin with policies")
+    assert warnings("none", **varied) == ()
 
 
 def test_what_a_search_does_at_most_is_told_before_it_begins(place: Path) -> None:

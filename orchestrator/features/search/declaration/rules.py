@@ -358,12 +358,26 @@ def check_rungs(
     if not {dimension.key for dimension in space} & {*FAMILY}:
         for task in dict.fromkeys(job.spec.task for job in jobs):
             _check_compared(scheduler.by, f"{where}.by", task, problems)
+    if _start_unlike(jobs, space):
+        yield (
+            f"{where}: jobs that begin with policies (init) are compared at rungs with jobs that begin with none, so"
+            " lineages of unequal length, and not the bodies; let all begin alike, or leave it out"
+        )
     longest = max((job.spec.steps_an_iteration for job in jobs), default=0)
     if scheduler.min_env_steps < longest:
         yield (
             f"{where}.min_env_steps = {scheduler.min_env_steps:_} is less than an iteration of {longest:_} env_steps, "
             f"at whose end jobs are compared; expected at least {longest:_}"
         )
+
+
+def _start_unlike(jobs: Sequence[Job], space: Sequence[Dimension]) -> bool:
+    """Whether some begin with a policy and others with none."""
+    starts = [job.spec.init is not None for job in jobs]
+    for dimension in space:
+        if dimension.key == "init":
+            starts = [choice != "none" for choice in dimension.choices]
+    return len(set(starts)) > 1
 
 
 def _check_compared(by: str, where: str, task: str | None, problems: Problems) -> None:

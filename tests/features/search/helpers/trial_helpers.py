@@ -34,7 +34,7 @@ class Told:
     """What has become of a trial."""
 
     values: Sequence[float] | None = None
-    reached: Sequence[float] = ()
+    reached: Sequence[float | None] = ()
     is_promoted: bool = False
     """Whether it trains on from its last rung."""
     parent: int | None = None
