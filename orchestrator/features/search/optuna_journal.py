@@ -36,7 +36,8 @@ from orchestrator.features.search.declaration.spec import Dimension, SearchSpec
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.features.search.trials import TrialReader
+from orchestrator.features.search.trials import TrialReader, with_further_seeds
+from orchestrator.ledger import job_figures
 
 FIRST_KEY = b'{"op_code":'
 """How every line of a journal begins."""
@@ -106,10 +107,12 @@ def export(run_dir: Path, out: Path | None = None) -> Exported:
         )
     with run_directory.reading_ledger(paths) as ledger:
         events = reader.update(ledger)
+        jobs = [job_id for trial in reader.asked for job_id in trial.jobs]
+        earlier = job_figures.earlier_env_steps(ledger, jobs)
     file = SearchPaths(paths.root).journal if out is None else out
     _refuse_others(file)
     backend = _Lines()
-    _write_study(backend, reader, reader.search, events, run_dir.absolute().name)
+    _write_study(backend, reader, reader.search, events, earlier, run_dir.absolute().name)
     with disk_full_explained(file, "run the same command again"):
         is_replaced = _write_file(file, "".join(f"{line}\n" for line in backend.lines).encode())
     return Exported(
@@ -156,6 +159,7 @@ def _write_study(
     reader: TrialReader,
     search: SearchSpec,
     events: Sequence[SearchEvent],
+    earlier: Mapping[str, int | None],
     name: str,
 ) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -173,6 +177,7 @@ def _write_study(
         search=search,
         rungs=reader.rungs if len(search.objectives) == 1 else (),
         repeated=reader.repeated,
+        earlier=earlier,
     )
     trials = reader.history.trials
     numbers = itertools.count()
@@ -205,6 +210,8 @@ class _TrialWriter:
     """env_steps of those whose values Optuna takes: of one objective."""
     repeated: Mapping[int, Trial]
     """As :attr:`TrialReader.repeated`."""
+    earlier: Mapping[str, int | None]
+    """By ``job_id``: env_steps of the policies that the job started from; None: not known."""
     ids: dict[int, int] = field(default_factory=dict)
     """Of trials in the storage, by number."""
     reached: dict[int, list[SearchEvent]] = field(default_factory=dict)
@@ -266,9 +273,11 @@ class _TrialWriter:
     ) -> None:
         """:param others: further attributes."""
         trial_id = self.ids[trial.number]
+        of_further = sum(one.env_steps for one in trial.further_with_value)
+        env_steps = event.content["env_steps"] + of_further
         attributes = {
-            "env_steps": event.content["env_steps"]
-            + sum(one.env_steps for one in trial.further_with_value),
+            "env_steps": env_steps,
+            "lineage_env_steps": self._with_earlier(trial, env_steps),
             "why": trial.why or None,
             **others,
         }
@@ -277,6 +286,14 @@ class _TrialWriter:
                 self.storage.set_trial_user_attr(trial_id, name, value)
         self.backend.now = _moment(event)
         self.storage.set_trial_state_values(trial_id, state, trial.values)
+
+    def _with_earlier(self, trial: Trial, env_steps: int) -> int | None:
+        """These, with those of the policies that its jobs started from; None where there are none,
+        or they are not known.
+        """
+        jobs = with_further_seeds(trial).jobs
+        known = [steps for job_id in jobs if (steps := self.earlier.get(job_id)) is not None]
+        return env_steps + sum(known) if len(known) == len(jobs) and sum(known) else None
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:

@@ -115,7 +115,9 @@ def of_every_state(folder: Path) -> Path:
         Told(values=[3.5], reevaluates=4, point=point_of(4)),
         Told(why="outside", point={"ppo.learning_rate": 5.0}),
     ]
-    return search_run(folder / "run", trials, is_over=False, inherit="best").root
+    return search_run(
+        folder / "run", trials, is_over=False, inherit="best", starts_from="hopper-t00000-s0"
+    ).root
 
 
 def study_in(file: Path) -> Any:
@@ -140,6 +142,10 @@ def test_the_journal_holds_the_trials_as_optuna_knows_them(tmp_path: Path) -> No
     assert study.trials[0].intermediate_values == {100: 1.0, 300: 2.0, 900: 2.5}
     assert study.best_trial.number == 4
     assert study.best_trial.user_attrs["again"] == [3.5]
+    attributes = [study.trials[number].user_attrs for number in (0, 4)]
+    assert [one.get("parent") for one in attributes] == [None, 0]
+    assert [one["env_steps"] for one in attributes] == [1000, 1000]
+    assert [one.get("lineage_env_steps") for one in attributes] == [None, 2000]
     assert study.trials[3].user_attrs["why"] == "no legs"
     assert study.best_params == {**point_of(4), "policy_kwargs.net_arch": "[32, 32]"}
     assert study.direction.name == "MAXIMIZE"
