@@ -292,8 +292,13 @@ class _TrialWriter:
         or they are not known.
         """
         jobs = with_further_seeds(trial).jobs
-        known = [steps for job_id in jobs if (steps := self.earlier.get(job_id)) is not None]
-        return env_steps + sum(known) if len(known) == len(jobs) and sum(known) else None
+        before = 0
+        for job_id in jobs:
+            of_job = self.earlier.get(job_id)
+            if of_job is None:
+                return None
+            before += of_job
+        return env_steps + before if before else None
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:
