@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -43,8 +43,6 @@ ENOUGH_SEEDS = 5
 
 Cases: TypeAlias = Mapping[str, Sequence[SummaryRow]]
 """The name of a job without its seed → its rows, one for each seed."""
-ValueOf: TypeAlias = Callable[[SummaryRow], float | None]
-"""The figure of a job; None where it has no finite one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

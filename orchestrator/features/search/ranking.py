@@ -50,6 +50,11 @@ JUDGED = (
     "other seeds, and the values of the search are in a column of their own."
 )
 
+FRONTS = (
+    "There are two Pareto fronts: that of the trials that were trained again, and below it that of the others, by "
+    "their values in the search."
+)
+
 LUCKY = (
     "A value is a draw, and the best one had luck, too. `estimate` is what a model of all finished trials says of "
     "the point; `--by estimate` ranks by it."
@@ -150,6 +155,8 @@ class Ranking:
             )
         if self.in_search:
             found.append(JUDGED)
+            if len(self.objectives) > 1:
+                found.append(FRONTS)
         if method := self._method_of_intervals:
             found.append(INTERVALS.format(method=method))
         if self.believed:

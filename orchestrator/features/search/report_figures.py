@@ -145,10 +145,11 @@ def effects(dimensions: Sequence[ReportedDimension], outcomes: Sequence[str]) ->
     drawn = drawing.empty_figure(below + height_in + above)
     axes = drawing.axes_at(drawn, left, below, drawing.WIDTH_IN - left - right, height_in)
     thick = 0.84 / len(outcomes)
+    colours = [SERIES[place % len(SERIES)] for place in range(len(outcomes))]
     for place, name in enumerate(outcomes):
         shares = [100 * (one["effects"][name]["share"] or 0.0) for one in dimensions]
         at = [row + (place - (len(outcomes) - 1) / 2) * thick for row in range(len(dimensions))]
-        axes.barh(at, shares, height=thick * 0.9, color=SERIES[place])
+        axes.barh(at, shares, height=thick * 0.9, color=colours[place])
         for row, share in zip(at, shares, strict=True):
             axes.text(share + 0.6, row, f"{share:.0f}", va="center", fontsize=7, color=DIM)
     axes.set_yticks(range(len(dimensions)), [one_line(one["key"], 44) for one in dimensions])
@@ -157,9 +158,7 @@ def effects(dimensions: Sequence[ReportedDimension], outcomes: Sequence[str]) ->
     axes.set_xlabel("% of the variance between trials")
     axes.grid(visible=False, axis="y")
     if len(outcomes) > 1:
-        drawing.colour_legend(
-            drawn, SERIES[: len(outcomes)], [one_line(name, 40) for name in outcomes], columns=4
-        )
+        drawing.colour_legend(drawn, colours, [one_line(name, 40) for name in outcomes], columns=4)
     return drawn
 
 

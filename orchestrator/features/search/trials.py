@@ -194,15 +194,17 @@ class TrialReader:
     @property
     def repeated(self) -> Mapping[int, Trial]:
         """By the number of a trial: the one that has trained its point again, from nothing and with
-        other seeds; those that were trained otherwise than is declared are left out.
+        other seeds; of several the last one with values. Those that were trained otherwise than is
+        declared are left out.
         """
-        return {
-            trial.reevaluates: trial
-            for trial in self.history.trials
-            if trial.reevaluates is not None
-            and trial.is_reevaluation
-            and self._is_as_declared(trial)
-        }
+        found: dict[int, Trial] = {}
+        for trial in self.history.trials:
+            number = trial.reevaluates
+            if number is None or not trial.is_reevaluation or not self._is_as_declared(trial):
+                continue
+            if trial.values or number not in found or not found[number].values:
+                found[number] = trial
+        return found
 
     @property
     def reference(self) -> Trial | None:

@@ -104,6 +104,23 @@ def test_of_several_objectives_the_pareto_front_is_shown(tmp_path: Path) -> None
     assert list(objectives.items()) == [("eval_mean", "maximize"), ("env_steps", "minimize")]
 
 
+def test_trials_that_were_trained_again_have_a_front_of_their_own(tmp_path: Path) -> None:
+    """Of those that were trained again several times, the last training with values counts."""
+    told = [
+        Told(values=(3.0, 5.0)),
+        Told(values=(2.0, 6.0)),
+        Told(values=(1.0, 7.0), reevaluates=0, point=point_of(0)),
+        Told(why="no legs", reevaluates=0, point=point_of(0)),
+    ]
+    objectives = ["eval_mean", "env_steps"]
+    paths = search_run(tmp_path / "run", told, sampler="nsga2", objective=objectives)
+    first, second = best(paths.root)
+    assert (first["trial"], first["values"]["eval_mean"]) == (0, 1.0)
+    assert (second["trial"], second["again"]) == (1, None)
+    shown = " ".join(commands.succeed("best", paths.root, cwd=tmp_path).stdout.split())
+    assert "There are two Pareto fronts" in shown
+
+
 def test_a_value_from_nothing_is_shown_beside_that_of_a_trial_that_inherited(
     tmp_path: Path,
 ) -> None:

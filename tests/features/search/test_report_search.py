@@ -384,6 +384,14 @@ def test_effects_are_strong_weak_or_unknown() -> None:
     assert choices["share"] > 0.7
 
 
+def test_effects_on_more_outcomes_than_there_are_colours_are_drawn() -> None:
+    outcomes = [f"objective {number}" for number in range(len(drawing.SERIES) + 1)]
+    effect = {"share": 0.5, "correlation": None, "n": 20}
+    dimension: Any = {"key": "ppo.gamma", "effects": dict.fromkeys(outcomes, effect)}
+    axes = report_figures.effects([dimension], outcomes).axes[0]
+    assert len(axes.patches) == len(outcomes)
+
+
 AXES = (
     ArchiveAxis(name="a", low=0.0, high=2.0, cells=4),
     ArchiveAxis(name="b", low=-1.0, high=1.0, cells=5),

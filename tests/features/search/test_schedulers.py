@@ -192,6 +192,7 @@ def test_with_the_median_one_in_two_of_a_bracket_goes_on() -> None:
 def test_without_rungs_nothing_is_decided(order: TrialOrder) -> None:
     compared = scheduler("none", order, rungs=0)
     compared.ended(0)
+    compared.retried(0)
     compared.no_more(1)
     assert compared.decisions() == []
 

@@ -43,29 +43,25 @@ from orchestrator.keys.problems import Problems, place, quoted, suggestion
 from orchestrator.keys.value_types import MOST
 
 COLUMNS = (
-    *(
-        "eval_mean",
-        "ep_rew_mean",
-        "ep_rew_mean_first",
-        "env_steps",
-        "env_steps_per_s",
-        "attempts",
-        "divergences",
-    ),
-    *(
-        "queue_s",
-        "wall_s",
-        "cpu_s",
-        "import_s",
-        "first_step_s",
-        "checkpoint_s",
-        "eval_s",
-        "max_rss_mib",
-    ),
+    "eval_mean",
+    "ep_rew_mean",
+    "ep_rew_mean_first",
+    "env_steps",
+    "env_steps_per_s",
+    "attempts",
+    "divergences",
+    "queue_s",
+    "wall_s",
+    "cpu_s",
+    "import_s",
+    "first_step_s",
+    "checkpoint_s",
+    "eval_s",
+    "max_rss_mib",
 )
 """Columns of ``summary.csv`` that can be in objectives and measures."""
 _OF_EVALUATION = ("eval_mean", "eval_s")
-_SAME_IN_SPEC = (*("sampler_options", "seed", "aggregate", "trials", "max_env_steps", "order"),)
+_SAME_IN_SPEC = ("sampler_options", "seed", "aggregate", "trials", "max_env_steps", "order")
 """Keys that are fields of :class:`SearchSpec` with the same name and value."""
 _NOT_IN_SPACE = {
     "name": "cannot vary: the jobs of a trial are named by the job and the number of the trial",

@@ -176,7 +176,8 @@ class SuccessiveHalving:
             self._bracket_of(trial).end(trial)
 
     def retried(self, trial: int) -> None:
-        self._bracket_of(trial).ended.discard(trial)
+        if self.rungs:
+            self._bracket_of(trial).ended.discard(trial)
 
     def no_more(self, trials: int) -> None:
         self._trials = trials
