@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrator.analysis.two_groups import Figure
 from orchestrator.core.text import count, decimal, number_or_dash
+from orchestrator.features.search import ranking_remarks
 from orchestrator.features.search.declaration.spec import Direction
 from orchestrator.features.search.estimates import Estimate
 from orchestrator.features.search.history import Trial
@@ -25,7 +26,7 @@ def show(ranking: Ranking) -> None:
         finished = "has finished" if ranking.is_search else "has finished with an evaluation"
         print(f"None of the {total} {finished}{'' if ranking.is_over else ' yet'}.")
         return
-    below = [line for remark in ranking.remarks for line in ("", remark)]
+    below = [line for remark in ranking_remarks.of(ranking) for line in ("", remark)]
     show_table(_columns(ranking), ranking.shown, above=[_title(ranking, total), ""], below=below)
 
 

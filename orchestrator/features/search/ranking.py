@@ -1,106 +1,38 @@
-"""The best trials of a run directory, of a search or of plain jobs, and what is said about them."""
+"""The best trials of a run directory, of a search or of plain jobs."""
 
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.analysis.job_values import figures_of, job_values
 from orchestrator.analysis.two_groups import Figure
 from orchestrator.core.errors import LedgerDamagedError, UsageError
 from orchestrator.core.front_end import option
 from orchestrator.core.job import TERMINAL
-from orchestrator.core.measure_expressions import ExpressionError, parse_expression
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.task_names import measure_of_task
-from orchestrator.core.text import count, decimal
+from orchestrator.core.text import decimal
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import copied_trials, estimates, trials
 from orchestrator.features.search.declaration.spec import (
     INSTALL,
-    Aggregate,
     Direction,
     SearchSpec,
 )
 from orchestrator.features.search.estimates import Estimate
 from orchestrator.features.search.history import Trial, is_measured
 from orchestrator.features.search.racing import Shrunken, believed
-from orchestrator.features.search.trial_values import (
-    aggregated_value,
-    mean_over_seeds,
-    shown_names,
-)
+from orchestrator.features.search.trial_figures import OverSeeds, TrialFigures, TrialLineage
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import safe_name
-from orchestrator.keys.problems import suggestion
-from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.lineage import env_steps_before
-
-INHERITED = (
-    "Some of these trials began with the policy of another one, so they cannot be compared at equal env_steps. "
-    "`reevaluate = 5` in [search] trains the five best again from nothing."
-)
-
-JUDGED = (
-    "Trials that were trained again come first: values, env_steps and jobs are of that training, from nothing with "
-    "other seeds, and the values of the search are in a column of their own."
-)
-
-FRONTS = (
-    "There are two Pareto fronts: that of the trials that were trained again, and below it that of the others, by "
-    "their values in the search."
-)
-
-LUCKY = (
-    "A value is a draw, and the best one had luck, too. `estimate` is what a model of all finished trials says of "
-    "the point; `--by estimate` ranks by it."
-)
-
-INTERVALS = (
-    "[ ] is the 95 % interval of the mean over the fresh seeds of a trial, by {method}. The best of several such means "
-    "had some luck, too."
-)
-
-RACED = (
-    "With `race`, trials are in the order of `believed`: the mean over the seeds of the search, drawn to that of all "
-    "trials by as much as it is noise, ± its error. A high value of few seeds counts less than one of many."
-)
-
-LINEAGE = (
-    "Some of these jobs began with a trained policy, so they cannot be compared at equal env_steps. lineage has those "
-    "of all jobs that have trained it."
-)
 
 ESTIMATE = "estimate"
 """What trials may be ranked by in place of a figure: what a model of all of them says."""
 
 _Value = TypeVar("_Value")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverSeeds:
-    """What the jobs of a trial, one for each seed, have come to."""
-
-    spread: Sequence[float | None]
-    """Of each objective: the standard deviation over seeds; None with fewer than two."""
-    means: Sequence[Figure | None]
-    """As :func:`.mean_over_seeds` gives them, of each objective."""
-    measures: Mapping[str, float]
-    """Measures that all of them have, aggregated as the objectives are; the task's own first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialLineage:
-    """What the jobs of a trial started from."""
-
-    env_steps: int | None
-    """Those of the trial, with those of the policies; None: not known."""
-    parents: Sequence[str]
-    """Jobs of the same run directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,49 +72,6 @@ class Ranking:
     """Whether nothing more is trained: the search has come to its end, or every job to its own."""
 
     @property
-    def remarks(self) -> Sequence[str]:
-        """What has to be known to compare the trials."""
-        found = []
-        if self.has_lineages and any(trial.parent is not None for trial in self.shown):
-            found.append(INHERITED)
-        elif self.has_lineage and not self._starts_alike:
-            found.append(LINEAGE)
-        if self.left_out:
-            noun = "trial" if self.is_search else "job"
-            found.append(
-                f"{count(self.left_out, f'finished {noun} has', f'finished {noun}s have')} no {self.objectives[0]}, and"
-                f" {'is' if self.left_out == 1 else 'are'} left out."
-            )
-        if self.in_search:
-            found.append(JUDGED)
-            if len(self.objectives) > 1:
-                found.append(FRONTS)
-        if method := self._method_of_intervals:
-            found.append(INTERVALS.format(method=method))
-        if self.believed:
-            found.append(RACED)
-        if self.may_be_estimated and not self.is_by_estimate:
-            found.append(LUCKY)
-        found += [
-            f"A further seed of trial {one.reevaluates} has failed, and has no part in its value:"
-            f" {' '.join(one.why.split())}"
-            for one in trials.failed_further_seeds(self.shown)
-        ]
-        own = measure_of_task(self.measure_names)
-        if own is not None and not self.is_search and self.objectives == (trials.OF_PLAIN_JOBS,):
-            found.append(
-                f"{trials.OF_PLAIN_JOBS} is a return, which a robot may also earn by standing"
-                f" still; `--by {own}` ranks by what the task measures."
-            )
-        return found
-
-    @property
-    def _starts_alike(self) -> bool:
-        """Whether all shown trials of a search began with one policy."""
-        parents = {trial.parent for trial in self.shown if not trial.role}
-        return len(parents) == 1 and None not in parents
-
-    @property
     def has_lineage(self) -> bool:
         """Whether one of the shown trials started from a policy, as far as that is known."""
         return any(
@@ -206,13 +95,6 @@ class Ranking:
         """
         is_fresh = trial.number in self.in_search or trial.role
         return self.over_seeds[trial.number].means if is_fresh else ()
-
-    @property
-    def _method_of_intervals(self) -> str:
-        """Empty where there is none."""
-        means = [one for trial in self.shown for one in self.fresh_means(trial)]
-        methods = [one.interval.method for one in means if one is not None and one.interval]
-        return methods[0] if methods else ""
 
     def facts(self) -> list[dict[str, Any]]:
         """The trials in JSON types."""
@@ -338,7 +220,7 @@ class _Content:
     """By the number of a trial: the one that has trained its point again."""
     reference: Trial | None
     """The unchanged job, trained as these."""
-    jobs: _JobFigures
+    jobs: TrialFigures
     is_over: bool
 
     @property
@@ -388,7 +270,7 @@ def _read(paths: RunPaths) -> _Content:
         else:
             found = trials.of_plain_jobs(rows)
             is_over = bool(rows) and all(row["state"] in TERMINAL for row in rows)
-    jobs = _JobFigures(
+    jobs = TrialFigures(
         rows={row["job_id"]: row for row in rows},
         how="median" if search is None else search.aggregate,
     )
@@ -486,86 +368,3 @@ def _why_without_estimates(search: SearchSpec | None) -> str:
         f"needs {estimates.FEWEST} finished trials that have begun alike, and the extra"
         f" search ({INSTALL})"
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _JobFigures:
-    """What the jobs of trials have come to."""
-
-    rows: Mapping[str, SummaryRow]
-    """By ``job_id``."""
-    how: Aggregate
-
-    def valued_by(self, run_dir: Path, by: str, found: Sequence[Trial]) -> list[Trial]:
-        """``found`` with values of ``by`` in place of theirs.
-
-        :raises UsageError: there are finished trials, and none of them has a value.
-        """
-        valued = [self.valued(by, trial) for trial in found]
-        finished = [trial for trial in found if self.have_succeeded(trial)]
-        if finished and all(trial.values is None for trial in valued):
-            why = self._why_without_value(by, finished)
-            raise UsageError(f"{run_dir}: {option('by')} {by}: {why}")
-        return valued
-
-    def valued(self, by: str, trial: Trial) -> Trial:
-        value = aggregated_value(self._of_jobs(by, trial), self.how)
-        if value is None or not self.have_succeeded(trial):
-            return replace(trial, values=None)
-        return replace(trial, values=[value])
-
-    def over_seeds(self, trial: Trial, names: Sequence[str]) -> OverSeeds:
-        """:param names: of the objectives."""
-        return OverSeeds(
-            spread=[_deviation(self._of_jobs(name, trial)) for name in names],
-            means=[mean_over_seeds(name, trial.jobs, self.rows) for name in names],
-            measures=self._measures(trial),
-        )
-
-    def lineage(self, trial: Trial) -> TrialLineage:
-        rows = self._rows_of(trial)
-        earlier = [env_steps_before(row["env_steps"], row["lineage_env_steps"]) for row in rows]
-        return TrialLineage(
-            env_steps=trials.with_earlier(trial, earlier),
-            parents=list(dict.fromkeys(row["parent"] for row in rows if row["parent"])),
-        )
-
-    def have_succeeded(self, trial: Trial) -> bool:
-        """Whether there are jobs of ``trial``, and all have SUCCEEDED."""
-        rows = self._rows_of(trial)
-        return bool(rows) and all(row["state"] == "SUCCEEDED" for row in rows)
-
-    def _rows_of(self, trial: Trial) -> list[SummaryRow]:
-        return [self.rows[job_id] for job_id in trial.jobs if job_id in self.rows]
-
-    def _of_jobs(self, name: str, trial: Trial) -> Sequence[float | None]:
-        return job_values(name, [figures_of(row) for row in self._rows_of(trial)]).of_jobs
-
-    def _measures(self, trial: Trial) -> dict[str, float]:
-        of_jobs = [row["measures"] or {} for row in self._rows_of(trial)]
-        names = dict.fromkeys(name for measures in of_jobs for name in measures)
-        own = measure_of_task(names)
-        in_order = sorted(names, key=lambda name: name != own)
-        found = {}
-        for name in in_order:
-            value = aggregated_value([measures.get(name) for measures in of_jobs], self.how)
-            if value is not None:
-                found[name] = value
-        return found
-
-    def _why_without_value(self, by: str, finished: Sequence[Trial]) -> str:
-        rows = self._rows_of(finished[0])
-        try:
-            parse_expression(by)
-        except ExpressionError as error:
-            return str(error)
-        why = job_values(by, [figures_of(row) for row in rows]).why
-        known = shown_names(rows[0])
-        near = suggestion(by, [name for name in known if name != by])
-        hint = f"did you mean {near}?" if near else f"known are {', '.join(known)}"
-        return f"none of the finished trials has it ({why}); {hint}"
-
-
-def _deviation(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.stdev(known) if len(known) == len(values) >= 2 else None

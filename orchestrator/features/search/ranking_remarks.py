@@ -1,0 +1,114 @@
+"""What has to be known to compare the trials that ``best`` shows."""
+
+from __future__ import annotations
+
+from orchestrator.core.task_names import measure_of_task
+from orchestrator.core.text import count
+from orchestrator.features.search import trials
+from orchestrator.features.search.ranking import Ranking
+
+INHERITED = (
+    "Some of these trials began with the policy of another one, so they cannot be compared at equal env_steps. "
+    "`reevaluate = 5` in [search] trains the five best again from nothing."
+)
+
+JUDGED = (
+    "Trials that were trained again come first: values, env_steps and jobs are of that training, from nothing with "
+    "other seeds, and the values of the search are in a column of their own."
+)
+
+FRONTS = (
+    "There are two Pareto fronts: that of the trials that were trained again, and below it that of the others, by "
+    "their values in the search."
+)
+
+LUCKY = (
+    "A value is a draw, and the best one had luck, too. `estimate` is what a model of all finished trials says of "
+    "the point; `--by estimate` ranks by it."
+)
+
+INTERVALS = (
+    "[ ] is the 95 % interval of the mean over the fresh seeds of a trial, by {method}. The best of several such means "
+    "had some luck, too."
+)
+
+RACED = (
+    "With `race`, trials are in the order of `believed`: the mean over the seeds of the search, drawn to that of all "
+    "trials by as much as it is noise, ± its error. A high value of few seeds counts less than one of many."
+)
+
+LINEAGE = (
+    "Some of these jobs began with a trained policy, so they cannot be compared at equal env_steps. lineage has those "
+    "of all jobs that have trained it."
+)
+
+
+def of(ranking: Ranking) -> list[str]:
+    """A sentence or two for each."""
+    return [
+        *_of_lineages(ranking),
+        *_of_values(ranking),
+        *_of_failed_seeds(ranking),
+        *_of_returns(ranking),
+    ]
+
+
+def _of_lineages(ranking: Ranking) -> list[str]:
+    if ranking.has_lineages and any(trial.parent is not None for trial in ranking.shown):
+        return [INHERITED]
+    return [LINEAGE] if ranking.has_lineage and not _start_alike(ranking) else []
+
+
+def _start_alike(ranking: Ranking) -> bool:
+    """Whether all shown trials of a search began with one policy."""
+    parents = {trial.parent for trial in ranking.shown if not trial.role}
+    return len(parents) == 1 and None not in parents
+
+
+def _of_values(ranking: Ranking) -> list[str]:
+    found = []
+    if ranking.left_out:
+        found.append(_left_out(ranking))
+    if ranking.in_search:
+        found.append(JUDGED)
+        if len(ranking.objectives) > 1:
+            found.append(FRONTS)
+    if method := _method_of_intervals(ranking):
+        found.append(INTERVALS.format(method=method))
+    if ranking.believed:
+        found.append(RACED)
+    if ranking.may_be_estimated and not ranking.is_by_estimate:
+        found.append(LUCKY)
+    return found
+
+
+def _left_out(ranking: Ranking) -> str:
+    noun = "trial" if ranking.is_search else "job"
+    which = count(ranking.left_out, f"finished {noun} has", f"finished {noun}s have")
+    verb = "is" if ranking.left_out == 1 else "are"
+    return f"{which} no {ranking.objectives[0]}, and {verb} left out."
+
+
+def _method_of_intervals(ranking: Ranking) -> str:
+    """Empty where there is no interval."""
+    means = [mean for trial in ranking.shown for mean in ranking.fresh_means(trial)]
+    methods = [mean.interval.method for mean in means if mean is not None and mean.interval]
+    return methods[0] if methods else ""
+
+
+def _of_failed_seeds(ranking: Ranking) -> list[str]:
+    return [
+        f"A further seed of trial {seed.reevaluates} has failed, and has no part in its value:"
+        f" {' '.join(seed.why.split())}"
+        for seed in trials.failed_further_seeds(ranking.shown)
+    ]
+
+
+def _of_returns(ranking: Ranking) -> list[str]:
+    own = measure_of_task(ranking.measure_names)
+    if own is None or ranking.is_search or ranking.objectives != (trials.OF_PLAIN_JOBS,):
+        return []
+    return [
+        f"{trials.OF_PLAIN_JOBS} is a return, which a robot may also earn by standing still;"
+        f" `--by {own}` ranks by what the task measures."
+    ]
