@@ -112,6 +112,24 @@ def _finished_trials(facts: SearchFacts) -> list[ReportedTrial]:
 
 
 def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
+    about = _about_search(facts)
+    if not facts["best"]:
+        return Section(title="Search", parts=[Text(sentences=[*about, "No trial has finished."])])
+    known = _by_number(facts)
+    rows = [known[trial] for trial in (facts["front"] or facts["best"])[:MOST_REPORTED]]
+    columns = _columns(facts, rows, images)
+    text = [
+        name
+        for name in columns
+        if name in ("trial", "preview", "point", "jobs") or name in _categories(facts)
+    ]
+    caption = _caption_of_best(facts, rows, has_lineages="lineage" in columns)
+    best = table(rows, columns, caption=caption, text=text, shown=MOST_SHOWN)
+    return Section(title="Search", parts=[Text(sentences=about), *_best_so_far(facts), best])
+
+
+def _about_search(facts: SearchFacts) -> list[str]:
+    """Sentences: how far it is, what it looks for, and how."""
     goals = [
         f"{one_line(name)} ({way})"
         for name, way in zip(facts["objectives"], facts["directions"], strict=True)
@@ -138,41 +156,40 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
             "Trials inherited the policy of an earlier one. At equal env_steps they cannot be compared with trials "
             "that were trained from nothing."
         )
-    if not facts["best"]:
-        return Section(
-            title="Search", parts=[Text(sentences=[*sentences, "No trial has finished."])]
-        )
-    known = _by_number(facts)
-    rows = [known[trial] for trial in (facts["front"] or facts["best"])[:MOST_REPORTED]]
+    return sentences
+
+
+def _caption_of_best(
+    facts: SearchFacts, rows: Sequence[ReportedTrial], *, has_lineages: bool
+) -> str:
+    """:param rows: the trials of the table."""
     what = "The trials of the Pareto front" if facts["front"] else "The best trials"
     caption = f"{what}, with their values, points and jobs."
-    columns = _columns(facts, rows, images)
     if len(facts["best"]) > MOST_REPORTED:
         caption += f" Of {len(facts['best']):,} finished trials; report.json has all."
-    if "lineage" in columns:
+    if has_lineages:
         caption += LINEAGE
     if any(one["repeated"] for one in rows):
+        caption += _caption_of_repeated(facts, rows)
+    return caption
+
+
+def _caption_of_repeated(facts: SearchFacts, rows: Sequence[ReportedTrial]) -> str:
+    caption = (
+        " “From nothing” is the value of another training with other seeds and without inheritance"
+    )
+    caption += "." if facts["front"] else "; trials that have one come first, in the order of it."
+    if facts["reference"]:
+        values = _with_means(facts["reference"], facts["reference_fresh_means"])
+        caption += f" The unchanged job, trained in the same way, has {values}."
+    intervals = [mean["interval"] for one in rows for mean in one["fresh_means"] if mean]
+    methods = [interval["method"] for interval in intervals if interval]
+    if methods:
         caption += (
-            " “From nothing” is the value of another training with other seeds and without inheritance; trials that "
-            "have one come first, in the order of these."
+            f" [ ] is the 95 % interval of the mean over the seeds of that training, by {methods[0]}. The best of "
+            "several such means had some luck, too."
         )
-        if facts["reference"]:
-            values = _with_means(facts["reference"], facts["reference_fresh_means"])
-            caption += f" The unchanged job, trained in the same way, has {values}."
-        intervals = [mean["interval"] for one in rows for mean in one["fresh_means"] if mean]
-        methods = [interval["method"] for interval in intervals if interval]
-        if methods:
-            caption += (
-                f" [ ] is the 95 % interval of the mean over the seeds of that training, by {methods[0]}. The best of "
-                "several such means had some luck, too."
-            )
-    text = [
-        name
-        for name in columns
-        if name in ("trial", "preview", "point", "jobs") or name in _categories(facts)
-    ]
-    best = table(rows, columns, caption=caption, text=text, shown=MOST_SHOWN)
-    return Section(title="Search", parts=[Text(sentences=sentences), *_best_so_far(facts), best])
+    return caption
 
 
 def _best_so_far(facts: SearchFacts) -> list[Part]:
