@@ -270,7 +270,7 @@ def start_contacts(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[str]:
         thin = min(_half_width(model, geom) for geom in (first, second))
         if -contact.dist < DEEP_PENETRATION * thin:
             continue
-        pair = " and ".join(_geom(model, geom) for geom in (first, second))
+        pair = " and ".join(geom_label(model, geom) for geom in (first, second))
         depths = own_parts if all(moves) else surroundings
         depths[pair] = max(depths.get(pair, 0.0), -float(contact.dist))
     inside = {
@@ -336,6 +336,6 @@ def _body(model: mujoco.MjModel, body: int) -> str:
     return f"body '{model.body(body).name or body}'"
 
 
-def _geom(model: mujoco.MjModel, geom: int) -> str:
+def geom_label(model: mujoco.MjModel, geom: int) -> str:
     name = model.geom(geom).name
     return f"geom '{name}'" if name else f"geom {geom} of {_body(model, model.geom_bodyid[geom])}"

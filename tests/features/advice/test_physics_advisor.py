@@ -26,7 +26,7 @@ from orchestrator.features.advice.worker import (
     physics_candidates,
     trajectory_deviation,
 )
-from orchestrator.features.advice.worker.collision_census import CollisionCensus, Masks
+from orchestrator.features.advice.worker.collision_census import CollisionCensus
 from orchestrator.features.advice.worker.interleaved_speed import random_actions, state_rows
 from orchestrator.features.advice.worker.median_estimates import median_estimate
 from orchestrator.features.advice.worker.physics_candidates import PhysicsUse
@@ -34,6 +34,7 @@ from orchestrator.features.advice.worker.policy_effects import RANDOM, TRAINED
 from orchestrator.features.advice.worker.trajectory_deviation import MotionTest
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.mjmodel import contacts
 from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.model_edits import RobotVariants
 from orchestrator.worker.robots.preflight_child import check
@@ -110,9 +111,9 @@ def test_a_urdf_is_measured_as_the_robot_that_is_made_of_it(tmp_path: Path) -> N
     assert advice.changes
 
 
-def edited_masks(xml: Path, edits: Mapping[str, Any]) -> Masks:
+def edited_masks(xml: Path, edits: Mapping[str, Any]) -> contacts.Masks:
     with RobotVariants(collect(xml)) as variants:
-        return collision_census.masks(variants.edited_robot(edits).model)
+        return contacts.masks(variants.edited_robot(edits).model)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_a_measurement_without_a_finite_value_has_no_number() -> None:
 @pytest.mark.parametrize("xml", ROBOTS, ids=lambda xml: xml.stem)
 def test_whatever_touches_was_possible(xml: Path) -> None:
     model = load_model(xml)
-    possible = collision_census.possible_pairs(model, collision_census.masks(model))
+    possible = contacts.possible_pairs(model, contacts.masks(model))
     assert census_of(model, seconds=0.5).touching.keys() <= set(possible)
 
 
@@ -158,20 +159,20 @@ def test_possible_pairs_are_those_that_mujoco_tests() -> None:
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
     touching = {tuple(sorted(pair)) for pair in data.contact.geom.tolist()}
-    assert set(collision_census.possible_pairs(model, collision_census.masks(model))) == touching
+    assert set(contacts.possible_pairs(model, contacts.masks(model))) == touching
 
 
 def test_collisions_that_never_happen_are_taken_away_and_no_other(tmp_path: Path) -> None:
     xml = crawler(tmp_path)
     model = load_model(xml)
-    census, now = census_of(model), collision_census.masks(model)
+    census, now = census_of(model), contacts.masks(model)
     touched = set(census.touching)
     assert touched
     assert census.tested >= touched
     for spare in (collision_census.without_idle_geoms, collision_census.without_self_collisions):
         masks = spare(model, now, touched)
-        left = set(collision_census.possible_pairs(model, masks))
-        assert touched <= left < set(collision_census.possible_pairs(model, now))
+        left = set(contacts.possible_pairs(model, masks))
+        assert touched <= left < set(contacts.possible_pairs(model, now))
         edits = collision_census.mask_edits(model, masks)
         assert edits
         assert (edited_masks(xml, edits) == masks).all()
@@ -179,7 +180,7 @@ def test_collisions_that_never_happen_are_taken_away_and_no_other(tmp_path: Path
 
 def test_a_geom_without_a_name_is_reached_by_a_pattern_or_not_at_all(tmp_path: Path) -> None:
     model = load_model(crawler(tmp_path, tail=""))
-    now = collision_census.masks(model)
+    now = contacts.masks(model)
     unnamed = next(geom for geom in range(model.ngeom) if not model.geom(geom).name)
     alone = now.copy()
     alone[:, unnamed] = 0

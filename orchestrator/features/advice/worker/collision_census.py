@@ -7,19 +7,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.features.advice.physics_advice import ContactPair
+from orchestrator.worker.mjmodel.contacts import GeomPair, Masks, masks, possible_pairs
 from orchestrator.worker.mjmodel.structure import fixed_geoms
 
-GeomPair: TypeAlias = tuple[int, int]
-"""Numbers of two geoms, the smaller first."""
-Masks: TypeAlias = NDArray[np.int32]
-"""``(2, ngeom)``: ``contype`` and ``conaffinity``."""
 ALWAYS = 0.95
 """Share of the states above which two geoms count as always touching."""
 _PATTERN = "*?["
@@ -92,33 +89,6 @@ class CollisionCensus:
                 or _are_neighbours(model, *model.geom_bodyid[list(pair)].tolist())
             )
         )
-
-
-def masks(model: mujoco.MjModel) -> Masks:
-    return np.stack((model.geom_contype, model.geom_conaffinity))
-
-
-def possible_pairs(model: mujoco.MjModel, of_geoms: Masks) -> list[GeomPair]:
-    """The pairs that MuJoCo tests if they are near, without those of ``<pair>``.
-
-    (Documentation of MuJoCo, chapter Computation, section Collision detection, selection.)
-    """
-    first, second = np.triu_indices(model.ngeom, 1)
-    contype, conaffinity = of_geoms
-    may = ((contype[first] & conaffinity[second]) | (contype[second] & conaffinity[first])) != 0
-    first = first[may]
-    second = second[may]
-    weld = model.body_weldid[model.geom_bodyid]
-    parent = model.body_weldid[model.body_parentid[weld]]
-    one = weld[first]
-    other = weld[second]
-    is_apart = one != other
-    if not model.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_FILTERPARENT):
-        is_child = (one == parent[second]) | (other == parent[first])
-        is_apart &= ~(is_child & (one != 0) & (other != 0))
-    bodies = np.sort(model.geom_bodyid[np.stack((first, second))], axis=0)
-    is_apart &= ~np.isin((bodies[0] << 16) + bodies[1], model.exclude_signature)
-    return list(zip(first[is_apart].tolist(), second[is_apart].tolist(), strict=True))
 
 
 def without_idle_geoms(

@@ -30,7 +30,6 @@ from orchestrator.features.advice.physics_advice import (
     PolicyEffect,
 )
 from orchestrator.features.advice.worker import (
-    collision_census,
     physics_candidates,
     trajectory_deviation,
 )
@@ -54,6 +53,7 @@ from orchestrator.features.advice.worker.trajectory_deviation import MotionTest
 from orchestrator.worker.envs.batch_interface import SimulationState
 from orchestrator.worker.envs.model_loading import for_simulation, load_model
 from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.mjmodel import contacts
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.mjspec.spec_elements import EditError
 from orchestrator.worker.robots import converted_robot, made_robot
@@ -623,7 +623,7 @@ def _speed(change: PhysicsChange) -> float:
 def _notes(model: mujoco.MjModel, use: PhysicsUse, own: Floats) -> list[str]:
     census = use.census
     notes = list[str]()
-    possible = collision_census.possible_pairs(model, collision_census.masks(model))
+    possible = contacts.possible_pairs(model, contacts.masks(model))
     if possible:
         notes.append(
             f"{count(len(possible), 'pair')} of geoms may collide; {len(census.tested) or 'none'} of them came near "

@@ -12,6 +12,7 @@ import numpy as np
 from orchestrator.core.text import count
 from orchestrator.features.advice.worker import collision_census
 from orchestrator.features.advice.worker.collision_census import CollisionCensus
+from orchestrator.worker.mjmodel import contacts
 
 INTEGRATORS = ("Euler", "RK4", "implicit", "implicitfast", "discrete")
 SOLVERS = ("PGS", "CG", "Newton")
@@ -172,9 +173,9 @@ def _contacts(model: mujoco.MjModel, census: CollisionCensus) -> Iterator[Change
 
 
 def _collisions(model: mujoco.MjModel, census: CollisionCensus) -> Iterator[ChangeCandidate]:
-    now = collision_census.masks(model)
+    now = contacts.masks(model)
     touched = census.touching.keys()
-    possible = len(collision_census.possible_pairs(model, now))
+    possible = len(contacts.possible_pairs(model, now))
     if possible:
         idle = collision_census.without_idle_geoms(model, now, touched)
         apart = collision_census.without_self_collisions(model, now, touched)
@@ -186,7 +187,7 @@ def _collisions(model: mujoco.MjModel, census: CollisionCensus) -> Iterator[Chan
         }
         seen = [now]
         for name, masks in choices.items():
-            left = len(collision_census.possible_pairs(model, masks))
+            left = len(contacts.possible_pairs(model, masks))
             if left == possible or any((masks == other).all() for other in seen):
                 continue
             seen.append(masks)
@@ -217,7 +218,7 @@ def _collisions(model: mujoco.MjModel, census: CollisionCensus) -> Iterator[Chan
 
 def _meshes(model: mujoco.MjModel) -> Iterator[ChangeCandidate]:
     is_mesh = model.geom_type == int(mujoco.mjtGeom.mjGEOM_MESH)
-    geoms = np.flatnonzero(is_mesh & collision_census.masks(model).any(axis=0)).tolist()
+    geoms = np.flatnonzero(is_mesh & contacts.masks(model).any(axis=0)).tolist()
     names = [model.geom(geom).name for geom in geoms]
     for shape in PRIMITIVES if names else ():
         is_named = all(map(collision_census.is_usable, names))
@@ -246,7 +247,7 @@ def _unused_computations(model: mujoco.MjModel, use: PhysicsUse) -> Iterator[Cha
     if model.opt.enableflags & energy:
         edits = {"option.enableflags": int(model.opt.enableflags) & ~energy}
         yield ChangeCandidate(name="energy off", group="energy", edits=edits)
-    visual = ~collision_census.masks(model).any(axis=0)
+    visual = ~contacts.masks(model).any(axis=0)
     if visual.any():
         yield ChangeCandidate(
             name="visual geoms discarded",

@@ -368,9 +368,10 @@ def _examine(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) -
     if not changes and is_constant:
         return drawn  # it is the robot's own
     if not changes:
-        raise NoChangeError(
-            f"{drawn.where}: changes nothing in the compiled robot; another attribute overrides it"
-        )
+        why = "another attribute overrides it"
+        if drawn.distribution.multiplies and _are_zero(spec, drawn):
+            why = "its value is 0, which no factor changes; draw the value itself"
+        raise NoChangeError(f"{drawn.where}: changes nothing in the compiled robot; {why}")
     middle = low + (high - low) * 0.382  # anywhere between them
     tried = _try_changes(model, [(changes, middle)])
     expected = _compile_with(spec, model, [(drawn, middle)])
@@ -382,6 +383,16 @@ def _examine(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) -
             f"drawn for each episode; vary it with a matrix of model.{drawn.key}"
         )
     return dataclasses.replace(drawn, changes=tried.changes[0])
+
+
+def _are_zero(spec: mujoco.MjSpec, drawn: RandomizedKey) -> bool:
+    """Whether all elements that a key names have 0 there."""
+    attribute, index = _split_index(drawn.key.rpartition(".")[2])
+    for _, element in _elements(spec, drawn):
+        numbers = np.ravel(getattr(element, RENAMED.get(attribute, attribute), np.nan))
+        if np.any(numbers if index is None else numbers[index]):
+            return False
+    return True
 
 
 def _wrong_fields(tried: mujoco.MjModel, expected: mujoco.MjModel) -> list[str]:
