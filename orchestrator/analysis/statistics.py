@@ -37,7 +37,7 @@ MOST_FOR_RANGE = 5
 LEVEL = 0.95
 STUDENT = "Student's t"
 BOOTSTRAP = "smoothed bootstrap"
-MEDIAN_INTERVALS = f"{BOOTSTRAP}; of fewer than five values {STUDENT}"
+MEDIAN_INTERVALS = f"{BOOTSTRAP}; for fewer than five values {STUDENT}"
 """How the intervals of :func:`estimate`, :func:`location` and :func:`ratio` are made, for captions."""
 
 

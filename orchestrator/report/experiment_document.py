@@ -49,8 +49,8 @@ MOST_FINDINGS = 12
 NAMED = 4
 """Jobs that a finding names."""
 DIFFERENT_LINEAGES = (
-    "Jobs started from policies that others had trained for different numbers of env_steps (“lineage” in the "
-    "tables), so their returns are not comparable at equal env_steps."
+    "The policies that jobs started from had been trained for different numbers of env_steps, or there was none "
+    "(“lineage” in the tables), so the returns are not comparable at equal env_steps."
 )
 ABOUT = (
     "A report of training runs of reinforcement-learning policies for simulated robots, each in an operating-system "

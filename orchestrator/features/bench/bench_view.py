@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from orchestrator.analysis.statistics import MEDIAN_INTERVALS
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column, number_column
 
+INTERVALS = f"Intervals of 95 %: {MEDIAN_INTERVALS}."
 PAGE = "python -m orchestrator report {} writes the page."
 
 
@@ -68,7 +70,7 @@ def show(analysis: Mapping[str, Any], run_dir: Path) -> None:
         for level, estimates in sorted(figures["levels"].items(), key=lambda item: int(item[0]))
     ]
     note = "Efficiency: throughput divided by that of one pinned process alone and by the processes or cores, if fewer."
-    show_table(BASELINE_COLUMNS, lines, below=[note, PAGE.format(run_dir)])
+    show_table(BASELINE_COLUMNS, lines, below=[note, INTERVALS, PAGE.format(run_dir)])
 
 
 def show_ranks(facts: Mapping[str, Any], run_dir: Path) -> None:
@@ -82,4 +84,4 @@ def show_ranks(facts: Mapping[str, Any], run_dir: Path) -> None:
         for way, numbers in facts["ways"].items()
         for number, estimates in numbers.items()
     ]
-    show_table(RANK_COLUMNS, lines, below=[*facts["sentences"], PAGE.format(run_dir)])
+    show_table(RANK_COLUMNS, lines, below=[*facts["sentences"], INTERVALS, PAGE.format(run_dir)])

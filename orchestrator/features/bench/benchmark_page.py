@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis.samples import damage_explained
-from orchestrator.analysis.statistics import EstimateFacts
+from orchestrator.analysis.statistics import MEDIAN_INTERVALS, EstimateFacts
 from orchestrator.core.text import count, duration
 from orchestrator.features.bench import benchmark_figures as figures
 from orchestrator.features.bench import benchmark_tables as tables
@@ -157,7 +157,8 @@ def _scaling(baselines: Baselines, facts: Facts) -> list[Section]:
                 title="Speed-up and efficiency",
                 caption="Left: env_steps/s of all processes together, relative to a process at the lowest level of the "
                 "same baseline. Right: the speed-up divided by the number of processes, or of cores where that is "
-                f"smaller. Dashed: the ideal on {cores} cores. Vertical bars are 95 % intervals. “≤” marks "
+                f"smaller. Dashed: the ideal on {cores} cores. Vertical bars are 95 % intervals "
+                f"({MEDIAN_INTERVALS}). “≤” marks "
                 "measurements that were cut off, for which only an upper bound is known.",
                 draw=partial(scaling_figures.speedup, speedups, efficiencies, cut, cores),
             )

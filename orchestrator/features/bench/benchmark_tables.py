@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from orchestrator.analysis.statistics import EstimateFacts
+from orchestrator.analysis.statistics import MEDIAN_INTERVALS, EstimateFacts
 from orchestrator.analysis.throughput_ratios import MeasuredFacts
 from orchestrator.core.text import count
 from orchestrator.features.bench.scaling_analysis import LevelFacts
@@ -73,8 +73,8 @@ def throughput(baselines: Baselines) -> Table:
         "remarks": lambda row: remarks(row.one),
     }
     caption = (
-        "Medians over measurements with their 95 % intervals. “≤”: cut off, so an upper bound. Speed-up and efficiency "
-        "are relative to the first row of the same baseline."
+        f"Medians over measurements with their 95 % intervals ({MEDIAN_INTERVALS}). “≤”: cut off, so an upper bound. "
+        "Speed-up and efficiency are relative to the first row of the same baseline."
     )
     return table(
         _rows(baselines), columns, caption=caption, text=("baseline × processes", "remarks")

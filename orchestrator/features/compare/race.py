@@ -391,18 +391,19 @@ class _NotesRound(BesideRun):
 
 
 def _noted(found: RaceResult) -> RaceResult:
-    """``found``, which is recorded for the report of the race's run directory, if there is one.
-    Where it cannot be, as in a directory of somebody else, that is one more remark.
+    """``found``, which is recorded with its budget in the race's run directory, if there is one, for
+    its report and for what a larger budget means later. Where it cannot be, as in a directory of
+    somebody else, that is one more remark.
     """
     if not run_directory.is_run_directory(RunPaths(found.race_dir)):
         return found
     path = found.race_dir / RESULTS
     recorded = run_reader.read_json_object(path) or {}
     results = json.dumps({**recorded, found.by: found.facts()})
-    if results == json.dumps(recorded):
-        return found
     try:
-        write_whole(path, f"{results}\n")
+        _note_budget(found.race_dir, found.by, found.most_seeds)
+        if results != json.dumps(recorded):
+            write_whole(path, f"{results}\n")
     except OSError as error:
         remark = f"{path} cannot be written, so the report of the race does not have this: {error.strerror}."
         return dataclasses.replace(found, remarks=[*found.remarks, remark])

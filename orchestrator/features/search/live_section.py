@@ -132,7 +132,14 @@ def _best(reader: TrialReader, lineages: Mapping[int, int | None]) -> list[LiveT
         return []
     objectives = reader.objectives
     of_search = objectives if any(trial.in_search for trial in leaders) else ()
-    has_parents = any(trial.parent is not None for trial in leaders)
+    has_parents = reader.search.has_lineages and any(one.parent is not None for one in leaders)
+    title = "Best trials"
+    if len(objectives) > 1:
+        title = (
+            "Pareto fronts: of those trained again, and of the others"
+            if of_search
+            else "Pareto front"
+        )
     believed = reader.believed
     keys = [dimension.key for dimension in reader.search.space]
     if len(keys) > MOST_COLUMNS:
@@ -141,7 +148,7 @@ def _best(reader: TrialReader, lineages: Mapping[int, int | None]) -> list[LiveT
         of_point = [LiveColumn(name=key, kind="number") for key in keys]
     return [
         LiveTable(
-            title="Pareto front" if len(objectives) > 1 else "Best trials",
+            title=title,
             columns=[
                 LiveColumn(name="trial"),
                 *(LiveColumn(name=name, kind="value") for name in objectives),

@@ -241,10 +241,13 @@ class _Content:
         :raises UsageError: none of the finished trials has one.
         """
         jobs = self.jobs
-        again = {number: jobs.valued(by, trial) for number, trial in self.repeated.items()}
-        reference = None if self.reference is None else jobs.valued(by, self.reference)
-        valued = jobs.valued_by(self.paths.root, by, self.trials)
-        return replace(self, trials=valued, repeated=again, reference=reference)
+        jobs.refuse_without_value(self.paths.root, by, [*self.trials, *self.repeated.values()])
+        return replace(
+            self,
+            trials=[jobs.valued(by, trial) for trial in self.trials],
+            repeated={number: jobs.valued(by, trial) for number, trial in self.repeated.items()},
+            reference=None if self.reference is None else jobs.valued(by, self.reference),
+        )
 
     @property
     def measured(self) -> Sequence[Trial]:
@@ -310,9 +313,14 @@ def _order_of_objectives(content: _Content) -> _Order:
 def _order_of_figure(content: _Content, by: str, direction: Direction) -> _Order:
     """:raises UsageError: none of the finished trials has a value of ``by``."""
     order = _order(content.valued_by(by), (by,), (direction,), None)
-    finished = sum(map(content.jobs.have_succeeded, content.trials))
-    ranked = sum(not trial.role for trial in order.ranked)
-    return replace(order, finished=finished, left_out=finished - ranked)
+    ranked = {trial.number for trial in order.ranked}
+    finished = [
+        trial.number
+        for trial in content.trials
+        if trial.number in ranked or content.jobs.have_succeeded(trial)
+    ]
+    left_out = sum(number not in ranked for number in finished)
+    return replace(order, finished=len(finished), left_out=left_out)
 
 
 def _order(

@@ -56,10 +56,10 @@ def of(ranking: Ranking) -> list[str]:
 def _of_lineages(ranking: Ranking) -> list[str]:
     if ranking.has_lineages and any(trial.parent is not None for trial in ranking.shown):
         return [INHERITED]
-    return [LINEAGE] if ranking.has_lineage and not _start_alike(ranking) else []
+    return [LINEAGE] if ranking.has_lineage and not _have_one_start(ranking) else []
 
 
-def _start_alike(ranking: Ranking) -> bool:
+def _have_one_start(ranking: Ranking) -> bool:
     """Whether all shown trials of a search began with one policy."""
     parents = {trial.parent for trial in ranking.shown if not trial.role}
     return len(parents) == 1 and None not in parents

@@ -84,6 +84,13 @@ def _value(trial: ReportedTrial, place: int) -> float | None:
     return trial["values"][place] if trial["values"] else None
 
 
+def _by_first_value(facts: SearchFacts) -> list[int]:
+    """The finished trials, the one with the best value in the search first."""
+    sign = 1 if facts["directions"][0] == "maximize" else -1
+    values = {one["trial"]: _value(one, 0) or 0.0 for one in facts["trials"]}
+    return sorted(facts["best"], key=lambda trial: -sign * values[trial])
+
+
 def _drawn_trials(
     facts: SearchFacts, trials: Sequence[ReportedTrial]
 ) -> tuple[list[ReportedTrial], str]:
@@ -346,7 +353,7 @@ def _space(facts: SearchFacts) -> list[Section]:
             title="Parallel coordinates",
             caption="A line is a finished trial: its value in each dimension, and its result at the right end."
             f"{which}{some}",
-            draw=partial(figures.parallel, shown, drawn, facts["best"], objective),
+            draw=partial(figures.parallel, shown, drawn, _by_first_value(facts), objective),
         )
     )
     return [Section(title="Space", parts=parts)]

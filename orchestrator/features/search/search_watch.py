@@ -155,10 +155,10 @@ def status_line(reader: TrialReader, leaders: Sequence[Trial]) -> str:
     waiting = len(reader.waiting)
     if waiting:
         parts.append(f"{waiting:,} {'waits' if waiting == 1 else 'wait'} at a rung")
-    if without := reader.history.without_value_at_rung:
-        assert reader.scheduler is not None
+    without = reader.history.without_value_at_rung
+    if without and reader.scheduler is not None:
         compared = reader.scheduler.shown
-        parts.append(f"{count(without, 'time')} no {compared} at a rung, which counts as the worst")
+        parts.append(f"no {compared} at a rung {count(without, 'time')} (counts as the worst)")
     if saved := reader.saved_share:
         parts.append(f"{saved:.0%} of the env_steps of training all of them to the end saved")
     line = f"{'search' if is_search else 'rungs'}: {' · '.join(parts)}"

@@ -13,7 +13,13 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.features.search.declaration.spec import ArchiveAxis, SearchSpec
 from orchestrator.features.search.history import Trial, is_measured
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.features.search.trials import best, judged_apart, ranked, with_further_seeds
+from orchestrator.features.search.trials import (
+    best,
+    judged_apart,
+    ranked,
+    repeated_in,
+    with_further_seeds,
+)
 
 MOST_REPORTED = 60
 """Trials of each kind that a page shows by themselves."""
@@ -41,11 +47,7 @@ def note(paths: RunPaths, trials: Sequence[Trial], search: SearchSpec) -> None:
 
 def jobs_to_show(trials: Sequence[Trial], search: SearchSpec) -> list[str]:
     """The jobs of the trials to show, and of those that repeat them."""
-    repeated = {
-        trial.reevaluates: trial
-        for trial in trials
-        if trial.is_reevaluation and trial.reevaluates is not None
-    }
+    repeated = repeated_in(trials, search)
     of_search = [trial for trial in trials if trial.is_of_search]
     shown: list[str] = []
     for number in leaders(of_search, search, repeated).shown_trials():

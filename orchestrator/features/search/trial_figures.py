@@ -52,19 +52,17 @@ class TrialFigures:
     """By ``job_id``."""
     how: Aggregate
 
-    def valued_by(self, run_dir: Path, by: str, found: Sequence[Trial]) -> list[Trial]:
-        """``found`` with values of ``by`` in place of theirs.
-
-        :raises UsageError: there are finished trials, and none of them has a value.
+    def refuse_without_value(self, run_dir: Path, by: str, found: Sequence[Trial]) -> None:
+        """:param found: trials, perhaps without a value of ``by``.
+        :raises UsageError: some of them have finished, and none has a value of it.
         """
-        valued = [self.valued(by, trial) for trial in found]
         finished = [trial for trial in found if self.have_succeeded(trial)]
-        if finished and all(trial.values is None for trial in valued):
+        if finished and all(self.valued(by, trial).values is None for trial in finished):
             why = self._why_without_value(by, finished)
             raise UsageError(f"{run_dir}: {option('by')} {by}: {why}")
-        return valued
 
     def valued(self, by: str, trial: Trial) -> Trial:
+        """``trial`` with its value of ``by`` in place of its own."""
         value = aggregated_value(self._of_jobs(by, trial), self.how)
         if value is None or not self.have_succeeded(trial):
             return replace(trial, values=None)

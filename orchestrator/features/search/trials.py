@@ -197,31 +197,20 @@ class TrialReader:
         other seeds; of several the last one with values. Those that were trained otherwise than is
         declared are left out.
         """
-        found: dict[int, Trial] = {}
-        for trial in self.history.trials:
-            number = trial.reevaluates
-            if number is None or not trial.is_reevaluation or not self._is_as_declared(trial):
-                continue
-            if trial.values or number not in found or not found[number].values:
-                found[number] = trial
-        return found
+        return {} if self.search is None else repeated_in(self.history.trials, self.search)
 
     @property
     def reference(self) -> Trial | None:
-        """The unchanged job, trained as :attr:`repeated` trials are; None where it is not."""
-        for trial in reversed(self.history.trials):
-            if trial.role == "reference" and self._is_as_declared(trial):
-                return trial
-        return None
-
-    def _is_as_declared(self, trial: Trial) -> bool:
-        """Whether ``trial`` was trained as the job file says that the best are trained again; where
-        it says so no longer, whatever it was trained like.
+        """The unchanged job, trained as :attr:`repeated` trials are, of several trainings the last
+        one with values; None where it is not.
         """
-        search = self.search
-        if search is None or search.reevaluate == 0:
-            return True
-        return trial.protocol == search.reevaluation.protocol
+        if self.search is None:
+            return None
+        found: Trial | None = None
+        for trial in self.history.trials:
+            if trial.role == "reference" and _is_as_declared(trial, self.search):
+                found = _later(found, trial)
+        return found
 
     @property
     def waiting(self) -> Collection[Trial]:
@@ -268,6 +257,28 @@ class TrialReader:
         left = of_waiting - sum(trial.env_steps for trial in waiting)
         whole = of_waiting + self._done_steps
         return left / whole if whole else None
+
+
+def repeated_in(trials: Iterable[Trial], search: SearchSpec) -> dict[int, Trial]:
+    """As :attr:`TrialReader.repeated`. :param trials: all of the search."""
+    found: dict[int, Trial] = {}
+    for trial in trials:
+        number = trial.reevaluates
+        if number is not None and trial.is_reevaluation and _is_as_declared(trial, search):
+            found[number] = _later(found.get(number), trial)
+    return found
+
+
+def _is_as_declared(trial: Trial, search: SearchSpec) -> bool:
+    """Whether ``trial`` was trained as the job file says that the best are trained again; where it
+    says so no longer, whatever it was trained like.
+    """
+    return search.reevaluate == 0 or trial.protocol == search.reevaluation.protocol
+
+
+def _later(known: Trial | None, trial: Trial) -> Trial:
+    """The one of two trainings that counts: the later one, unless only the earlier has values."""
+    return known if known is not None and known.values and not trial.values else trial
 
 
 def with_further_seeds(trial: Trial) -> Trial:

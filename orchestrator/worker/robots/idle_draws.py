@@ -1,4 +1,5 @@
-"""Draws of ``[jobs.randomize]`` and ``[jobs.evaluate]`` that do nothing: frictions that no contact has.
+"""Draws of ``[jobs.randomize]`` and ``[jobs.evaluate]`` that do nothing: frictions that contacts do
+not have.
 
 Of the two geoms of a contact the one with the higher ``priority`` decides; of equal ones each friction is
 the larger of both. A contact of condim 1 has none, of 3 the sliding one, of 4 the spinning one, too, and
@@ -8,6 +9,7 @@ section Contact parameters.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -18,7 +20,6 @@ import mujoco
 
 from orchestrator.core.numbers.distributions import by_number
 from orchestrator.core.numbers.evaluation_grid import EvaluationGrid
-from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.randomization.randomized_fields import (
     GRID_TABLE,
     RandomizedKey,
@@ -33,6 +34,7 @@ FRICTIONS = 3
 """Of a geom: against sliding, spinning and rolling."""
 HAS_FRICTION = {1: 0, 3: 1, 4: 2, 6: 3}
 """condim of a contact → how many of the frictions it has."""
+MOST_PAIRS = 500_000
 CURE = 'draw both by one key, such as "geom.*.friction"'
 
 
@@ -46,13 +48,12 @@ class Effect(IntEnum):
 
 
 def draws_without_effect(
-    xml: Path, randomize: Mapping[str, Any], evaluate: Mapping[str, Any]
+    xml: Path, model: mujoco.MjModel, randomize: Mapping[str, Any], evaluate: Mapping[str, Any]
 ) -> Iterator[str]:
     """Warnings of what ``randomize`` and ``evaluate``, which fit the robot, draw or set in vain.
 
-    :param xml: the robot's MJCF.
+    :param xml: the robot's MJCF. :param model: compiled from it.
     """
-    model = load_model(xml)
     declared = by_number(randomize)
     drawn = randomized_keys(xml, model, declared)
     yield from frictions_without_effect(model, drawn)
@@ -60,26 +61,30 @@ def draws_without_effect(
     if grid is not None:
         with_grid = randomized_keys(xml, model, declared, grid)
         of_grid = [key for key in with_grid if key.table == GRID_TABLE]
-        yield from frictions_without_effect(model, with_grid, told=of_grid)
+        yield from frictions_without_effect(model, with_grid, reported=of_grid)
 
 
 def frictions_without_effect(
     model: mujoco.MjModel,
     keys: Sequence[RandomizedKey],
-    told: Sequence[RandomizedKey] | None = None,
+    reported: Sequence[RandomizedKey] | None = None,
 ) -> Iterator[str]:
     """A warning for each key of the job file that draws frictions of geoms which contacts do not have.
 
+    There is none where the geoms of the robot make more than :data:`MOST_PAIRS` pairs.
+
     :param keys: all that change the robot.
-    :param told: those of them that warnings are about; None: all.
+    :param reported: those of them that warnings are about; None: all.
     """
+    geoms_of: dict[str, set[int]] = {}
+    for key in keys if reported is None else reported:
+        geoms = {entry // FRICTIONS for entry in _entries(key)}
+        if geoms and not key.distribution.is_constant:
+            geoms_of.setdefault(key.where, set()).update(geoms)
+    if not geoms_of or math.comb(model.ngeom, 2) > MOST_PAIRS:
+        return
     contacts = _Contacts.of(model, keys)
-    by_place: dict[str, list[RandomizedKey]] = {}
-    for key in keys if told is None else told:
-        if not key.distribution.is_constant and any(one.name == FIELD for one in key.changes):
-            by_place.setdefault(key.where, []).append(key)
-    for where, together in by_place.items():
-        geoms = {entry // FRICTIONS for key in together for entry in _entries(key)}
+    for where, geoms in geoms_of.items():
         if warning := contacts.warning(sorted(geoms)):
             yield f"{where} {warning}"
 
@@ -133,21 +138,37 @@ class _Contacts:
         if not any(self._drawn(geom, other) for geom, other in judged):
             return "has no effect: contacts of these geoms have a condim without this friction"
         effects = {pair: self._effect(*pair) for pair in judged}
-        idle = [other for (_, other), effect in effects.items() if effect == Effect.NONE]
-        if idle:
+        outranked = [
+            other for geom, other in judged if self._priority(other) > self._priority(geom)
+        ]
+        if outranked:
             return (
-                f"has no effect on contacts with {self._named(idle)}: the geom of higher priority decides, and of equal"
-                f" ones the larger friction; {CURE}"
+                f"has no effect on contacts with {self._named(outranked)}, whose priority is higher; draw theirs, or"
+                " give both one priority"
             )
+        if Effect.FULL in effects.values():
+            return ""  # it counts somewhere, as at feet where it does not at a trunk
         if partly := [pair for pair, effect in effects.items() if effect == Effect.ABOVE]:
-            least = min(self.low[pair[0], self._drawn(*pair)].min() for pair in partly)
-            limit = max(self.low[pair[1], self._drawn(*pair)].max() for pair in partly)
             others = self._named([other for _, other in partly])
+            place = self._place(*partly[0])
+            least = min(self.low[geom, place] for geom, _ in partly)
+            limit = max(self.low[other, place] for _, other in partly)
             return (
-                f"has no effect on contacts with {others} where it draws {least:g} to {limit:g}: the larger friction"
-                f" of the two geoms counts; {CURE}"
+                f"has no effect on contacts with {others} at frictions from {least:g} to {limit:g}: the larger one of"
+                f" the two geoms counts; {CURE}"
             )
-        return ""
+        others = self._named([other for _, other in judged])
+        return (
+            f"has no effect on contacts with {others}, whose friction is larger, and counts; {CURE}"
+        )
+
+    def _priority(self, geom: int) -> int:
+        return int(self.model.geom_priority[geom])
+
+    def _place(self, geom: int, other: int) -> int:
+        """The first of its frictions of which only what lies above that of ``other`` counts."""
+        places = self._drawn(geom, other)
+        return next(one for one in places if self._effect_of(geom, other, one) == Effect.ABOVE)
 
     def _judged(self, geom: int) -> Sequence[int]:
         """Those of its partners that say whether a draw has an effect: fixed geoms, such as a floor,
@@ -166,22 +187,20 @@ class _Contacts:
 
     def _drawn(self, geom: int, other: int) -> list[int]:
         """The frictions of ``geom`` that are drawn and that its contact with ``other`` has."""
-        model = self.model
-        priorities = model.geom_priority[[geom, other]]
-        condims = model.geom_condim[[geom, other]]
+        priorities = self.model.geom_priority[[geom, other]]
+        condims = self.model.geom_condim[[geom, other]]
         condim = condims[priorities == priorities.max()].max()
         places = range(HAS_FRICTION[int(condim)])
         return [place for place in places if geom * FRICTIONS + place in self.drawn_by]
 
     def _effect(self, geom: int, other: int) -> Effect:
-        """The greatest of those of its frictions."""
+        """The greatest of those of its frictions; where the contact has none of them, none."""
         effects = [self._effect_of(geom, other, place) for place in self._drawn(geom, other)]
-        return max(effects, default=Effect.FULL)
+        return max(effects, default=Effect.NONE)
 
     def _effect_of(self, geom: int, other: int, place: int) -> Effect:
-        model = self.model
-        if model.geom_priority[geom] != model.geom_priority[other]:
-            decides = model.geom_priority[geom] > model.geom_priority[other]
+        if self._priority(geom) != self._priority(other):
+            decides = self._priority(geom) > self._priority(other)
             return Effect.FULL if decides else Effect.NONE
         mine = self.drawn_by[geom * FRICTIONS + place]
         if self.drawn_by.get(other * FRICTIONS + place) == mine:

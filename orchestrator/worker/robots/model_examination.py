@@ -124,7 +124,9 @@ def _try_task(
             # Here, as what only jobs with draws need is not loaded for others.
             from orchestrator.worker.robots.idle_draws import draws_without_effect
 
-            findings.warnings += draws_without_effect(staged, request.randomize, request.evaluate)
+            findings.warnings += draws_without_effect(
+                staged, model, request.randomize, request.evaluate
+            )
     except ValueError as error:
         # A robot examined alone may be for the user's own task.
         if request.alone:

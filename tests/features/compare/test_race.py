@@ -219,6 +219,19 @@ def test_a_decision_stands_when_a_larger_budget_is_declared(world: World) -> Non
     assert recorded == {"distance_m": [8]}
 
 
+def test_what_is_found_by_another_figure_without_a_training_is_a_declaration_too(
+    world: World,
+) -> None:
+    world.train({"parent": [0, 1], "twin": [0, 1]})
+    assert world.race("parent", "twin", most_seeds=6).outcome == "not decided"
+    trained = world.trained(world.folder / "run-race-parent-twin")
+    by = {"by": "eval_mean", "smallest_difference": 1e-6}
+    assert world.race("parent", "twin", **by, most_seeds=5).remarks == []
+    assert world.trained(world.folder / "run-race-parent-twin") == trained
+    (remark,) = world.race("parent", "twin", **by, most_seeds=6).remarks
+    assert "raised (5, then 6 seeds)" in remark
+
+
 def test_a_smaller_budget_later_is_none_that_was_raised(world: World) -> None:
     world.train({"parent": [0, 1], "twin": [0, 1]})
     assert len(world.race("parent", "twin", most_seeds=4).seeds) == 4

@@ -205,6 +205,32 @@ def test_a_trial_may_have_the_figure_only_where_it_was_trained_again(tmp_path: P
     assert "–" in line, "it has no value in the search"
 
 
+def test_a_figure_that_only_the_trained_again_have_is_ranked_by(tmp_path: Path) -> None:
+    told = [Told(values=[9.0]), Told(values=[4.0], reevaluates=0, point=point_of(0))]
+    paths = search_run(tmp_path / "run", told)
+    damage(paths, "UPDATE jobs SET ep_rew_mean = NULL WHERE job_id = 'hopper-t00000-s0'")
+    (only,) = ranking.read(paths.root, 5, "ep_rew_mean").facts()
+    assert (only["trial"], only["values"], only["in_search"]) == (0, {"ep_rew_mean": 1.0}, None)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_of_several_objectives_the_live_page_has_two_fronts(tmp_path: Path) -> None:
+    told = [
+        Told(values=(3.0, 5.0)),
+        Told(values=(2.0, 6.0)),
+        Told(values=(1.0, 7.0), reevaluates=0, point=point_of(0)),
+    ]
+    objectives = ["eval_mean", "env_steps"]
+    paths = search_run(tmp_path / "run", told, sampler="nsga2", objective=objectives)
+    reader = TrialReader.of(paths)
+    assert reader is not None
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        reader.update(ledger)
+    table = live_section.of(reader, "").tables[-1]
+    assert table.title == "Pareto fronts: of those trained again, and of the others"
+    assert [row[:3] for row in table.rows] == [["0", 1.0, 7.0], ["1", 2.0, 6.0]]
+
+
 def test_jobs_on_fresh_seeds_are_none_that_a_search_has_chosen_by_their_values(
     tmp_path: Path,
 ) -> None:

@@ -392,6 +392,15 @@ def test_effects_on_more_outcomes_than_there_are_colours_are_drawn() -> None:
     assert len(axes.patches) == len(outcomes)
 
 
+def test_the_tenth_with_the_best_values_is_by_the_values_that_are_drawn() -> None:
+    """The order of the table is another one where trials were trained again."""
+    trials = [{"trial": number, "values": [float(number)]} for number in range(4)]
+    facts: Any = {"directions": ["maximize"], "best": [1, 0, 3, 2], "trials": trials}
+    assert report_page._by_first_value(facts) == [3, 2, 1, 0]
+    facts["directions"] = ["minimize"]
+    assert report_page._by_first_value(facts) == [0, 1, 2, 3]
+
+
 AXES = (
     ArchiveAxis(name="a", low=0.0, high=2.0, cells=4),
     ArchiveAxis(name="b", low=-1.0, high=1.0, cells=5),

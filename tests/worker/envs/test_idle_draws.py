@@ -26,7 +26,20 @@ QUADRUPED = MJCF / "quadruped.xml"
 def warnings(
     randomize: dict[str, Any], evaluate: dict[str, Any] | None = None, xml: Path = QUADRUPED
 ) -> list[str]:
-    return list(draws_without_effect(xml, randomize, evaluate or {}))
+    return list(draws_without_effect(xml, load_model(xml), randomize, evaluate or {}))
+
+
+BALL = '<geom name="{0}" size="0.1" friction="{1} 0.005 0.0001" {2}/>'.format
+
+
+def touching(folder: Path, drawn: str, others: str, contact: str = "") -> Path:
+    """A robot all of whose geoms lie in one place, so that whatever may touch does."""
+    path = folder / "robot.xml"
+    path.write_text(f"""<mujoco><worldbody>
+        <body name="drawn"><freejoint/>{drawn}</body>
+        <body name="other"><freejoint/>{others}</body></worldbody>
+        <contact>{contact}</contact></mujoco>""")
+    return path
 
 
 FLOOR = "geom.floor.friction"
@@ -50,9 +63,9 @@ def test_draws_that_count_are_not_told(randomize: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("randomize", "told"),
     [
-        ({FLOOR: "uniform(0.4, 0.8)"}, "has no effect on contacts with geom"),
-        ({FLOOR: "scale(0.5, 0.9)"}, "has no effect on contacts with geom"),
-        ({FLOOR: "uniform(0.4, 1.2)"}, "where it draws 0.4 to 1: the larger friction"),
+        ({FLOOR: "uniform(0.4, 0.8)"}, "whose friction is larger, and counts"),
+        ({FLOOR: "scale(0.5, 0.9)"}, "whose friction is larger, and counts"),
+        ({FLOOR: "uniform(0.4, 1.2)"}, "at frictions from 0.4 to 1: the larger one"),
         ({f"{FLOOR}[2]": "scale(2, 3)"}, "condim without this friction"),
     ],
 )
@@ -88,17 +101,30 @@ def test_the_examination_before_the_launch_tells_it() -> None:
     assert any("has no effect on contacts with" in one for one in answer.warnings)
 
 
-BALL = '<geom name="{0}" size="0.1" friction="{1} 0.005 0.0001" {2}/>'.format
+def test_what_counts_at_feet_and_not_at_a_trunk_is_not_told(tmp_path: Path) -> None:
+    feet = BALL("foot", 0.3, "") + '<body name="trunk"><joint/>' + BALL("trunk", 1, "") + "</body>"
+    xml = touching(tmp_path, BALL("drawn", 1, ""), feet)
+    assert warnings({"geom.drawn.friction": "uniform(0.4, 0.9)"}, xml=xml) == []
+    (told,) = warnings({"geom.drawn.friction": "uniform(0.1, 0.2)"}, xml=xml)
+    assert "geom 'foot', geom 'trunk', whose friction is larger" in told
 
 
-def touching(folder: Path, drawn: str, others: str, contact: str = "") -> Path:
-    """A robot all of whose geoms lie in one place, so that whatever may touch does."""
-    path = folder / "robot.xml"
-    path.write_text(f"""<mujoco><worldbody>
-        <body name="drawn"><freejoint/>{drawn}</body>
-        <body name="other"><freejoint/>{others}</body></worldbody>
-        <contact>{contact}</contact></mujoco>""")
-    return path
+def test_a_foot_of_higher_priority_is_told_though_the_floor_counts_elsewhere(
+    tmp_path: Path,
+) -> None:
+    """As a Go2 of MuJoCo Menagerie has it."""
+    foot = BALL("foot", 0.8, 'priority="1" condim="6"')
+    limbs = foot + '<body name="trunk"><joint/>' + BALL("trunk", 0.6, "") + "</body>"
+    xml = touching(tmp_path, BALL("drawn", 1, ""), limbs)
+    (told,) = warnings({"geom.drawn.friction": "uniform(0.7, 1.2)"}, xml=xml)
+    assert "has no effect on contacts with geom 'foot', whose priority is higher" in told
+
+
+def test_of_several_frictions_the_one_that_counts_in_part_is_told(tmp_path: Path) -> None:
+    rolls = 'condim="6"'
+    xml = touching(tmp_path, BALL("drawn", 1, rolls), BALL("other", 1, rolls))
+    (told,) = warnings({"geom.drawn.friction": "scale(0.5, 1.5)"}, xml=xml)
+    assert "at frictions from 0.5 to 1:" in told
 
 
 def frictions(model: mujoco.MjModel, friction: float) -> list[list[float]]:
@@ -138,7 +164,7 @@ def test_what_is_told_is_what_mujoco_does(
     assert bool(told) == (not all(differs)), (told, at)
     if told:
         (warning,) = told
-        assert ("where it draws" in warning) == any(differs)
+        assert ("at frictions from" in warning) == any(differs)
         assert ("<pair>" in warning) == contact.startswith("<pair")
 
 

@@ -354,10 +354,10 @@ def check_rungs(
     if not {dimension.key for dimension in space} & {*FAMILY}:
         for task in dict.fromkeys(job.spec.task for job in jobs):
             _check_compared(scheduler.by, f"{where}.by", task, problems)
-    if _start_unlike(jobs, space):
+    if _have_different_starts(jobs, space):
         yield (
-            f"{where}: jobs that begin with policies (init) are compared at rungs with jobs that begin with none, so"
-            " lineages of unequal length, and not the bodies; let all begin alike, or leave it out"
+            f"{where}: some jobs begin with a policy (init) and others with none, so rungs compare lineages of unequal"
+            f" length, and not bodies; let all begin alike, or leave [{where}] out"
         )
     longest = max((job.spec.steps_an_iteration for job in jobs), default=0)
     if scheduler.min_env_steps < longest:
@@ -367,7 +367,7 @@ def check_rungs(
         )
 
 
-def _start_unlike(jobs: Sequence[Job], space: Sequence[Dimension]) -> bool:
+def _have_different_starts(jobs: Sequence[Job], space: Sequence[Dimension]) -> bool:
     """Whether some begin with a policy and others with none."""
     starts = [job.spec.init is not None for job in jobs]
     for dimension in space:

@@ -388,6 +388,8 @@ def _examine(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) -
 def _are_zero(spec: mujoco.MjSpec, drawn: RandomizedKey) -> bool:
     """Whether all elements that a key names have 0 there."""
     attribute, index = _split_index(drawn.key.rpartition(".")[2])
+    if drawn.key.startswith("body.") and attribute == "mass":
+        return False  # it is 0 wherever it follows from the geoms
     for _, element in _elements(spec, drawn):
         numbers = np.ravel(getattr(element, RENAMED.get(attribute, attribute), np.nan))
         if np.any(numbers if index is None else numbers[index]):
