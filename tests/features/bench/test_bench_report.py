@@ -11,7 +11,10 @@ import pytest
 from report_helpers import ARMS, Page, leave_undrawn, make_bench_dir
 
 from orchestrator import report
+from orchestrator.analysis.statistics import MEDIAN_INTERVALS
 from orchestrator.core.errors import UsageError
+from orchestrator.features.bench.usl import INTERVAL_METHOD
+from orchestrator.report.document import Figure, Table
 from orchestrator.report.markdown import markdown
 
 
@@ -105,6 +108,21 @@ def test_benchmark_page_has_its_facts(bench_report: report.WrittenReport) -> Non
     for figure in bench_report.document.figures():
         assert figure.caption in page.text
         assert len(figure.caption) > 100
+
+
+def test_whatever_speaks_of_intervals_names_their_method(
+    bench_report: report.WrittenReport,
+) -> None:
+    captions = {
+        part.caption
+        for section in bench_report.document.sections
+        for part in section.parts
+        if isinstance(part, Table | Figure)
+    }
+    of_intervals = [caption for caption in captions if "95 %" in caption]
+    assert len(of_intervals) >= 3, "speed-up, the law of scaling, the table, perhaps a certificate"
+    for caption in of_intervals:
+        assert MEDIAN_INTERVALS in caption or INTERVAL_METHOD in caption
 
 
 def test_bounds_have_no_interval_and_a_warning_is_given_once(
