@@ -13,7 +13,7 @@ from orchestrator.core.front_end import option, python_program
 from orchestrator.features.compare.job_groups import JobComparison, compare_jobs
 
 if TYPE_CHECKING:  # which trains, and a comparison only reads
-    from orchestrator.features.compare.race import RaceResult
+    from orchestrator.features.compare.race_result import RaceResult
     from orchestrator.machine.slots import MaxParallel
 
 
@@ -106,9 +106,10 @@ def compare(
         from orchestrator import api
         from orchestrator.features.compare import race as races
         from orchestrator.features.compare.contestants import Conditions
+        from orchestrator.features.compare.race_options import RaceOptions, checked_rules
 
-        options = races.RaceOptions(
-            rules=races.checked_rules(most_seeds, smallest_difference),
+        options = RaceOptions(
+            rules=checked_rules(most_seeds, smallest_difference),
             conditions=Conditions(is_fresh=fresh_seeds, from_nothing=from_nothing),
             max_parallel=api.checked_max_parallel(max_parallel),
             progress=sys.stdout if show else None,

@@ -165,9 +165,10 @@ def _race(
     run_dir = _only_run(runs, output)
     from orchestrator.features.compare import race, race_view
     from orchestrator.features.compare.contestants import Conditions
+    from orchestrator.features.compare.race_options import RaceOptions, checked_rules
 
-    options = race.RaceOptions(
-        rules=race.checked_rules(of_race["most_seeds"], of_race["smallest_difference"]),
+    options = RaceOptions(
+        rules=checked_rules(of_race["most_seeds"], of_race["smallest_difference"]),
         conditions=Conditions(
             is_fresh=of_race["fresh_seeds"], from_nothing=of_race["from_nothing"]
         ),

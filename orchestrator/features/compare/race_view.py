@@ -13,7 +13,7 @@ from orchestrator.features.compare.job_groups_view import (
     setting_text,
     short_number,
 )
-from orchestrator.features.compare.race import RacedJob, RaceResult
+from orchestrator.features.compare.race_result import RacedJob, RaceResult
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import Column, number_column
 

@@ -31,7 +31,8 @@ from orchestrator.experiment import session
 from orchestrator.experiment.begun_source import BegunSource, Direction
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.compare import chosen_jobs
-from orchestrator.features.compare.race import BUDGETS, FRESH, RESULTS, RaceResult
+from orchestrator.features.compare.race_notes import BUDGETS, FRESH, RESULTS
+from orchestrator.features.compare.race_result import RaceResult
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import DeclaredJob
 

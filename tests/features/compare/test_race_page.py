@@ -10,7 +10,7 @@ import pytest
 from report_helpers import Page, Trained, make_run_dir
 
 from orchestrator import report
-from orchestrator.features.compare.race import RESULTS
+from orchestrator.features.compare.race_notes import RESULTS
 
 FOUND: dict[str, Any] = {
     "run_dir": "runs/bodies",
