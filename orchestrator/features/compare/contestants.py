@@ -351,8 +351,8 @@ def _refuse_unfinished(run_dir: Path, both: tuple[Contestant, Contestant], cases
             states = listed(sorted({row["state"] for row in left}))
             raise UsageError(
                 f"{run_dir}: {one.name}: {count(len(left), 'seed is', 'seeds are')} not trained to"
-                f" the end ({states}), and a race counts them: let `run` end first, or `cancel`"
-                f" them; {option('fresh_seeds', True)} counts none of this run directory"
+                f" the end ({states}), and a race counts them: let `run` end first, or end"
+                f" them with `stop`; {option('fresh_seeds', True)} counts none of this run directory"
             )
 
 

@@ -33,8 +33,8 @@ INTERVALS = (
 )
 
 RACED = (
-    "With `race`, trials are in the order of `believed`: the mean over the seeds of the search, drawn to that of all "
-    "trials by as much as it is noise, ± its error. A high value of few seeds counts less than one of many."
+    "With `race`, trials are in the order of `believed`: the mean over the seeds of the search, shrunk towards that of "
+    "all trials, the more the noisier it is, ± its error. A high value of few seeds counts less than one of many."
 )
 
 LINEAGE = (

@@ -39,7 +39,7 @@ def test_a_body_is_evolved_searched_and_raced_against_the_first_one(tmp_path: Pa
     assert trained == [("1", "2"), ("2", "3"), ("3", "3")]
     assert "distance_m" in outputs["python -m orchestrator best runs/search"]
 
-    rows = json.loads(reader.run("orchestrator status runs/evolve --json"))
+    rows = json.loads(reader.run("orchestrator status runs/hoppers --json"))
     assert [bool(row["parent"]) for row in rows] == [False, False, True], "the child has its policy"
     text = (REPOSITORY / "docs" / DOCUMENT).read_text(encoding="utf-8")
     (race,) = re.findall(r"^python -m orchestrator compare .*", text, re.MULTILINE)

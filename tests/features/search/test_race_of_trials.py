@@ -71,8 +71,8 @@ def test_what_it_may_cost_is_said(place: Path) -> None:
     assert (limits.jobs, limits.env_steps) == (20 + 13, 33 * 100_000)
     (line,) = [text for text in declaration_of(experiment).lines(experiment) if "further" in text]
     assert line == (
-        "trials that may be the best get further seeds, up to 5 each; at most 40% of the env_steps of all trials: "
-        "at most 13 further jobs and 1,300,000 env_steps"
+        "trials that may be the best get further seeds, up to 5 with their own; at most 40% of the env_steps of all "
+        "trials: at most 13 further jobs and 1,300,000 env_steps"
     )
     few = searched(place, {"seeds": 3, "share": 0.9}, seeds=2)
     assert declaration_of(few).limits(few).jobs == 20 * 2 + 20 * 1

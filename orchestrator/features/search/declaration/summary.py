@@ -147,7 +147,7 @@ def _ends(search: SearchSpec, most: SearchLimits) -> Iterator[str]:
 
 
 def _race(race: RaceSpec, most: SearchLimits) -> str:
-    what = f"trials that may be the best get further seeds, up to {race.seeds} each"
+    what = f"trials that may be the best get further seeds, up to {race.seeds} with their own"
     cost = f"at most {race.share:.0%} of the env_steps of all trials"
     if not most.jobs_raced:
         return f"{what}; {cost}"

@@ -296,8 +296,8 @@ class SearchTable(TomlTable):
     )
     race: _Race | None = key(
         None,
-        "Trials that may be the best get further seeds, up to so many each; or a table with seeds and share (at most "
-        "this share of the env_steps of all trials is of further seeds).",
+        "Trials that may be the best get further seeds, up to so many with their own; or a table with seeds and share "
+        "(at most this share of the env_steps of all trials is of further seeds).",
         {"seeds": 5, "share": 0.4},
     )
     scheduler: SchedulerTable | None = key(
