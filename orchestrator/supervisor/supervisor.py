@@ -17,7 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from orchestrator.core.errors import ClusterLostError, DiskFullError, SupervisorError, is_disk_full
+from orchestrator.core.errors import (
+    ClusterLostError,
+    DiskFullError,
+    LedgerUnavailableError,
+    SupervisorError,
+    is_disk_full,
+)
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.front_end import repeat_call
 from orchestrator.core.job import TERMINAL, AttemptOutcome, Cause, Job, Running, State, Succeeded
@@ -158,12 +164,15 @@ class Supervisor:
 
         :raises DiskFullError: when the run directory's disk is full; everything has stopped,
             resumable.
+        :raises LedgerUnavailableError: at the beginning; nothing was launched.
         :raises SupervisorError: after any other error that is not of one job; everything has
             stopped, resumable.
         """
         self._started = self.now()
+        has_begun = False
         try:
             self._jobs.load(self.rows, self.ledger.losses())
+            has_begun = True
             self.ledger.wait_for_lock(LOCK_WAIT_S)
             while self._has_work() or self._take_last_requests():
                 self._turn()
@@ -175,6 +184,8 @@ class Supervisor:
             self._termination.stop_for_full_disk(error)
             self._drain()
         except Exception as error:
+            if isinstance(error, LedgerUnavailableError) and not has_begun:
+                raise
             self._termination.stop_for_error(error, self._recorder.log_error(error))
             self._drain()
         finally:

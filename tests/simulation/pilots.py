@@ -50,6 +50,9 @@ ANSWER_S = 0.1
 """Until a command has answered."""
 SILENCE_S = 6.0
 """Until a command gives up a controller that does not answer."""
+LATE_SCANCEL = "late scancel"
+"""Counts what a supervisor that was killed had asked for, and Slurm does when the next one runs: batch
+jobs of a run directory have one name, by which they are cancelled."""
 START_S = 0.3
 """Until the process of a pilot has started."""
 WARNING_S = 5.0
@@ -392,6 +395,7 @@ class SimulatedCommand:
         self._slurm, self._command = slurm, command
         self._patience_s = patience_s
         self._answer: CommandAnswer | None = None
+        self._supervisor = slurm.world.pid
         self.began = slurm.world.monotonic
         slurm.world.point(command[0])
         if slurm.world.is_supervisor_at_work:
@@ -412,6 +416,9 @@ class SimulatedCommand:
         return self._answer
 
     def _run(self) -> None:
+        world = self._slurm.world
+        if self._command[0] == "scancel" and self._supervisor != world.pid:
+            world.counts[LATE_SCANCEL] += 1
         self._answer = self._slurm.answer(self._command)
 
 
@@ -690,7 +697,7 @@ class PilotKind(SimulatedKind):
         counts, text = self.world.counts, str(error)
         if isinstance(error, ClusterLostError):
             causes = {
-                "every pilot was cancelled": counts["pilot-cancelled"],
+                "every pilot was cancelled": counts["pilot-cancelled"] + counts[LATE_SCANCEL],
                 "sbatch refuses": counts["slurm-refuses"],
                 "pilots end before they report": any(
                     one.fails for one in self.world.scenario.pilots

@@ -8,7 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import pytest
 from supervisor_helpers import (
@@ -139,6 +139,23 @@ def test_limits_and_stops_apply_while_the_ledger_is_locked(tmp_path: Path, lock:
     experiment.reporter.each_turn = each_turn
     assert experiment.run() == {"late": "FAILED", "long": "PENDING"}
     assert experiment.fake.time_s < 22.0
+
+
+def test_a_ledger_that_cannot_be_read_at_the_start_ends_the_run_before_any_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its own error, as at any moment before: it is none that nobody expects."""
+    experiment = Experiment(tmp_path, [make_job("a")], lambda launch: FOREVER)
+
+    def fail(_: Ledger) -> Never:
+        raise LedgerBusyError("locked by another process")
+
+    with monkeypatch.context() as while_locked:
+        while_locked.setattr(Ledger, "losses", fail)
+        with pytest.raises(LedgerBusyError, match="locked by another process"):
+            experiment.run()
+    assert experiment.fake.launches == []
+    assert not experiment.paths.error_log.exists()
 
 
 def test_only_the_latest_progress_is_kept_for_a_ledger_that_stays_locked(
