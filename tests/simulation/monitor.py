@@ -612,7 +612,8 @@ class Monitor:
     def told(self, trouble: Trouble, said: str) -> None:
         """A command has said what it did."""
         if trouble.kind in ("stop", "stop-now"):
-            if "no supervisor" not in said and self.world.is_supervised:
+            is_further = "no supervisor" not in said and "has not read that yet" not in said
+            if is_further and self.world.is_supervised:
                 self.asked_to_stop(2 if trouble.kind == "stop-now" else 1)
         elif trouble.job and "nothing to" not in said:
             record = self.records[trouble.job]
