@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from orchestrator.analysis import run_reader
 from orchestrator.core.files.atomic_files import write_whole
@@ -21,7 +22,16 @@ RESULTS = "race-results.json"
 
 def noted_budgets(race_dir: Path, by: str) -> list[int]:
     """Those with which seeds were trained for this figure, as they were raised."""
-    recorded = (run_reader.read_json_object(race_dir / BUDGETS) or {}).get(by)
+    return _budgets_of(by, _recorded_budgets(race_dir))
+
+
+def _recorded_budgets(race_dir: Path) -> dict[str, Any]:
+    """Of every figure, as they are written."""
+    return run_reader.read_json_object(race_dir / BUDGETS) or {}
+
+
+def _budgets_of(by: str, all_recorded: Mapping[str, Any]) -> list[int]:
+    recorded = all_recorded.get(by)
     return [one for one in recorded if type(one) is int] if isinstance(recorded, list) else []
 
 
@@ -32,12 +42,11 @@ def raised(budgets: Sequence[int], budget: int) -> Sequence[int]:
 
 def note_budget(race_dir: Path, by: str, budget: int) -> None:
     """Record a budget that is larger than all that were declared for this figure."""
-    known = noted_budgets(race_dir, by)
+    recorded = _recorded_budgets(race_dir)
+    known = _budgets_of(by, recorded)
     budgets = raised(known, budget)
     if budgets != known:
-        path = race_dir / BUDGETS
-        recorded = run_reader.read_json_object(path) or {}
-        write_whole(path, json.dumps({**recorded, by: budgets}) + "\n")
+        write_whole(race_dir / BUDGETS, json.dumps({**recorded, by: budgets}) + "\n")
 
 
 def noted_fresh(race_dir: Path) -> set[int]:

@@ -18,10 +18,7 @@ from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.compare import (
-    job_groups,
-    race_notes,
-)
+from orchestrator.features.compare import job_groups, race_notes
 from orchestrator.features.compare.comparison import Difference
 from orchestrator.features.compare.contestants import Contestant
 from orchestrator.features.compare.race_standing import Standing

@@ -15,9 +15,7 @@ from orchestrator.experiment import session
 from orchestrator.experiment.beside_run import BesideRun
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.planning.run_plan import RunOptions
-from orchestrator.features.compare import (
-    race_notes,
-)
+from orchestrator.features.compare import race_notes
 from orchestrator.features.compare.contestants import Field
 from orchestrator.features.compare.race_options import RaceOptions
 from orchestrator.features.compare.race_standing import Standing

@@ -14,11 +14,7 @@ from orchestrator.core.job import TERMINAL, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.features.compare import (
-    comparison,
-    job_groups,
-    race_notes,
-)
+from orchestrator.features.compare import comparison, job_groups, race_notes
 from orchestrator.features.compare.contestants import Contestant, Field
 from orchestrator.ledger import SummaryRow
 

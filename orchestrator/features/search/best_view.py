@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from orchestrator.analysis.two_groups import Figure
-from orchestrator.core.text import count, decimal, number_or_dash
+from orchestrator.core.text import count, decimal, number_or_dash, with_error
 from orchestrator.features.search import ranking_remarks
 from orchestrator.features.search.declaration.spec import Direction
 from orchestrator.features.search.estimates import Estimate
@@ -138,10 +138,7 @@ def _interval(mean: Figure | None) -> str:
 
 
 def _belief(found: Estimate | Shrunken | None) -> str:
-    if found is None:
-        return NONE
-    mean = decimal(found.mean, 2)
-    return mean if found.error is None else f"{mean} ± {decimal(found.error, 2)}"
+    return NONE if found is None else with_error(found.mean, found.error)
 
 
 def _measure(ranking: Ranking, trial: Trial, name: str) -> str:

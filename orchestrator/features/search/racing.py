@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
-from orchestrator.core.text import decimal
+from orchestrator.core.text import with_error
 from orchestrator.features.search.declaration.spec import Direction, SearchSpec
 from orchestrator.features.search.history import Trial
 
@@ -68,8 +68,7 @@ class Shrunken:
     single trial, or where all values are equal."""
 
     def __str__(self) -> str:
-        mean = decimal(self.mean, 2)
-        return mean if self.error is None else f"{mean} ± {decimal(self.error, 2)}"
+        return with_error(self.mean, self.error)
 
 
 def contenders(trials: Iterable[Trial], direction: Direction, is_known: IsKnown) -> list[Contender]:

@@ -13,13 +13,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.features.search.declaration.spec import ArchiveAxis, SearchSpec
 from orchestrator.features.search.history import Trial, is_measured
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.features.search.trials import (
-    best,
-    judged_apart,
-    ranked,
-    repeated_in,
-    with_further_seeds,
-)
+from orchestrator.features.search.trials import best, judged_first, repeated_in, with_further_seeds
 
 MOST_REPORTED = 60
 """Trials of each kind that a page shows by themselves."""
@@ -79,9 +73,7 @@ def leaders(trials: Iterable[Trial], search: SearchSpec, repeated: Mapping[int, 
     """
     finished = [trial for trial in trials if is_measured(trial)]
     front = best(finished, search.directions) if len(search.directions) > 1 else []
-    first = search.directions[:1]
-    judged, others = judged_apart(finished, repeated)
-    by_first = [*best(judged, first), *ranked(others, first, search, among=finished)]
+    by_first = judged_first(finished, repeated, search.directions[:1], search)
     return Leaders(
         best=[trial.number for trial in by_first],
         front=[trial.number for trial in front],

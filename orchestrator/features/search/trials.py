@@ -235,10 +235,7 @@ class TrialReader:
         """
         if self.search is None:
             return []
-        asked = self.asked
-        judged, others = judged_apart(asked, self.repeated)
-        in_order = ranked(others, self.directions, self.search, among=asked)
-        return [*best(judged, self.directions), *in_order][:number]
+        return judged_first(self.asked, self.repeated, self.directions, self.search)[:number]
 
     @property
     def believed(self) -> Mapping[int, Shrunken]:
@@ -324,6 +321,22 @@ def judged_apart(
         else:
             others.append(trial)
     return judged, others
+
+
+def judged_first(
+    trials: Sequence[Trial],
+    repeated: Mapping[int, Trial],
+    directions: Sequence[Direction],
+    search: SearchSpec | None,
+) -> list[Trial]:
+    """The finished ones of ``trials``: those that were trained again first, as that training, in the
+    order of :func:`best`; then the others, in that of :func:`ranked`.
+
+    :param trials: all that are searched among.
+    :param repeated: as in :attr:`TrialReader.repeated`.
+    """
+    judged, others = judged_apart(trials, repeated)
+    return [*best(judged, directions), *ranked(others, directions, search, among=trials)]
 
 
 def best(trials: Iterable[Trial], directions: Sequence[Direction]) -> list[Trial]:
