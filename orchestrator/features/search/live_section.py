@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median
 from types import MappingProxyType
+from typing import NamedTuple
 
 from orchestrator.experiment.from_outside.run_watch import (
     Cell,
@@ -130,62 +132,88 @@ def _best(reader: TrialReader, lineages: Mapping[int, int | None]) -> list[LiveT
     leaders = reader.best()[:LEADERS]
     if not leaders or reader.search is None:
         return []
-    objectives = reader.objectives
-    of_search = objectives if any(trial.in_search for trial in leaders) else ()
-    has_parents = reader.search.has_lineages and any(one.parent is not None for one in leaders)
+    is_judged = any(trial.in_search for trial in leaders)
     title = "Best trials"
-    if len(objectives) > 1:
-        title = (
-            "Pareto fronts: of those trained again, and of the others"
-            if of_search
-            else "Pareto front"
+    if len(reader.objectives) > 1:
+        title = "Pareto front"
+    if len(reader.objectives) > 1 and is_judged:
+        title = "Pareto fronts: of those trained again, and of the others"
+    columns = [
+        _ColumnOfTrials(LiveColumn(name="trial"), lambda trial: str(trial.number)),
+        *_columns_of_values(reader, is_judged=is_judged),
+        *_columns_of_point([dimension.key for dimension in reader.search.space]),
+        _ColumnOfTrials(LiveColumn(name="env_steps", kind="number"), lambda trial: trial.env_steps),
+    ]
+    if lineages:
+        lineage = LiveColumn(name="lineage", kind="number")
+        columns.append(
+            _ColumnOfTrials(lineage, lambda trial: lineages.get(trial.number, trial.env_steps))
         )
-    believed = reader.believed
-    keys = [dimension.key for dimension in reader.search.space]
-    if len(keys) > MOST_COLUMNS:
-        of_point = [LiveColumn(name="point")]
-    else:
-        of_point = [LiveColumn(name=key, kind="number") for key in keys]
+    if reader.search.has_lineages and any(trial.parent is not None for trial in leaders):
+        parent = LiveColumn(name="parent", kind="number")
+        columns.append(_ColumnOfTrials(parent, lambda trial: trial.parent))
+    columns.append(
+        _ColumnOfTrials(LiveColumn(name="jobs", kind="jobs"), lambda trial: list(trial.jobs))
+    )
     return [
         LiveTable(
             title=title,
-            columns=[
-                LiveColumn(name="trial"),
-                *(LiveColumn(name=name, kind="value") for name in objectives),
-                *(LiveColumn(name=f"{name} in the search", kind="value") for name in of_search),
-                *([LiveColumn(name="believed")] if reader.search.race else ()),
-                *of_point,
-                LiveColumn(name="env_steps", kind="number"),
-                *([LiveColumn(name="lineage", kind="number")] if lineages else ()),
-                *([LiveColumn(name="parent", kind="number")] if has_parents else ()),
-                LiveColumn(name="jobs", kind="jobs"),
-            ],
-            rows=[
-                [
-                    str(trial.number),
-                    *_values(trial.values, objectives),
-                    *_values(trial.in_search, of_search),
-                    *([str(believed.get(trial.number, ""))] if reader.search.race else ()),
-                    *_point(trial, keys),
-                    trial.env_steps,
-                    *([lineages.get(trial.number, trial.env_steps)] if lineages else ()),
-                    *([trial.parent] if has_parents else ()),
-                    list(trial.jobs),
-                ]
-                for trial in leaders
-            ],
+            columns=[one.column for one in columns],
+            rows=[[one.cell(trial) for one in columns] for trial in leaders],
         )
     ]
 
 
-def _values(values: Sequence[float] | None, objectives: Sequence[str]) -> list[Cell]:
-    """One for each of ``objectives``; None where they are not known."""
-    if values is None:
-        return [None] * len(objectives)
-    return list(values[: len(objectives)])
+class _ColumnOfTrials(NamedTuple):
+    column: LiveColumn
+    cell: Callable[[Trial], Cell]
 
 
-def _point(trial: Trial, keys: Sequence[str]) -> list[Cell]:
+def _columns_of_values(reader: TrialReader, *, is_judged: bool) -> list[_ColumnOfTrials]:
+    """:param is_judged: whether some trials were trained again, and their values are of that."""
+    columns = [
+        _ColumnOfTrials(LiveColumn(name=name, kind="value"), partial(_value, place))
+        for place, name in enumerate(reader.objectives)
+    ]
+    if is_judged:
+        columns += [
+            _ColumnOfTrials(
+                LiveColumn(name=f"{name} in the search", kind="value"),
+                partial(_value_in_search, place),
+            )
+            for place, name in enumerate(reader.objectives)
+        ]
+    if reader.search is not None and reader.search.race:
+        believed = reader.believed
+        columns.append(
+            _ColumnOfTrials(
+                LiveColumn(name="believed"), lambda trial: str(believed.get(trial.number, ""))
+            )
+        )
+    return columns
+
+
+def _value(place: int, trial: Trial) -> Cell:
+    return trial.values[place] if trial.values else None
+
+
+def _value_in_search(place: int, trial: Trial) -> Cell:
+    return trial.in_search[place] if trial.in_search else None
+
+
+def _columns_of_point(keys: Sequence[str]) -> list[_ColumnOfTrials]:
+    """One for each key of the space; of many keys one for all."""
     if len(keys) > MOST_COLUMNS:
-        return [", ".join(f"{key} = {value_text(trial.point[key])}" for key in keys)]
-    return [value_text(trial.point[key]) for key in keys]
+        return [_ColumnOfTrials(LiveColumn(name="point"), partial(_point, keys))]
+    return [
+        _ColumnOfTrials(LiveColumn(name=key, kind="number"), partial(_coordinate, key))
+        for key in keys
+    ]
+
+
+def _point(keys: Sequence[str], trial: Trial) -> Cell:
+    return ", ".join(f"{key} = {value_text(trial.point[key])}" for key in keys)
+
+
+def _coordinate(key: str, trial: Trial) -> Cell:
+    return value_text(trial.point[key])

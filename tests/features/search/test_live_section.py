@@ -147,8 +147,12 @@ def test_a_search_that_has_found_nothing_yet_is_a_line(tmp_path: Path) -> None:
 def test_many_keys_of_the_space_are_one_column(tmp_path: Path) -> None:
     keys = [f"key{number}" for number in range(live_section.MOST_COLUMNS + 1)]
     trial = Trial(number=3, index=3, point=dict.fromkeys(keys, 0.5), jobs=[], values=[1.0])
-    assert live_section._point(trial, keys) == [", ".join(f"{key} = 0.5" for key in keys)]
-    assert live_section._point(trial, keys[:2]) == ["0.5", "0.5"]
+
+    def cells(shown: Sequence[str]) -> list[Any]:
+        return [one.cell(trial) for one in live_section._columns_of_point(shown)]
+
+    assert cells(keys) == [", ".join(f"{key} = 0.5" for key in keys)]
+    assert cells(keys[:2]) == ["0.5", "0.5"]
 
 
 def test_jobs_of_a_matrix_at_rungs_have_a_section_without_a_chart(tmp_path: Path) -> None:
