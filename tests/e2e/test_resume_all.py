@@ -26,6 +26,7 @@ from orchestrator.experiment.directory import run_directory, run_end, run_index
 from orchestrator.experiment.from_outside import resume_all
 from orchestrator.experiment.planning import start_conditions
 from orchestrator.experiment.planning.start_conditions import StartConditions
+from orchestrator.ledger import Ledger
 from orchestrator.machine.process_identity import boot_id
 from orchestrator.machine.topology import online_cpus
 
@@ -58,13 +59,25 @@ def supervisor_of(run_dir: Path) -> int:
     return found.pid
 
 
+def worker_of(run_dir: Path) -> int:
+    """The worker that runs, as the ledger has it: ``summary.json`` is written at intervals, and may
+    name one that has ended."""
+    ledger = Ledger.open(RunPaths(run_dir).ledger, read_only=True)
+    try:
+        pids = [row["pid"] for row in ledger.summary() if row["state"] == "RUNNING"]
+    finally:
+        ledger.close()
+    [pid] = pids
+    assert pid is not None
+    return pid
+
+
 def kill_everything(*run_dirs: Path) -> None:
     """The supervisors and all that they have started, at once."""
     pids = []
     for run_dir in run_dirs:
-        rows = commands.summary(run_dir).values()
-        worker = next(row["pid"] for row in rows if row["state"] == "RUNNING")
-        pids += [supervisor_of(run_dir), *commands.carriers(commands.token_of(worker))]
+        token = commands.token_of(worker_of(run_dir))
+        pids += [supervisor_of(run_dir), *commands.carriers(token)]
     for one in pids:
         commands.kill(one)
     await_gone(pids)
