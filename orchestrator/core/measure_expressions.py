@@ -1,7 +1,7 @@
 """Expressions of measures, such as ``"distance_m / energy_j"``: a small language of its own, which
 is read with :mod:`ast` and never run as Python.
 
-It has names of measures and columns, numbers, ``+ - * /``, parentheses, and ``min(a, b, …)`` and
+It has names of measures and columns, also dotted ones, numbers, ``+ - * /``, parentheses, and ``min(a, b, …)`` and
 ``max(a, b, …)``.
 """
 
@@ -95,8 +95,8 @@ def _is_number(text: str) -> bool:
 def _checked_names(node: ast.expr) -> list[str]:
     """The names below ``node``. :raises ExpressionError: something there has no meaning here."""
     match node:
-        case ast.Name(id=name):
-            return [name]
+        case ast.Name() | ast.Attribute():
+            return [_name(node)]
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             if not _is_finite(number):
                 raise ExpressionError(f"contains {ast.unparse(node)}, which is no finite number")
@@ -109,6 +109,19 @@ def _checked_names(node: ast.expr) -> list[str]:
             if len(parts) < 2:
                 raise ExpressionError(f"has {ast.unparse(node)}; expected at least two values")
             return [one for part in parts for one in _checked_names(part)]
+    raise ExpressionError(f"contains {_part(node)}, which has no meaning here; {_EXPECTED}")
+
+
+def _name(node: ast.expr) -> str:
+    """Of a measure or column: ``distance_m``, or ``meta.mass`` of what a matrix varies.
+
+    :raises ExpressionError: it is an attribute of something else.
+    """
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=table, attr=key):
+            return f"{_name(table)}.{key}"
     raise ExpressionError(f"contains {_part(node)}, which has no meaning here; {_EXPECTED}")
 
 
@@ -127,7 +140,8 @@ def _part(node: ast.expr) -> str:
 def _value(node: ast.expr, values: Mapping[str, float | None]) -> float:
     """Of a checked expression."""
     match node:
-        case ast.Name(id=name):
+        case ast.Name() | ast.Attribute():
+            name = _name(node)
             value = values.get(name)
             if value is None:
                 raise NoValueError(f"{name} has no value")

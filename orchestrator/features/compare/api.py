@@ -92,6 +92,13 @@ def compare(
         if isinstance(jobs, str):
             expected = f"expected a list of names, such as {jobs.split(',')}"
             raise UsageError(f"compare: jobs={jobs!r}: {expected}")
+        names = list(jobs)
+        for name in names:
+            if not isinstance(name, str):
+                raise UsageError(f"compare: jobs={names!r}: expected names of jobs, not {name!r}")
+        if not isinstance(by, str | None):
+            expected = 'a measure, a column or an expression, such as "distance_m"'
+            raise UsageError(f"compare: by={by!r}: expected {expected}")
         arguments = {
             "most_seeds": most_seeds,
             "smallest_difference": smallest_difference,
@@ -102,7 +109,7 @@ def compare(
         }
         if not race:
             refuse_without_race(arguments)
-            return compare_jobs(Path(run_dir), list(jobs), by)
+            return compare_jobs(Path(run_dir), names, by)
         from orchestrator import api
         from orchestrator.features.compare import race as races
         from orchestrator.features.compare.contestants import Conditions
@@ -114,7 +121,7 @@ def compare(
             max_parallel=api.checked_max_parallel(max_parallel),
             progress=sys.stdout if show else None,
         )
-        return races.race(api.directory(run_dir), list(jobs), by, options)
+        return races.race(api.directory(run_dir), names, by, options)
 
 
 def refuse_without_race(arguments: Mapping[str, object]) -> None:

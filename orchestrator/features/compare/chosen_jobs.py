@@ -22,6 +22,8 @@ class Chooser:
     """What it chooses by; empty where that is not declared, or not asked for."""
     jobs: Collection[str] | None = None
     """As :meth:`.BegunSource.chosen_jobs`."""
+    makes_jobs: bool = False
+    """As :attr:`.BegunSource.makes_jobs`."""
 
     @property
     def figure(self) -> str | None:
@@ -59,6 +61,7 @@ def chooser(paths: RunPaths, *, with_objectives: bool) -> Chooser:
             noun=source.noun,
             objectives=source.objectives if with_objectives else {},
             jobs=source.chosen_jobs(),
+            makes_jobs=source.makes_jobs,
         )
 
     with run_directory.reading_ledger(paths) as ledger:

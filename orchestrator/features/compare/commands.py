@@ -42,9 +42,9 @@ def compare(
         str | None,
         Option(
             metavar="FIGURE",
-            help="With --jobs: a measure of the task, a column such as eval_mean, or an expression of them, such "
-            "as 'distance_m / energy_j'.",
-            show_default="the objective of a search, else the return",
+            help="Compare by this: a measure of the task, a column such as eval_mean, or an expression of them, "
+            "such as 'distance_m / energy_j'.",
+            show_default="of run directories speed and returns; of jobs the objective of a search, else the return",
         ),
     ] = None,
     race: Annotated[
@@ -123,8 +123,6 @@ def compare(
     if jobs is not None:
         _compare_jobs(runs, jobs, by, output, as_json=as_json)
         return
-    if by is not None:
-        raise UsageError("compare: --by is for jobs of one run directory: give --jobs A,B, too")
     from orchestrator.features.compare import comparison, comparison_view
 
     if not 2 <= len(runs) <= len(comparison.LETTERS):
@@ -133,7 +131,7 @@ def compare(
         )
         within = f"; `compare {runs[0]} --jobs A,B` compares jobs of one run directory"
         raise UsageError(problem + (within if len(runs) == 1 else ""))
-    compared = comparison.compare_with_first(runs)
+    compared = comparison.compare_with_first(runs, by)
     if output is not None:
         from orchestrator.features.compare import comparison_page
 
@@ -161,7 +159,8 @@ def _race(
 ) -> None:
     """:param of_race: what was given for a race alone, by name."""
     if jobs is None:
-        raise UsageError("compare: --race is between two jobs of one run directory: add --jobs A,B")
+        found = f", found {len(runs)} run directories" if len(runs) > 1 else ": add --jobs A,B"
+        raise UsageError(f"compare: --race is between two jobs of one run directory{found}")
     run_dir = _only_run(runs, output)
     from orchestrator.features.compare import race, race_view
     from orchestrator.features.compare.contestants import Conditions

@@ -9,16 +9,30 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from orchestrator.analysis import job_metrics, run_reader, samples
 from orchestrator.analysis.statistics import Estimate, estimate, location, ratio
 from orchestrator.core.errors import UsageError
+from orchestrator.core.front_end import option
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.resuming.declared_changes import decisive_keys
+from orchestrator.features.compare import chosen_jobs
+from orchestrator.features.compare.chosen_jobs import Chooser
+from orchestrator.features.compare.compared_figure import (
+    checked_figure,
+    value_of,
+    without_value,
+)
+from orchestrator.features.compare.protocols import (
+    Protocol,
+    Protocols,
+    protocol_of,
+    remark_on_protocols,
+)
 from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import JobRow, SummaryRow
@@ -33,6 +47,9 @@ CASES_SHOWN = 5
 HASH_SHOWN = 12
 OF_ONE_JOB = ("job_id", "seed", "xml", "learner", "extended_from")
 """Keys that are no settings; the learner that a job really had is among the facts."""
+OF_NO_POINT = ("robot_hash", "seeds")
+"""Settings that may differ between trials of the same point."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +60,7 @@ class Pair:
     """The case: ``default × 2``, or a job's name."""
     figure: str
     """``throughput`` or ``efficiency``; of jobs ``env_steps/s``, ``return`` (in training) or
-    ``evaluation``."""
+    ``evaluation``, or the figure that was named."""
     a: Estimate
     b: Estimate
     ratio: Estimate | None
@@ -51,7 +68,8 @@ class Pair:
     bound: str = ""
     """The sides that are upper bounds, from measurements that were cut off: ``a``, ``b`` or
     ``ab``."""
-    less_is_better: bool = False
+    less_is_better: bool | None = False
+    """None: that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +101,8 @@ class Comparison:
     alike."""
     only_a: Sequence[str]
     only_b: Sequence[str]
+    remarks: Sequence[str] = ()
+    """What has to be known to trust the comparison."""
 
     def facts(self) -> dict[str, Any]:
         """The content of ``--json`` for two run directories."""
@@ -91,6 +111,11 @@ class Comparison:
             "a": str(self.a),
             "b": str(self.b),
         }
+
+
+def all_remarks(comparisons: Iterable[Comparison]) -> list[str]:
+    """Those of all comparisons, each once."""
+    return list(dict.fromkeys(remark for one in comparisons for remark in one.remarks))
 
 
 Line: TypeAlias = Sequence[Pair | None]
@@ -107,31 +132,43 @@ class _Side:
     """Case → figure → one value per repeat or seed."""
     bounds: Collection[str] = ()
     """Cases whose values are upper bounds."""
-    less_is_better: Collection[str] = ()
-    """Figures of which less is better."""
+    less_is_better: Mapping[str, bool | None] = field(default_factory=dict)
+    """Figure → whether less of it is better; None: that is not known. More is, of all others."""
     facts: Mapping[str, Any]
     """What may explain a difference: learner, machine, versions."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Case → what its jobs are trained with, by dotted key of the job file."""
+    protocols: Protocols = field(default_factory=dict)
+    """Case → how its values were reached."""
+    chooser: Chooser = field(default_factory=Chooser)
+    """What has chosen jobs by their values."""
+    chosen: Collection[str] = ()
+    """Cases by whose values :attr:`chooser` chooses."""
 
 
-def compare_with_first(runs: Sequence[Path]) -> list[Comparison]:
+def compare_with_first(runs: Sequence[Path], by: str | None = None) -> list[Comparison]:
     """Each run directory after the first, compared with the first in the cases that both have.
 
+    :param by: the figure that jobs are compared by: a measure, a column or an expression of them;
+        None: speed and returns.
     :raises UsageError: for directories without results, of different kinds, or with nothing in
-        common.
+        common; or there is no such figure.
     """
-    first, *others = map(_side, runs)
+    first, *others = (_side(run, by) for run in runs)
     return [
         _comparison_of(runs[0], first, run, other)
         for run, other in zip(runs[1:], others, strict=True)
     ]
 
 
-def _side(run: Path) -> _Side:
-    if run.is_file():
-        return _machine(run)
-    return _benchmark(run) if samples.is_benchmark(run) else _experiment(run)
+def _side(run: Path, by: str | None) -> _Side:
+    if not run.is_file() and not samples.is_benchmark(run):
+        return _experiment(run, by)
+    if by is not None:
+        raise UsageError(
+            f"{run} is a benchmark: {option('by', by)} is for experiments, whose jobs have measures"
+        )
+    return _machine(run) if run.is_file() else _benchmark(run)
 
 
 def merged_differences(rows: Sequence[Sequence[Difference]]) -> list[DifferenceOfAll]:
@@ -157,11 +194,11 @@ def _merged_value(what: str, first: str, differences: Sequence[Difference]) -> s
     for one in differences:
         if one.what == what:  # the jobs in common, and so the first value, may be others
             return one.b if one.a == first else f"{one.b} (from {one.a})"
-    is_of_other_jobs = any(_setting(one.what) == _setting(what) for one in differences)
+    is_of_other_jobs = any(without_cases(one.what) == without_cases(what) for one in differences)
     return "–" if is_of_other_jobs else first
 
 
-def _setting(what: str) -> str:
+def without_cases(what: str) -> str:
     """``"ppo.n_steps (hopper)"`` → ``"ppo.n_steps"``."""
     return what.partition(" (")[0]
 
@@ -194,7 +231,15 @@ def _comparison_of(run_a: Path, a: _Side, run_b: Path, b: _Side) -> Comparison:
         article = {"benchmark": "a benchmark", "experiment": "an experiment"}
         kinds = f"{run_a} is {article[a.kind]} and {run_b} is {article[b.kind]}"
         raise UsageError(f"{kinds}: give two benchmarks or two experiments")
-    pairs = [pair for what in a.cases if what in b.cases for pair in _pairs(what, a, b)]
+    common = [what for what in a.cases if what in b.cases]
+    unlike = _other_trials(common, a, b)
+    compared = [what for what in common if what not in unlike]
+    pairs = [pair for what in compared for pair in _pairs(what, a, b)]
+    if not pairs and unlike:
+        raise UsageError(
+            f"{run_a} and {run_b} have nothing in common: {_other_trials_text(unlike, a, b)}; `best`"
+            " shows what each has found"
+        )
     if not pairs:
         cases = f"the first has {names_of(list(a.cases))}, the second has {names_of(list(b.cases))}"
         names = "Baselines and levels" if a.kind == "benchmark" else "Names of finished jobs"
@@ -216,10 +261,63 @@ def _comparison_of(run_a: Path, a: _Side, run_b: Path, b: _Side) -> Comparison:
             for name in dict.fromkeys([*a.facts, *b.facts])
             if a.facts.get(name) != b.facts.get(name)
         ],
-        settings=differing_settings(a.settings, b.settings),
+        settings=differing_settings(_only(compared, a.settings), _only(compared, b.settings)),
         only_a=[what for what in a.cases if what not in b.cases],
         only_b=[what for what in b.cases if what not in a.cases],
+        remarks=[
+            *_remarks_on_other_trials(unlike, a, b),
+            *remark_on_protocols(
+                [str(run_a), str(run_b)],
+                [_only(compared, a.protocols), _only(compared, b.protocols)],
+            ),
+            *_remarks_on_choice(compared, {run_a: a, run_b: b}),
+        ],
     )
+
+
+def _only(cases: Iterable[str], by_case: Mapping[str, T]) -> dict[str, T]:
+    return {case: by_case[case] for case in cases if case in by_case}
+
+
+# -- jobs of searches
+
+
+def _other_trials(common: Sequence[str], a: _Side, b: _Side) -> list[str]:
+    """Those cases of ``common`` of which only the number of the trial agrees: they are trained
+    otherwise, and not as all of them are, such as for longer.
+    """
+    if not (a.chooser.makes_jobs or b.chooser.makes_jobs):
+        return []
+    unlike: set[str] = set()
+    differences = _cases_by_difference(_only(common, a.settings), _only(common, b.settings))
+    for difference, cases in differences.items():
+        if difference.what not in OF_NO_POINT and len(cases) < len(common):
+            unlike |= set(cases)
+    return [case for case in common if case in unlike]
+
+
+def _other_trials_text(cases: Sequence[str], a: _Side, b: _Side) -> str:
+    noun = a.chooser.noun if a.chooser.makes_jobs else b.chooser.noun
+    each = "is another training" if len(cases) == 1 else "are other trainings"
+    return (
+        f"a {noun} numbers its jobs, so that {names_of(cases)} {each} in the one than in the other"
+    )
+
+
+def _remarks_on_other_trials(cases: Sequence[str], a: _Side, b: _Side) -> list[str]:
+    return [f"Left out: {_other_trials_text(cases, a, b)}."] if cases else []
+
+
+def _remarks_on_choice(compared: Sequence[str], sides: Mapping[Path, _Side]) -> list[str]:
+    remarks = []
+    for run, side in sides.items():
+        if any(case in side.chosen for case in compared):
+            flattery = side.chooser.flattery(run)
+            remarks.append(f"{flattery[0].upper()}{flattery[1:]}.")
+    return remarks
+
+
+# -- one side
 
 
 def _benchmark(run_dir: Path) -> _Side:
@@ -270,7 +368,7 @@ def _machine(path: Path) -> _Side:
             for case, figures in section["cases"].items()
         }
         bounds = [str(case) for section in sections for case in section["bounds"]]
-        less_is_better = list(map(str, content["less_is_better"]))
+        less_is_better = dict.fromkeys(map(str, content["less_is_better"]), True)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         expected = "expected a machine.json of `python -m benchmarks.machine`, or a run directory"
         raise UsageError(f"{path}: cannot be compared; {expected}") from error
@@ -288,15 +386,21 @@ def _numbers(values: Sequence[Any]) -> list[float]:
     return [number for number in map(run_reader.finite, values) if number is not None]
 
 
-def _experiment(run_dir: Path) -> _Side:
+def _experiment(run_dir: Path, by: str | None) -> _Side:
     """Jobs by name and point of their matrix; their seeds are the values."""
     groups: dict[str, list[SummaryRow]] = {}
     snapshot = run_snapshot.status(run_dir)
     for row in snapshot.rows:
         groups.setdefault(without_seed(row["job_id"], row["seed"]), []).append(row)
-    metrics = job_metrics.gather(run_dir).jobs
-    speeds = {job.job_id: job.env_steps / job.wall_s for job in metrics if job.env_steps}
-    cases = {name: _values(rows, speeds) for name, rows in groups.items()}
+    if by is None:
+        metrics = job_metrics.gather(run_dir).jobs
+        speeds = {job.job_id: job.env_steps / job.wall_s for job in metrics if job.env_steps}
+        cases = {name: _speed_and_returns(rows, speeds) for name, rows in groups.items()}
+    else:
+        figure = checked_figure(run_dir, by, snapshot.rows)
+        cases = {name: _values_of(figure, rows) for name, rows in groups.items()}
+        if snapshot.rows and not any(cases.values()):
+            raise UsageError(f"{run_dir}: {without_value(snapshot.rows, figure)}")
     session = run_reader.last_session(snapshot.paths.provenance)
     facts = {
         "learner": ", ".join(
@@ -311,8 +415,22 @@ def _experiment(run_dir: Path) -> _Side:
     }
     finished = {name: values for name, values in cases.items() if values}
     declared = settings_of_cases(declared_jobs(snapshot.paths) if finished else ())
-    settings = {case: values for case, values in declared.items() if case in finished}
-    return _Side(kind="experiment", cases=finished, facts=facts, settings=settings)
+    chooser = chosen_jobs.chooser(snapshot.paths, with_objectives=False)
+    ids = {name: [row["job_id"] for row in groups[name]] for name in finished}
+    return _Side(
+        kind="experiment",
+        cases=finished,
+        less_is_better={} if by is None else {by: None},
+        facts=facts,
+        settings=_only(finished, declared),
+        protocols={name: _protocols(groups[name]) for name in finished},
+        chooser=chooser,
+        chosen=[name for name in finished if chooser.has_chosen_among(ids[name])],
+    )
+
+
+def _protocols(rows: Sequence[SummaryRow]) -> set[Protocol]:
+    return {protocol_of(row) for row in rows if row["state"] == "SUCCEEDED"}
 
 
 def declared_jobs(paths: RunPaths) -> list[JobRow]:
@@ -336,19 +454,25 @@ def differing_settings(
 
     :param a: case → its settings. :param b: likewise.
     """
-    common = [case for case in a if case in b]
+    common = a.keys() & b.keys()
+    return [
+        one if len(cases) == len(common) else _of_cases(one, cases)
+        for one, cases in _cases_by_difference(a, b).items()
+    ]
+
+
+def _cases_by_difference(
+    a: Mapping[str, Mapping[str, Any]], b: Mapping[str, Mapping[str, Any]]
+) -> dict[Difference, list[str]]:
     cases_with: dict[Difference, list[str]] = {}
-    for case in common:
+    for case in (case for case in a if case in b):
         old = a[case]
         new = b[case]
         for key in {**old, **new}:
             if old.get(key) != new.get(key):
                 difference = Difference(key, _short(old.get(key)), _short(new.get(key)))
                 cases_with.setdefault(difference, []).append(case)
-    return [
-        one if len(cases) == len(common) else _of_cases(one, cases)
-        for one, cases in cases_with.items()
-    ]
+    return cases_with
 
 
 def _of_cases(difference: Difference, cases: Sequence[str]) -> Difference:
@@ -373,7 +497,15 @@ def _declared_settings(rows: Sequence[JobRow]) -> dict[str, Any]:
     }
 
 
-def _values(rows: Sequence[SummaryRow], speeds: Mapping[str, float]) -> dict[str, Sequence[float]]:
+def _values_of(figure: str, rows: Sequence[SummaryRow]) -> dict[str, Sequence[float]]:
+    """``figure`` → its values over the seeds that have one; empty where none has."""
+    known = [value for row in rows if (value := value_of(row, figure)) is not None]
+    return {figure: known} if known else {}
+
+
+def _speed_and_returns(
+    rows: Sequence[SummaryRow], speeds: Mapping[str, float]
+) -> dict[str, Sequence[float]]:
     """Figure → its values over the seeds that have succeeded; without figures that have none.
 
     :param speeds: job_id → env_steps/s of its iterations, without start-up, evaluation and videos.
@@ -399,11 +531,11 @@ def _pairs(what: str, a: _Side, b: _Side) -> Iterator[Pair]:
         yield Pair(
             what=what,
             figure=figure,
-            a=_estimate(figure, a_values, "a" in bound),
-            b=_estimate(figure, b_values, "b" in bound),
+            a=_estimate(figure, a_values, a, is_bound="a" in bound),
+            b=_estimate(figure, b_values, a, is_bound="b" in bound),
             ratio=_quotient(a_values, b_values, bound),
             bound=bound,
-            less_is_better=figure in a.less_is_better,
+            less_is_better=a.less_is_better.get(figure, False),
         )
 
 
@@ -417,9 +549,12 @@ def _quotient(a: Sequence[float], b: Sequence[float], bound: str) -> Estimate | 
     return replace(quotient, low=None) if bound == "b" else quotient
 
 
-def _estimate(figure: str, values: Sequence[float], is_bound: bool) -> Estimate:
-    """As in the reports: an upper bound has no ``low``, and returns have no natural zero."""
-    result = location(values) if figure in RETURNS else estimate(values)
+def _estimate(figure: str, values: Sequence[float], first: _Side, *, is_bound: bool) -> Estimate:
+    """As in the reports: an upper bound has no ``low``; returns and other figures of episodes have no
+    natural zero.
+    """
+    is_of_episodes = figure in RETURNS or first.less_is_better.get(figure, False) is None
+    result = location(values) if is_of_episodes else estimate(values)
     return replace(result, low=None) if is_bound else result
 
 

@@ -20,6 +20,7 @@ from orchestrator.features.compare.comparison import (
     Comparison,
     DifferenceOfAll,
     Line,
+    all_remarks,
     any_pair,
     lines,
     merged_differences,
@@ -92,6 +93,9 @@ def document(comparisons: Sequence[Comparison]) -> Document:
         _differences("Settings", SETTINGS, settings, names),
         _differences("Other differences", "Learner, machine and versions.", others, names),
     ]
+    if remarks := all_remarks(comparisons):
+        sentences = list(map(one_line, remarks))
+        sections.append(Section(title="Remarks", parts=[Text(sentences=sentences)]))
     return Document(
         title="Comparison",
         subtitle=f"{', '.join(names)} · {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}",

@@ -14,6 +14,7 @@ from orchestrator.features.compare.comparison import (
     Comparison,
     Line,
     Pair,
+    all_remarks,
     any_pair,
     lines,
     merged_differences,
@@ -49,6 +50,8 @@ def show(comparisons: Sequence[Comparison], page: Path | None) -> None:
                 "",
                 f"Only in {letter}{', not in A' if than else ''}{finished}: {names_of(one.only_b)}",
             ]
+    if remarks := all_remarks(comparisons):
+        below += ["", *remarks]
     runs = [comparisons[0].a, *(one.b for one in comparisons)]
     above = [*(f"{letter}: {run}" for letter, run in zip(LETTERS, runs, strict=False)), ""]
     below += ["", f"Learning curves and tables: {page}"] if page is not None else []
@@ -85,10 +88,12 @@ def _ratio(pair: Pair | None) -> str:
 
 def _style(pair: Pair | None) -> str:
     """Green where the interval lies above 1, red where it lies below; the other way round where
-    less is better.
+    less is better, and neither where that is not known.
     """
     if pair is None or pair.ratio is None:
         return "dim"
+    if pair.less_is_better is None:
+        return ""
     above, below = ("red", "green") if pair.less_is_better else ("green", "red")
     if pair.ratio.low is not None and pair.ratio.low > 1:
         return above

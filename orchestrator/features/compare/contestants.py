@@ -18,10 +18,12 @@ from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import FROM_NOTHING, WorkerSpec
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.features.compare import chosen_jobs, comparison, job_groups
+from orchestrator.features.compare import chosen_jobs, compared_figure, comparison, job_groups
 from orchestrator.features.compare.chosen_jobs import Chooser
+from orchestrator.features.compare.compared_figure import EVALUATION, TRAINING
 from orchestrator.features.compare.comparison import Difference
-from orchestrator.features.compare.job_groups import EVALUATION, TRAINING, Cases
+from orchestrator.features.compare.equal_trainings import start_policy, training_but_for_seed
+from orchestrator.features.compare.job_groups import Cases
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import JobRow, SummaryRow
 
@@ -55,7 +57,7 @@ class Contestant:
     @property
     def start(self) -> str | None:
         """SHA-256 of the policy that its trainings begin with; None: with random weights."""
-        return None if self.from_nothing else _policy(self.template)
+        return None if self.from_nothing else start_policy(self.template)
 
     def job_id(self, seed: int) -> str:
         return f"{self.name}-s{seed}"
@@ -99,9 +101,8 @@ class Contestant:
     def trains(self, row: JobRow) -> bool:
         """Whether a job of the race is the same training as :meth:`job`."""
         own = self.job(row.job.spec.seed).spec
-        is_alike = _identity(row.job.spec, row.job.spec.init_sha256) == _identity(
-            own, own.init_sha256
-        )
+        of_row = training_but_for_seed(row.job.spec, row.job.spec.init_sha256)
+        is_alike = of_row == training_but_for_seed(own, own.init_sha256)
         return is_alike and row.robot_hash == self.template.robot_hash
 
 
@@ -174,6 +175,8 @@ def read(run_dir: Path, names: Sequence[str], by: str | None, conditions: Condit
     _refuse_other_protocols(run_dir, first, second)
     objective = chooser.figure if by is None else None
     figure = _figure(run_dir, by, objective, (first, second), snapshot.rows)
+    for one in (first, second):
+        _refuse_without_value(run_dir, one, cases[one.name], figure)
     if not conditions.is_fresh:
         _refuse_unfinished(run_dir, (first, second), cases)
     return Field(
@@ -252,7 +255,7 @@ def _refuse_untrainable(paths: RunPaths, contestant: Contestant, jobs: Sequence[
         )
     if contestant.from_nothing or spec.init is None:
         return
-    if len({_policy(job) for job in jobs}) > 1:
+    if len({start_policy(job) for job in jobs}) > 1:
         raise UsageError(
             f"{paths.root}: {name}: each of its seeds started from a policy of its own, and further"
             f" seeds have none; {option('from_nothing', True)} trains both jobs from nothing"
@@ -318,7 +321,7 @@ def _figure(
     """
     without = [one.name for one in both if not one.template.job.spec.eval_episodes]
     if by is not None:
-        figure = job_groups.checked_figure(run_dir, by, rows)
+        figure = compared_figure.checked_figure(run_dir, by, rows)
     elif objective is not None:
         figure = objective
     else:
@@ -339,7 +342,20 @@ def _is_of_evaluation(figure: str, rows: Sequence[SummaryRow]) -> bool:
     """
     columns = {*SummaryRow.__annotations__, *(name for row in rows for name in row)}
     of_training = columns - {EVALUATION, "eval_s"}
-    return any(name not in of_training for name in job_groups.names_in(figure))
+    return any(name not in of_training for name in compared_figure.names_in(figure))
+
+
+def _refuse_without_value(
+    run_dir: Path, contestant: Contestant, rows: Sequence[SummaryRow], figure: str
+) -> None:
+    """:raises UsageError: its jobs have succeeded without a value, and so will further ones."""
+    if contestant.from_nothing and start_policy(contestant.template) is not None:
+        return  # it has not been trained so yet
+    values = [compared_figure.value_of(row, figure) for row in rows]
+    has_succeeded = any(row["state"] == "SUCCEEDED" for row in rows)
+    if has_succeeded and all(value is None for value in values):
+        without = compared_figure.without_value(rows, figure)
+        raise UsageError(f"{run_dir}: {contestant.name}: {without}")
 
 
 def _refuse_unfinished(run_dir: Path, both: tuple[Contestant, Contestant], cases: Cases) -> None:
@@ -358,27 +374,14 @@ def _refuse_unfinished(run_dir: Path, both: tuple[Contestant, Contestant], cases
 
 def _with_values(contestant: Contestant, rows: Sequence[SummaryRow], figure: str) -> Contestant:
     values = {
-        row["seed"]: job_groups.value_of(row, figure)
+        row["seed"]: compared_figure.value_of(row, figure)
         for row in rows
         if row["seed"] in contestant.values and row["state"] != "CANCELLED"
     }
     return dataclasses.replace(contestant, values=values)
 
 
-def _policy(row: JobRow) -> str | None:
-    """What a training began with; None: with random weights."""
-    spec = row.job.spec
-    return None if spec.init is None else spec.init_sha256 or spec.init
-
-
 def _identity_of_row(row: JobRow, *, from_nothing: bool) -> tuple[str, str | None]:
     spec = row.job.spec
-    return _identity(spec, None if from_nothing else _policy(row)), row.robot_hash
-
-
-def _identity(spec: WorkerSpec, policy: str | None) -> str:
-    """Equal for trainings that differ in their seed alone."""
-    alike = dataclasses.replace(
-        spec, job_id="", seed=0, init=None, init_names={}, init_sha256=policy
-    )
-    return alike.fingerprint()
+    policy = None if from_nothing else start_policy(row)
+    return training_but_for_seed(spec, policy), row.robot_hash

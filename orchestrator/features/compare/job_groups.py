@@ -7,32 +7,44 @@ over theirs. Bodies of two groups belong together where ``*`` stands for the sam
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from orchestrator.analysis import two_groups
-from orchestrator.analysis.job_values import figures_of, job_values
 from orchestrator.analysis.two_groups import Figure, TwoGroups
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
-from orchestrator.core.measure_expressions import ExpressionError, parse_expression
 from orchestrator.core.text import count, listed
 from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.features.compare import chosen_jobs, comparison
+from orchestrator.features.compare import chosen_jobs, compared_figure, comparison
 from orchestrator.features.compare.chosen_jobs import Chooser
+from orchestrator.features.compare.compared_figure import (
+    EVALUATION,
+    TRAINING,
+    checked_figure,
+    default_figure,
+    names_in,
+    value_of,
+)
 from orchestrator.features.compare.comparison import Difference
+from orchestrator.features.compare.equal_trainings import seeds_trained_otherwise
+from orchestrator.features.compare.protocols import (
+    Protocol,
+    Protocols,
+    longest_first,
+    protocol_of,
+    remark_on_protocols,
+)
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.keys.problems import suggestion
-from orchestrator.ledger import SummaryRow
-from orchestrator.ledger.lineage import env_steps_before
+from orchestrator.ledger import JobRow, SummaryRow
 
-EVALUATION = "eval_mean"
-TRAINING = "ep_rew_mean"
+TASKS = ("task", "env", "entry_point")
+"""The keys of a job that name what pays its reward."""
 OPTIONS_OF_TASKS = ("task_options.", "env_kwargs.")
 """What keys of a job begin with that may change its reward."""
 PAY_NOTHING = ("observe", "history", "asymmetric")
@@ -43,28 +55,6 @@ ENOUGH_SEEDS = 5
 
 Cases: TypeAlias = Mapping[str, Sequence[SummaryRow]]
 """The name of a job without its seed → its rows, one for each seed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Protocol:
-    """What a value was measured after. Values of other protocols are not comparable."""
-
-    env_steps: int
-    """Of the training itself."""
-    earlier_env_steps: int | None
-    """Of the jobs from whose policies it started, one after another; 0: from nothing; None: it
-    started from a policy of which that is not known."""
-
-    def __str__(self) -> str:
-        text = f"{self.env_steps:,} env_steps"
-        if self.earlier_env_steps is None:
-            return f"{text} after an unknown number of the policy that it started from"
-        earlier = f"{self.earlier_env_steps:,} of the policy that it started from"
-        return f"{text} after {earlier}" if self.earlier_env_steps else f"{text} from nothing"
-
-    def order(self) -> tuple[int, int]:
-        """Less than that of a longer training; an unknown number counts as none."""
-        return self.env_steps, self.earlier_env_steps or 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +69,7 @@ class Group:
     """Body → the value of each of its seeds that has one; bodies without any are left out."""
     missing: Counter[str]
     """Body → the number of its jobs without a value: they have not succeeded, or not reported it."""
-    protocols: Mapping[str, Collection[Protocol]]
+    protocols: Protocols
     """Body → how its values were reached."""
 
 
@@ -149,7 +139,7 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
     bodies = {name: bodies_named(run_dir, name, cases) for name in names}
     chooser = chosen_jobs.chooser(snapshot.paths, with_objectives=by is None)
     named = [row for of_group in bodies.values() for row in _rows(of_group, cases)]
-    figure = chooser.figure or _return_of(named)
+    figure = chooser.figure or default_figure(named)
     if by is not None:
         figure = checked_figure(run_dir, by, snapshot.rows)
     groups = [_group(run_dir, name, bodies[name], cases, figure) for name in names]
@@ -160,6 +150,7 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
             f" {'; '.join(map(_bodies_text, groups))}"
         )
     settings = comparison.settings_of_cases(declared.values())
+    with_value = [declared[row["job_id"]] for row in named if value_of(row, figure) is not None]
     why_this_figure = [chooser.figure_remark()] if by is None and chooser.figure else []
     shown = [_figures_of(group, common) for group in groups]
     others = [_against_first(groups[0], group, common, settings) for group in groups[1:]]
@@ -173,7 +164,10 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
             *why_this_figure,
             *_remarks_on_choice(run_dir, chooser, named),
             *other_tasks_remarks(figure, [one for other in others for one in other.settings]),
-            *_remarks(shown),
+            *_remarks_on_missing(shown),
+            *_remarks_on_protocols(groups, common),
+            *_remarks_on_unlike_seeds(groups, common, with_value),
+            *_remarks_on_few_seeds(shown),
             *_remarks_on_bodies(groups, common),
         ],
     )
@@ -221,43 +215,6 @@ def _bodies_text(group: Group) -> str:
     return f"{group.name} has {listed([body or group.name for body in group.values])}"
 
 
-# -- the figure
-
-
-def _return_of(rows: Sequence[SummaryRow]) -> str:
-    """The return of the evaluation, or that of training where not all were evaluated."""
-    succeeded = [row for row in rows if row["state"] == "SUCCEEDED"]
-    is_all_evaluated = all(row["eval_mean"] is not None for row in succeeded)
-    return EVALUATION if is_all_evaluated else TRAINING
-
-
-def checked_figure(run_dir: Path, by: str, rows: Sequence[SummaryRow]) -> str:
-    """:raises UsageError: ``by`` is neither a figure of these jobs nor an expression of such."""
-    measures = {name for row in rows for name in row["measures"] or {}}
-    reported = {EVALUATION, TRAINING, *(name for row in rows for name in figures_of(row))}
-    if by in reported:
-        return by
-    try:
-        names = parse_expression(by).names
-    except ExpressionError as error:
-        raise UsageError(f"{run_dir}: {option('by', by)}: {error}") from error
-    known = sorted({*measures, EVALUATION, TRAINING})
-    for name in names:
-        if name not in reported:
-            near = suggestion(name, known)
-            hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}"
-            raise UsageError(f"{run_dir}: {option('by')}: no job has reported {name}; {hint}")
-    return by
-
-
-def names_in(figure: str) -> Sequence[str]:
-    """The measures and columns that it is computed from."""
-    try:
-        return parse_expression(figure).names
-    except ExpressionError:  # a measure whose name is no expression
-        return [figure]
-
-
 def other_tasks_remarks(figure: str, settings: Iterable[Difference]) -> list[str]:
     """That a return is compared of tasks that may not pay alike; none for another figure, and for
     tasks with equal options.
@@ -273,22 +230,12 @@ def other_tasks_remarks(figure: str, settings: Iterable[Difference]) -> list[str
 
 
 def _may_pay(setting: str) -> bool:
-    is_option = setting.startswith(OPTIONS_OF_TASKS)
-    return is_option and not any(setting == f"task_options.{name}" for name in PAY_NOTHING)
-
-
-def value_of(row: SummaryRow, figure: str) -> float | None:
-    """None where there is none, or no finite one."""
-    if row["state"] != "SUCCEEDED":
-        return None
-    (value,) = job_values(figure, [figures_of(row)]).of_jobs
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _why_without_value(rows: Sequence[SummaryRow], figure: str) -> str:
-    """:param rows: none of them has a value."""
-    succeeded = [figures_of(row) for row in rows if row["state"] == "SUCCEEDED"]
-    return job_values(figure, succeeded).why or "jobs that have succeeded have one"
+    """:param setting: as :attr:`.Difference.what` has it."""
+    key = comparison.without_cases(setting)
+    if key in TASKS:
+        return True
+    is_option = key.startswith(OPTIONS_OF_TASKS)
+    return is_option and not any(key == f"task_options.{name}" for name in PAY_NOTHING)
 
 
 # -- groups
@@ -316,21 +263,11 @@ def _group(
                 missing[body] += 1
                 continue
             values.setdefault(body, []).append(value)
-            protocols.setdefault(body, set()).add(_protocol(row))
+            protocols.setdefault(body, set()).add(protocol_of(row))
     if not values:
-        rows = _rows(bodies, cases)
-        states = sorted({row["state"] for row in rows})
-        raise UsageError(
-            f"{run_dir}: {name}: none of its {count(missing.total(), 'job')} ({', '.join(states)}) has a"
-            f" value of {figure}; {_why_without_value(rows, figure)}"
-        )
+        without = compared_figure.without_value(_rows(bodies, cases), figure)
+        raise UsageError(f"{run_dir}: {name}: {without}")
     return Group(name=name, cases=bodies, values=values, missing=missing, protocols=protocols)
-
-
-def _protocol(row: SummaryRow) -> Protocol:
-    env_steps = row["env_steps"]
-    earlier = env_steps_before(env_steps, row["lineage_env_steps"])
-    return Protocol(env_steps=env_steps, earlier_env_steps=earlier)
 
 
 def _figures_of(group: Group, bodies: Sequence[str]) -> GroupFigures:
@@ -342,7 +279,7 @@ def _figures_of(group: Group, bodies: Sequence[str]) -> GroupFigures:
         mean=two_groups.mean(list(values.values())),
         interquartile_mean=two_groups.interquartile_mean(list(values.values())),
         missing=sum(group.missing[body] for body in bodies),
-        protocols=sorted(protocols, key=Protocol.order, reverse=True),
+        protocols=longest_first(protocols),
     )
 
 
@@ -374,21 +311,42 @@ def _remarks_on_choice(run_dir: Path, chooser: Chooser, rows: Iterable[SummaryRo
     return [f"{flattery[0].upper()}{flattery[1:]}; {fresh}."]
 
 
-def _remarks(groups: Sequence[GroupFigures]) -> list[str]:
-    remarks = [
+def _remarks_on_missing(groups: Sequence[GroupFigures]) -> list[str]:
+    return [
         f"{group.name}: {count(group.missing, 'job')} without a value left out."
         for group in groups
         if group.missing
     ]
-    protocols = {protocol for group in groups for protocol in group.protocols}
-    if len(protocols) > 1 or any(one.earlier_env_steps is None for one in protocols):
-        how = "were not" if len(protocols) > 1 else "may not have been"
-        each = "; ".join(
-            f"{group.name}: {', or '.join(map(str, group.protocols))}" for group in groups
-        )
-        remarks.append(
-            f"The values {how} reached alike, so a difference may be one of training: {each}."
-        )
+
+
+def _remarks_on_protocols(groups: Sequence[Group], common: Sequence[str]) -> list[str]:
+    sides = [{body: group.protocols[body] for body in common} for group in groups]
+    return remark_on_protocols([group.name for group in groups], sides)
+
+
+def _remarks_on_unlike_seeds(
+    groups: Sequence[Group], common: Sequence[str], declared: Iterable[JobRow]
+) -> list[str]:
+    """That seeds of a job were not trained alike, as where its file was changed between them.
+
+    :param declared: the jobs with a value.
+    """
+    by_case: dict[str, list[JobRow]] = {}
+    for row in declared:
+        by_case.setdefault(without_seed(row.job_id, row.job.spec.seed), []).append(row)
+    remarks = []
+    for case in dict.fromkeys(group.cases[body] for group in groups for body in common):
+        if seeds := seeds_trained_otherwise(by_case[case]):
+            which = f"{'seed' if len(seeds) == 1 else 'seeds'} {listed(list(map(str, seeds)))}"
+            remarks.append(
+                f"{case}: {which} had other settings or another robot than its first seed, whose"
+                " settings are shown."
+            )
+    return remarks
+
+
+def _remarks_on_few_seeds(groups: Sequence[GroupFigures]) -> list[str]:
+    remarks = []
     fewest = min(group.fewest_seeds for group in groups)
     if fewest == 1:
         remarks.append(

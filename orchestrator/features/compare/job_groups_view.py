@@ -7,6 +7,7 @@ from rich.text import Text
 from orchestrator.analysis.two_groups import Figure, Interval
 from orchestrator.features.compare.comparison import Difference
 from orchestrator.features.compare.job_groups import AgainstFirst, GroupFigures, JobComparison
+from orchestrator.features.compare.protocols import alternatives
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import Column, number_column
 
@@ -55,13 +56,13 @@ def _columns(compared: JobComparison) -> list[Column[GroupFigures]]:
         ),
         number_column("mean", lambda group: with_interval(group.mean)),
         number_column("interquartile mean", lambda group: with_interval(group.interquartile_mean)),
-        Column("reached after", _protocols, rank=1),
+        Column("reached after", _protocols, is_folded=True),
     ]
     return columns
 
 
 def _protocols(group: GroupFigures) -> str:
-    return ", or ".join(map(str, group.protocols))
+    return alternatives(group.protocols)
 
 
 def short_number(value: float) -> str:

@@ -14,7 +14,7 @@ from orchestrator.core.job import TERMINAL, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.features.compare import comparison, job_groups, race_notes
+from orchestrator.features.compare import compared_figure, comparison, race_notes
 from orchestrator.features.compare.contestants import Contestant, Field
 from orchestrator.ledger import SummaryRow
 
@@ -65,7 +65,7 @@ class Standing:
         if seed in contestant.values:
             return contestant.values[seed]
         row = self._row(contestant, seed)
-        return None if row is None else job_groups.value_of(row, self.field.by)
+        return None if row is None else compared_figure.value_of(row, self.field.by)
 
     @property
     def known_seeds(self) -> list[int]:

@@ -7,14 +7,18 @@ import json
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import command_helpers as commands
 import measurement_helpers as bench
 import pytest
 from command_helpers import Experiment
 from measurement_helpers import measurements
+from report_helpers import Trained, make_run_dir
 
 from orchestrator.core.errors import UsageError
+from orchestrator.features.compare import chosen_jobs
+from orchestrator.features.compare.chosen_jobs import Chooser
 from orchestrator.features.compare.comparison import (
     Comparison,
     Difference,
@@ -179,6 +183,92 @@ class TestSettings:
     ) -> None:
         done = commands.invoke("compare", *runs, "--output", tmp_path, cwd=tmp_path)
         assert (done.returncode, str(tmp_path) in done.stderr) == (2, True)
+
+
+def of_distances(case: str, *distances: float, **others: Any) -> list[Trained]:
+    """One job for each seed."""
+    return [
+        Trained(case=case, seed=seed, measures={"distance_m": distance}, **others)
+        for seed, distance in enumerate(distances)
+    ]
+
+
+class TestBy:
+    def test_jobs_are_compared_by_a_measure(self, tmp_path: Path) -> None:
+        a = make_run_dir(tmp_path / "a", of_distances("ant", 1.0, 1.2, 1.1)).root
+        b = make_run_dir(tmp_path / "b", of_distances("ant", 2.0, 2.4, 2.2)).root
+        (found,) = compare_with_first([a, b], "distance_m")
+        (one,) = found.pairs
+        assert (one.what, one.figure, one.a.median, one.b.median) == ("ant", "distance_m", 1.1, 2.2)
+        assert one.less_is_better is None, "nothing says whether more is better"
+        shown = commands.succeed("compare", a, b, "--by", "10 * distance_m", cwd=tmp_path).stdout
+        assert "10 * distance_m" in shown
+        assert "env_steps/s" not in shown
+
+    def test_a_run_without_such_a_measure_is_refused(self, tmp_path: Path) -> None:
+        a = make_run_dir(tmp_path / "a", of_distances("ant", 1.0)).root
+        b = make_run_dir(tmp_path / "b", [Trained(case="ant")]).root
+        with pytest.raises(UsageError, match="b: --by: no job has reported distance_m"):
+            compare_with_first([a, b], "distance_m")
+        with pytest.raises(UsageError, match=r"a: none of its 1 job \(SUCCEEDED\) has a value of"):
+            compare_with_first([a, b], "ep_rew_mean / (ep_rew_mean - ep_rew_mean)")
+
+    def test_a_benchmark_has_no_measures(self, tmp_path: Path) -> None:
+        for name in ("a", "b"):
+            bench.write(tmp_path / name, measurements("pinned", 1))
+        arguments = (tmp_path / "a", tmp_path / "b", "--by", "distance_m")
+        done = commands.invoke("compare", *arguments, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "a is a benchmark: --by distance_m is for experiments" in done.stderr
+
+
+class TestRemarks:
+    def test_that_values_were_not_reached_alike(self, tmp_path: Path) -> None:
+        parent = of_distances("parent", 1.0)
+        a = make_run_dir(
+            tmp_path / "a", [*parent, *of_distances("ant", 1.0), *of_distances("bee", 1.0)]
+        ).root
+        jobs = [*of_distances("ant", 1.0, init="job:parent-s0"), *of_distances("bee", 1.0)]
+        b = make_run_dir(tmp_path / "b", [*parent, *jobs]).root
+        (remark,) = compare(a, b).remarks
+        assert remark == (
+            "The values of ant were not reached alike, so a difference may be one of training:"
+            f" {a}: 10,240 env_steps from nothing;"
+            f" {b}: 10,240 env_steps after 10,240 of the policy that it started from."
+        )
+        assert remark in commands.succeed("compare", a, b, "--json", cwd=tmp_path).stdout
+        shown = commands.succeed("compare", a, b, "--output", "page.html", cwd=tmp_path).stdout
+        assert "were not reached alike" in " ".join(shown.split())
+        assert "were not reached alike" in (tmp_path / "page.html").read_text()
+
+    def test_that_equal_numbers_of_searches_are_not_the_same_trials(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        jobs = [one for trial in ("t00001", "t00002") for one in of_distances(trial, 1.0)]
+        runs = [make_run_dir(tmp_path / name, jobs).root for name in "abc"]
+        lengths = {runs[0]: (1.0, 1.5), runs[1]: (1.0, 2.0), runs[2]: (2.0, 3.0)}
+        for run, of_trials in lengths.items():
+            with contextlib.closing(sqlite3.connect(run / "ledger.sqlite3")) as ledger, ledger:
+                for number, length in enumerate(of_trials, 1):
+                    ledger.execute(
+                        "UPDATE declared SET spec = json_set(spec, '$.params.length', ?, "
+                        "'$.robot_maker', 'x.py') WHERE job_id LIKE ?",
+                        (length, f"t0000{number}%"),
+                    )
+        assert len(compare(*runs[:2]).pairs) == 4, "jobs that nobody has numbered"
+        chooser = Chooser(noun="search", makes_jobs=True)
+        monkeypatch.setattr(chosen_jobs, "chooser", lambda *_, **__: chooser)
+        found = compare(*runs[:2])
+        assert {one.what for one in found.pairs} == {"t00001"}
+        assert found.remarks[0] == (
+            "Left out: a search numbers its jobs, so that t00002 is another training in the one than"
+            " in the other."
+        )
+        assert "chose jobs by their values, which flatters the chosen" in found.remarks[1]
+        with pytest.raises(
+            UsageError, match="nothing in common: a search numbers its jobs, so that"
+        ):
+            compare(runs[0], runs[2])
 
 
 def test_a_benchmark_is_not_compared_with_an_experiment(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import command_helpers as commands
 import pytest
@@ -77,6 +81,7 @@ def test_it_is_compared_by_the_return_where_no_figure_is_named(run_dir: Path) ->
 
 class Search(BegunSource):
     noun = "search"
+    makes_jobs = True
 
     def __init__(self, jobs: Collection[str] | None = None, **objectives: Direction) -> None:
         self._jobs = jobs
@@ -243,6 +248,7 @@ def test_bodies_that_are_left_out_are_in_no_remark(tmp_path: Path) -> None:
             "jumps",
             "no job has reported jumps; there are distance_m, ep_rew_mean, eval_mean",
         ),
+        (["parent", "child"], "env_stops", "did you mean env_steps?"),
         (["parent", "child"], "eval_mean / dist_m", "no job has reported dist_m; did you mean dis"),
         (["parent", "child"], "eval_mean /", "by=.eval_mean /.: is no expression; expected names"),
         (
@@ -255,6 +261,87 @@ def test_bodies_that_are_left_out_are_in_no_remark(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_compared_is_refused_with_what_can(
     run_dir: Path, names: list[str], by: str | None, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        compare(run_dir, names, by)
+
+
+def change_specs(root: Path, change: str, job_ids: str) -> None:
+    """:param change: what SQLite's ``json_set`` sets in the specs of jobs like ``job_ids``."""
+    with contextlib.closing(sqlite3.connect(root / "ledger.sqlite3")) as ledger, ledger:
+        ledger.execute(
+            f"UPDATE declared SET spec = json_set(spec, {change}) WHERE job_id LIKE ?", (job_ids,)
+        )
+
+
+def test_seeds_that_were_trained_otherwise_than_the_first_are_named(run_dir: Path) -> None:
+    change_specs(run_dir, "'$.hyperparameters.n_steps', 512", "child-s3")
+    change_specs(run_dir, "'$.hyperparameters.n_steps', 512", "child-s4")
+    (remark,) = compared(run_dir, "parent", "child").remarks
+    assert remark.startswith("child: seeds 3, 4 had other settings or another robot than its first")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("'$.task', 'stand'", "may differ with task: "),
+        ("'$.task_options', json('{\"speed\": 2}')", r"may differ with task_options.speed: "),
+        ("'$.task_options', json('{\"observe\": [\"qpos\"]}')", None),
+    ],
+)
+def test_returns_of_jobs_whose_reward_may_differ_are_said_to_be_such(
+    run_dir: Path, change: str, said: str | None
+) -> None:
+    change_specs(run_dir, change, "child%")
+    remarks = compared(run_dir, "parent", "child", by=None).remarks
+    assert [said is not None and said in remark for remark in remarks] == [True] * bool(said)
+    assert compared(run_dir, "parent", "child").remarks == [], "a measure means the same"
+
+
+def test_what_is_observed_pays_nothing_for_some_bodies_either(run_dir: Path) -> None:
+    change_specs(run_dir, "'$.task_options', json('{\"observe\": [\"qpos\"]}')", "ant-sac%")
+    found = compared(run_dir, "*-ppo", "*-sac", by="eval_mean")
+    assert "task_options.observe (ant)" in [one.what for one in found.others[0].settings]
+    assert not any("what earns it" in remark for remark in found.remarks)
+
+
+def test_bodies_that_were_each_trained_alike_are_comparable(tmp_path: Path) -> None:
+    jobs = [
+        *trained("x-ppo", seeds(1.0, 1.1)),
+        *trained("x-sac", seeds(1.0, 1.1)),
+        *trained("y-ppo", seeds(1.0, 1.1), iterations=9),
+        *trained("y-sac", seeds(1.0, 1.1), iterations=9),
+    ]
+    root = make_run_dir(tmp_path / "alike", jobs).root
+    assert not any("reached alike" in remark for remark in compared(root, "*-ppo", "*-sac").remarks)
+    jobs[-1] = replace(jobs[-1], iterations=8)
+    root = make_run_dir(tmp_path / "unlike", jobs).root
+    (remark,) = [one for one in compared(root, "*-ppo", "*-sac").remarks if "reached alike" in one]
+    assert remark.startswith("The values of y were not reached alike")
+    assert f"*-sac: {9 * 2048:,} env_steps from nothing, or {8 * 2048:,} env_steps" in remark
+
+
+def test_columns_of_what_a_program_gives_are_in_expressions(tmp_path: Path) -> None:
+    jobs = [
+        replace(one, point={"meta.mass": 2.0})
+        for one in (*trained("a", seeds(1.0, 1.2)), *trained("b", seeds(3.0, 3.2)))
+    ]
+    jobs.append(Trained(case="c", point={"meta.mass": 1.0}))  # so that it varies
+    found = compared(
+        make_run_dir(tmp_path / "run", jobs).root, "a", "b", by="distance_m / meta.mass"
+    )
+    assert [group.mean.value for group in found.groups] == pytest.approx([0.55, 1.55])
+
+
+@pytest.mark.parametrize(
+    ("names", "by", "said"),
+    [
+        (["parent", 3], None, r"jobs=\['parent', 3\]: expected names of jobs, not 3"),
+        (["parent", "child"], ["distance_m"], r"by=\['distance_m'\]: expected a measure, a column"),
+    ],
+)
+def test_what_is_no_text_is_refused_in_python(
+    run_dir: Path, names: list[Any], by: Any, said: str
 ) -> None:
     with pytest.raises(UsageError, match=said):
         compare(run_dir, names, by)
@@ -301,7 +388,11 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (["--by", "distance_m"], "--by is for jobs of one run directory: give --jobs A,B"),
+            (["--by", "distance_m"], "expected two to 8 run directories, found 1; `compare "),
+            (
+                ["elsewhere", "--race"],
+                "--race is between two jobs of one run directory, found 2 run",
+            ),
             (["elsewhere", "--jobs", "a,b"], "--jobs compares jobs of one run directory, found 2"),
             (["--jobs", "a,b", "--output", "x.html"], "--output and --jobs do not go together"),
         ],

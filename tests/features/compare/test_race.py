@@ -273,6 +273,7 @@ def test_jobs_of_a_search_are_compared_by_fresh_seeds(
 
     class Search(BegunSource):
         noun = "search"
+        makes_jobs = True
         objectives: ClassVar[Mapping[str, Direction]] = {"eval_mean - distance_m": "maximize"}
 
     def answer(
@@ -417,6 +418,11 @@ REFUSED: Sequence[tuple[Sequence[str], Mapping[str, Any], str]] = [
         ("parent", "unevaluated"),
         {"by": "env_steps / distance_m"},
         r"unevaluated is not evaluated \(eval_episodes = 0\), so it has no env_steps / distance_m",
+    ),
+    (
+        ("parent", "child"),
+        {"by": "distance_m / (env_steps - env_steps)"},
+        r"parent: none of its 1 job \(SUCCEEDED\) has a value of distance_m / .* is 0, and nothing",
     ),
     (("parent", "child"), {"smallest_difference": 0}, "expected a number above 0"),
     (("parent", "child"), {"smallest_difference": float("nan")}, "expected a number above 0"),

@@ -24,6 +24,7 @@ VALUES = {
     "huge": 1e308,
     "wrong": float("nan"),
     "reached": True,
+    "meta.trunk.mass": 0.5,
 }
 
 
@@ -49,6 +50,7 @@ VALUES = {
         ("error [m]", ["error [m]"], 0.25),
         ("größe_m / 7", ["größe_m"], 1.0),
         ("still / 2", ["still"], 0.0),
+        ("distance_m / meta.trunk.mass", ["distance_m", "meta.trunk.mass"], 12.0),
     ],
 )
 def test_values(text: str, names: list[str], value: float | None) -> None:
@@ -96,7 +98,7 @@ def test_what_has_no_value_says_why(text: str, message: str) -> None:
         ("__import__('os').system('true')", "contains __import__"),
         ("open('file')", "contains open"),
         ("abs(distance_m)", r"contains abs\(distance_m\)"),
-        ("distance_m.real + 1", "contains distance_m.real"),
+        ("distance_m + 'text'.real", "contains 'text'"),
         ("[distance_m] * 3", "contains"),
         ("distance_m + 'text'", "contains 'text'"),
         ("distance_m + True", "contains True"),

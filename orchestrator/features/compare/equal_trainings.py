@@ -1,0 +1,37 @@
+"""Which jobs are the same training with another seed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.ledger import JobRow
+
+
+def start_policy(row: JobRow) -> str | None:
+    """What a training began with; None: with random weights."""
+    spec = row.job.spec
+    return None if spec.init is None else spec.init_sha256 or spec.init
+
+
+def training_but_for_seed(spec: WorkerSpec, policy: str | None) -> str:
+    """Equal for trainings that differ in their seed alone, and perhaps in their robot's files.
+
+    :param policy: what it begins with.
+    """
+    alike = dataclasses.replace(
+        spec, job_id="", seed=0, init=None, init_names={}, init_sha256=policy
+    )
+    return alike.fingerprint()
+
+
+def seeds_trained_otherwise(rows: list[JobRow]) -> list[int]:
+    """Those that differ from the first of ``rows`` in settings or robot. What each of them started
+    from may differ.
+    """
+    first, *others = sorted(rows, key=lambda row: row.job.spec.seed)
+
+    def identity(row: JobRow) -> tuple[str, str | None]:
+        return training_but_for_seed(row.job.spec, None), row.robot_hash
+
+    return [row.job.spec.seed for row in others if identity(row) != identity(first)]
