@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from orchestrator.analysis.contention import ContentionFinding
 from orchestrator.analysis.statistics import MEDIAN_INTERVALS
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, duration, listed
-from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.ledger.summary import learner_summary
 from orchestrator.report import experiment_figures as figures
 from orchestrator.report import experiment_tables as tables
@@ -36,22 +35,17 @@ from orchestrator.report.experiment_facts import (
     ReportedRobot,
     Totals,
 )
+from orchestrator.report.experiment_lineages import lineage_remark
 from orchestrator.report.grid_section import grid_sections
 from orchestrator.report.machine_section import machine_section
 from orchestrator.report.number_format import number, one_line, percent
 from orchestrator.report.ranks_section import ranks_sections
+from orchestrator.report.varied_parameters import varied_sections
 
 MOST_PANELS = 24
-MOST_VARIED = 12
-MOST_VALUES = 24
-"""Of a key that varies between robots and is no number: with more, a figure of them says nothing."""
 MOST_FINDINGS = 12
 NAMED = 4
 """Jobs that a finding names."""
-DIFFERENT_LINEAGES = (
-    "The policies that jobs started from had been trained for different numbers of env_steps, or there was none "
-    "(“lineage” in the tables), so the returns are not comparable at equal env_steps."
-)
 ABOUT = (
     "A report of training runs of reinforcement-learning policies for simulated robots, each in an operating-system "
     "process of its own. An env_step is one control step of one environment. The return is the sum of the rewards of "
@@ -83,7 +77,7 @@ def document(
             *(_robots(robots, jobs, run_dir) if has_robots else ()),
             *grid_sections(robots),
             *tables.failures(jobs),
-            *_varied_sections(facts["varied"], jobs),
+            *varied_sections(facts["varied"], jobs),
             *_schedule(facts["attempts"], jobs),
             *_phases(robots),
             *ranks_sections(facts["ranks"]),
@@ -188,8 +182,7 @@ def _learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, Reporte
             "the panel."
         )
     marks = [jobs[job_id]["marks"] for robot in shown for job_id in robot["jobs"]]
-    if _have_different_lineages(jobs[job_id] for robot in shown for job_id in robot["jobs"]):
-        seeds += f" {DIFFERENT_LINEAGES}"
+    seeds += lineage_remark([jobs[job_id] for robot in shown for job_id in robot["jobs"]])
     if marked := {meaning for of_job in marks for meaning, steps in of_job.items() if steps}:
         seeds += f" Triangles: {' or '.join(sorted(marked))}."
     figure = Figure(
@@ -199,72 +192,6 @@ def _learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, Reporte
         draw=partial(figures.learning_curves, shown, jobs),
     )
     return Section(title="Learning curves", parts=[figure])
-
-
-def _have_different_lineages(jobs: Iterable[ReportedJob]) -> bool:
-    """Whether policies that they started from had been trained for different numbers of env_steps,
-    as far as is known.
-    """
-    before = {env_steps_before(job["env_steps"], job["lineage_env_steps"]) for job in jobs}
-    return len(before - {None}) > 1
-
-
-def _varied_sections(keys: Sequence[str], jobs: Sequence[ReportedJob]) -> list[Section]:
-    succeeded = [job for job in jobs if job["state"] == "SUCCEEDED"]
-    evaluated = bool(succeeded) and all(job["eval_mean"] is not None for job in succeeded)
-    panels: list[figures.VariedKey] = []
-    for name in dict.fromkeys(job["name"] for job in jobs):
-        of_name = [job for job in jobs if job["name"] == name]
-        panels += _varied_keys(name, keys, of_name, evaluated=evaluated)
-    of_robots = {panel.key for panel in panels}
-    others = [key for key in keys if key not in of_robots]
-    panels += [
-        panel
-        for panel in _varied_keys("all jobs", others, jobs, evaluated=evaluated)
-        if panel.is_scattered or len(panel.values()) <= MOST_VALUES
-    ]
-    if not panels:
-        return []
-    what = "Last return of training (no evaluation)"
-    axis = "return in training"
-    if evaluated:
-        what = "Return of the evaluation without exploration"
-        axis = "evaluated return"
-    which = ""
-    scattered = ""
-    if any(panel.is_scattered for panel in panels[:MOST_VARIED]):
-        scattered = " Where a parameter has many values, dots stand at them, without a line."
-    if len(panels) > MOST_VARIED:
-        which = f" The figure shows the first {MOST_VARIED} of {len(panels)}."
-    lineages = f" {DIFFERENT_LINEAGES}" if _have_different_lineages(jobs) else ""
-    figure = Figure(
-        name="varied-parameters",
-        title="Return against varied parameters",
-        caption=f"{what} for each value of each parameter that the job file or program varies. A dot is a job; "
-        f"the line joins the medians over all values of the other parameters.{scattered}{lineages}{which}",
-        draw=partial(figures.varied_keys, panels[:MOST_VARIED], axis),
-    )
-    return [Section(title="Varied parameters", parts=[figure])]
-
-
-def _varied_keys(
-    title: str, keys: Sequence[str], jobs: Sequence[ReportedJob], *, evaluated: bool
-) -> list[figures.VariedKey]:
-    """A panel for each of ``keys`` of which ``jobs`` have several values.
-
-    :param evaluated: whether jobs are rated by their evaluation.
-    """
-    rated = [(job["point"], job["eval_mean"] if evaluated else job["ep_rew_mean"]) for job in jobs]
-    panels: list[figures.VariedKey] = []
-    for key in keys:
-        points = [
-            (point[key], value)
-            for point, value in rated
-            if point.get(key) is not None and value is not None
-        ]
-        if len({str(value) for value, _ in points}) > 1:
-            panels.append(figures.VariedKey(robot=title, key=key, points=points))
-    return panels
 
 
 def _schedule(attempts: Sequence[ReportedAttempt], jobs: Sequence[ReportedJob]) -> list[Section]:

@@ -22,6 +22,7 @@ from orchestrator.report.experiment_facts import (
 )
 from orchestrator.report.number_format import DASH, interval, number, one_line, percent
 from orchestrator.report.thumbnails import thumbnails
+from orchestrator.report.varied_parameters import varies_within_robots
 
 Evaluation: TypeAlias = Mapping[EpisodeKind, EpisodeEstimates] | None
 STATE_TONES: dict[str, Tone] = {
@@ -281,14 +282,14 @@ def jobs_section(jobs: Sequence[ReportedJob], varied: Sequence[str] = ()) -> Sec
 
 
 def _own_columns(varied: Sequence[str], jobs: Sequence[ReportedJob]) -> list[str]:
-    """Those of the keys that a program gives, and that vary between robots alone."""
-    of_names: dict[str, set[str]] = {}
-    for job in jobs:
-        of_names.setdefault(job["name"], set()).add(str(job["point"]))
-    if any(len(points) > 1 for points in of_names.values()):
-        varied = [key for key in varied if key.startswith(META)]
-    texts = {key: {str(job["point"].get(key)) for job in jobs} for key in varied}
-    return [key for key in varied if key.startswith(META) or len(texts[key]) > 1][:MOST_KEYS]
+    """Those of ``varied`` that a program gives, and those that tell robots apart."""
+    return [key for key in varied if key.startswith(META) or _tells_apart(key, jobs)][:MOST_KEYS]
+
+
+def _tells_apart(key: str, jobs: Sequence[ReportedJob]) -> bool:
+    """Whether robots have different values of ``key``, and most of them only one."""
+    texts = {str(job["point"].get(key)) for job in jobs}
+    return len(texts) > 1 and not varies_within_robots(key, jobs)
 
 
 def _of_point(key: str, job: ReportedJob) -> str:

@@ -442,6 +442,48 @@ def test_what_a_program_varies_has_a_figure_over_all_jobs_and_columns(tmp_path: 
     assert isinstance(part, Table)
     assert {"model.leg", "meta.generation", "meta.genome"} < set(part.columns)
     assert "n_envs" not in part.columns
+    assert "Without meta.genome, with more than 24 values that are no numbers." in figure.caption
+
+
+def test_bodies_that_a_program_trains_again_do_not_hide_what_tells_all_apart(
+    tmp_path: Path,
+) -> None:
+    jobs = [
+        of_program(number, **{"ppo.learning_rate": 0.001 * number, "meta.generation": number // 10})
+        for number in range(30)
+    ]
+    elites = [
+        replace(one, seed=1, point={**one.point, "meta.generation": 7, "ppo.learning_rate": 0.5})
+        for one in jobs[3:15]
+    ]
+    document = report.compose(make_run_dir(tmp_path / "run", [*jobs, *elites]).root)
+    (figure,) = (figure for figure in document.figures() if figure.name == "varied-parameters")
+    shown = [(axes.get_title(), axes.get_xlabel()) for axes in figure.draw().axes if axes.axison]
+    assert shown == [("all jobs", "ppo.learning_rate"), ("all jobs", "meta.generation")]
+    (section,) = (section for section in document.sections if section.title == "All jobs")
+    (part,) = section.parts
+    assert isinstance(part, Table)
+    assert {"ppo.learning_rate", "meta.generation"} < set(part.columns)
+
+
+def test_returns_against_parameters_are_those_of_jobs_that_have_succeeded(tmp_path: Path) -> None:
+    jobs = [varied(*point, 1.0) for point in POINTS]
+    jobs[0] = replace(jobs[0], evaluated=None)
+    jobs[1] = replace(jobs[1], state="FAILED")
+    jobs.append(replace(varied(*POINTS[1]), seed=5, state="RUNNING"))
+    document = report.compose(make_run_dir(tmp_path / "run", jobs).root)
+    (figure,) = (figure for figure in document.figures() if figure.name == "varied-parameters")
+    assert figure.caption.startswith("Last return of training (not all were evaluated)")
+    (first, *_) = figure.draw().axes
+    dots = sum(len(dots.get_offsets()) for dots in first.collections)
+    assert dots == len(POINTS) - 1
+
+
+def test_captions_say_where_a_policy_before_is_of_unknown_length(tmp_path: Path) -> None:
+    jobs = [Trained(case="parent"), Trained(case="child", init="/elsewhere")]
+    document = report.compose(make_run_dir(tmp_path / "run", jobs).root)
+    (curves,) = (figure for figure in document.figures() if figure.name == "learning-curves")
+    assert "may not be comparable at equal env_steps" in curves.caption
 
 
 @pytest.mark.parametrize(
