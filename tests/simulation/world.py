@@ -157,6 +157,8 @@ class World:
     _put_back: Callable[[], None] | None = None
     _note: Any = None
     """Of the last commit."""
+    _noted_in: int = 0
+    """Inode of the run directory that the note is of."""
     _failed_power: Trouble | None = None
     _root_text: str = field(init=False)
 
@@ -352,8 +354,11 @@ class World:
     def after_commit(self) -> None:
         with self.own_work():
             is_beside = self._others and self._is_supervised and not self._is_alone
-            if self._note is None or not is_beside:  # what the supervisor keeps is not in it
+            directory = self.disk.run_dir.stat().st_ino
+            is_old = self._note is not None and directory == self._noted_in
+            if not (is_beside and is_old):  # what the supervisor keeps is not in it
                 self._note = self.noted()
+                self._noted_in = directory
             self.disk.committed(self._note)
         self.point("committed")
 
