@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.analysis.main_effects import MainEffect, main_effect
 from orchestrator.analysis.run_reader import LearningCurve
 from orchestrator.analysis.statistics import location
 from orchestrator.report import drawing
@@ -280,6 +281,16 @@ class VariedKey:
     def is_scattered(self) -> bool:
         """Whether its values are so many numbers that each has its own place on the axis."""
         return _are_numbers([value for value, _ in self.points]) and len(self.values()) > SCATTERED
+
+    def effect(self) -> MainEffect:
+        """How much of the returns the key explains."""
+        if _are_numbers([value for value, _ in self.points]):
+            return main_effect(
+                [(float(value), result) for value, result in self.points], ordered=True
+            )
+        values = self.values()
+        places = [(float(values.index(value)), result) for value, result in self.points]
+        return main_effect(places, ordered=False)
 
 
 def _are_numbers(values: Sequence[Any]) -> bool:

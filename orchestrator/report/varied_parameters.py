@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import NamedTuple
 
+from orchestrator.analysis.main_effects import MainEffect
 from orchestrator.core.text import count, listed
 from orchestrator.report import experiment_figures as figures
-from orchestrator.report.document import Figure, Section
+from orchestrator.report.document import Columns, Figure, Part, Section, Table, table
 from orchestrator.report.experiment_facts import ReportedJob
 from orchestrator.report.experiment_figures import VariedKey
 from orchestrator.report.experiment_lineages import lineage_remark
+from orchestrator.report.number_format import one_line, percent, signed
 
+ALL_JOBS = "all jobs"
+"""The title of what is drawn over all robots."""
 MOST_PANELS = 12
 MOST_VALUES = 24
 """Of a key that varies between robots and is no number: with more, a figure of them says nothing."""
@@ -52,7 +57,35 @@ def varied_sections(keys: Sequence[str], jobs: Sequence[ReportedJob]) -> list[Se
         caption=" ".join(sentences) + lineage_remark(succeeded),
         draw=partial(figures.varied_keys, shown, axis),
     )
-    return [Section(title="Varied parameters", parts=[figure])]
+    parts: list[Part] = [figure, *_effects(panels)]
+    return [Section(title="Varied parameters", parts=parts)]
+
+
+def _effects(panels: Sequence[VariedKey]) -> list[Table]:
+    """How much of the returns each parameter that tells robots apart explains; none where they are
+    too few.
+    """
+    rows = [_Effect(panel.key, panel.effect()) for panel in panels if panel.robot == ALL_JOBS]
+    if all(row.effect["share"] is None for row in rows):
+        return []
+    rows.sort(key=lambda row: row.effect["share"] or 0.0, reverse=True)
+    columns: Columns[_Effect] = {
+        "parameter": lambda row: one_line(row.key),
+        "importance": lambda row: percent(row.effect["share"]),
+        "correlation": lambda row: signed(row.effect["correlation"]),
+        "jobs": lambda row: f"{row.effect['n']:,}",
+    }
+    caption = (
+        "Importance: main effect of each parameter, the share of the variance of ranks that lies between groups of "
+        "jobs with similar values, less what chance makes of it (epsilon squared). Joint effects are not in it, and "
+        "parameters that were varied together share theirs. Correlation: that of ranks (Spearman)."
+    )
+    return [table(rows, columns, caption=caption, text=("parameter",))]
+
+
+class _Effect(NamedTuple):
+    key: str
+    effect: MainEffect
 
 
 def varies_within_robots(key: str, jobs: Iterable[ReportedJob]) -> bool:
@@ -78,7 +111,7 @@ def _panels(
         panels += _panels_of(name, of_robots, of_name, is_evaluated=is_evaluated)
     left_out = []
     over_all = [key for key in keys if key not in of_robots]
-    for panel in _panels_of("all jobs", over_all, jobs, is_evaluated=is_evaluated):
+    for panel in _panels_of(ALL_JOBS, over_all, jobs, is_evaluated=is_evaluated):
         if panel.is_scattered or len(panel.values()) <= MOST_VALUES:
             panels.append(panel)
         else:

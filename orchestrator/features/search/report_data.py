@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias, TypedDict
 
+from orchestrator.analysis.main_effects import MainEffect, main_effect
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search.course import Improvement, SpentByThen
 from orchestrator.features.search.declaration.spec import ArchiveAxis, Dimension
@@ -25,10 +26,6 @@ from orchestrator.ledger import Ledger, job_figures
 
 AT_FIRST_RUNG = " at the first rung"
 """Ends the name of what all trials have been compared by after equally many env_steps."""
-FEWEST_RATED = 12
-"""Without so many values nothing is said of the effect of a dimension."""
-MOST_BINS = 8
-FEWEST_IN_BIN = 6
 Values: TypeAlias = Mapping[int, float]
 """Number of a trial → its value."""
 ReportedMean: TypeAlias = Mapping[str, Any]
@@ -73,14 +70,6 @@ class ReportedTrial(TypedDict):
     why: str
 
 
-class ReportedEffect(TypedDict):
-    """The effect of one dimension on one outcome; ``n``: values that it is estimated from."""
-
-    share: float | None
-    correlation: float | None
-    n: int
-
-
 class ReportedDimension(TypedDict):
     key: str
     low: float | None
@@ -88,7 +77,7 @@ class ReportedDimension(TypedDict):
     log: bool
     multiply: bool
     choices: Sequence[Any]
-    effects: Mapping[str, ReportedEffect]
+    effects: Mapping[str, MainEffect]
     """Outcome → the effect on it."""
 
 
@@ -310,64 +299,13 @@ def _dimension(
         "multiply": dimension.multiply,
         "choices": dimension.choices,
         "effects": {
-            name: effect(
+            name: main_effect(
                 [(dimension.unit(points[number][key]), value) for number, value in values.items()],
                 ordered=is_range,
             )
             for name, values in outcomes.items()
         },
     }
-
-
-def effect(pairs: Sequence[tuple[float, float]], *, ordered: bool) -> ReportedEffect:
-    """The main effect of a dimension, from ``(its value, outcome)`` of trials.
-
-    ``share``: of the variance of the outcomes' ranks, the part between groups of trials with
-    similar values, less what chance makes of it (epsilon squared: Kelley 1935); at least 0.
-    ``correlation``: Spearman's, of ordered values.
-    """
-    ranks = _ranks([outcome for _, outcome in pairs])
-    places = [place for place, _ in pairs]
-    labels = bins(places) if ordered else places
-    groups: dict[float, list[float]] = {}
-    for label, rank in zip(labels, ranks, strict=True):
-        groups.setdefault(label, []).append(rank)
-    n = len(pairs)
-    mean = (len(pairs) - 1) / 2
-    total = sum((rank - mean) ** 2 for rank in ranks)
-    if n < FEWEST_RATED or not 1 < len(groups) < n or not total:
-        return {"share": None, "correlation": None, "n": n}
-    between = sum(len(group) * (sum(group) / len(group) - mean) ** 2 for group in groups.values())
-    by_chance = (len(groups) - 1) * (total - between) / (n - len(groups))
-    correlation = None
-    if ordered:
-        own = [rank - mean for rank in _ranks(places)]
-        common = sum(one * (other - mean) for one, other in zip(own, ranks, strict=True))
-        correlation = common / math.sqrt(total * sum(rank * rank for rank in own))
-    return {"share": max(0.0, (between - by_chance) / total), "correlation": correlation, "n": n}
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    """From 0; equal values have the mean of their ranks."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks = [0.0] * len(values)
-    first = 0
-    while first < len(order):
-        last = first
-        while last + 1 < len(order) and values[order[last + 1]] == values[order[first]]:
-            last += 1
-        for place in order[first : last + 1]:
-            ranks[place] = (first + last) / 2
-        first = last + 1
-    return ranks
-
-
-def bins(places: Sequence[float]) -> list[float]:
-    """The number of the group of each of ``places``: groups of equal size, of neighbours; equal
-    ones stay together.
-    """
-    number = max(2, min(MOST_BINS, len(places) // FEWEST_IN_BIN))
-    return [float(int(rank * number // max(1, len(places)))) for rank in _ranks(places)]
 
 
 def value_text(value: Any) -> str:

@@ -8,13 +8,13 @@ from itertools import combinations
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from orchestrator.analysis.main_effects import bins
 from orchestrator.analysis.statistics import location
 from orchestrator.features.search.report_data import (
     ReportedDimension,
     ReportedTrial,
     SearchedSeed,
     SearchFacts,
-    bins,
     value_text,
 )
 from orchestrator.features.search.shown_trials import ArchiveElite

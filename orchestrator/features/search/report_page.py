@@ -23,7 +23,7 @@ from orchestrator.features.search.report_data import (
 from orchestrator.features.search.shown_trials import MOST_REPORTED, ArchiveElite
 from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.report.document import Cell, Columns, Figure, Headline, Part, Section, Text, table
-from orchestrator.report.number_format import DASH, number, one_line, percent, sentence
+from orchestrator.report.number_format import DASH, number, one_line, percent, sentence, signed
 
 LINEAGE = (
     " “lineage” has its env_steps with those of all trainings of the policy that it started from."
@@ -411,8 +411,7 @@ def _share(outcome: str, dimension: ReportedDimension) -> str:
 
 
 def _correlation(outcome: str, dimension: ReportedDimension) -> str:
-    found = dimension["effects"][outcome]["correlation"]
-    return DASH if found is None else f"{found:+.2f}".replace("-", "−")
+    return signed(dimension["effects"][outcome]["correlation"])
 
 
 def _number_of_trials(outcome: str, dimension: ReportedDimension) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -352,36 +351,6 @@ def test_a_search_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
 
 
 # -- effects and archives
-
-
-def pairs(n: int, slope: float) -> list[tuple[float, float]]:
-    rng = random.Random(n)
-    places = [rng.random() for _ in range(n)]
-    return [(place, slope * place + rng.gauss(0, 1)) for place in places]
-
-
-def test_effects_are_strong_weak_or_unknown() -> None:
-    strong = report_data.effect(pairs(200, 50.0), ordered=True)
-    assert strong["share"] > 0.9
-    assert strong["correlation"] > 0.95
-    assert report_data.effect(pairs(200, -50.0), ordered=True)["correlation"] < -0.95
-    nothing = [report_data.effect(pairs(n, 0.0), ordered=True)["share"] for n in range(40, 80)]
-    assert sum(nothing) / len(nothing) < 0.06
-    u_shaped = [(place, abs(place - 0.5)) for place, _ in pairs(200, 0)]
-    hidden = report_data.effect(u_shaped, ordered=True)
-    assert abs(hidden["correlation"]) < 0.3
-    assert hidden["share"] > 0.7
-    for known in (
-        pairs(5, 1.0),
-        [(place, 1.0) for place, _ in pairs(50, 0)],
-        [(0.5, y) for _, y in pairs(50, 0)],
-    ):
-        assert report_data.effect(known, ordered=True)["share"] is None
-    choices = report_data.effect(
-        [(float(n % 2), float(n % 2 * 10 + n % 5)) for n in range(40)], ordered=False
-    )
-    assert choices["correlation"] is None
-    assert choices["share"] > 0.7
 
 
 def test_effects_on_more_outcomes_than_there_are_colours_are_drawn() -> None:

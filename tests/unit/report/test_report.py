@@ -445,6 +445,25 @@ def test_what_a_program_varies_has_a_figure_over_all_jobs_and_columns(tmp_path: 
     assert "Without meta.genome, with more than 24 values that are no numbers." in figure.caption
 
 
+def test_what_tells_all_robots_apart_has_an_importance(tmp_path: Path) -> None:
+    jobs = [
+        replace(
+            of_program(number, **{"meta.side": "lr"[number % 2], "model.leg": number / 20}),
+            evaluated=-float(number),
+        )
+        for number in range(30)
+    ]
+    document = report.compose(make_run_dir(tmp_path / "run", jobs).root)
+    (section,) = (one for one in document.sections if one.title == "Varied parameters")
+    (_, effects) = section.parts
+    assert isinstance(effects, Table)
+    shown = [[cell.text for cell in row] for row in effects.rows]
+    assert [row[0] for row in shown] == ["model.leg", "meta.side"]
+    assert float(shown[0][1].rstrip("%").strip()) > 90
+    assert shown[0][2:] == ["−1.00", "30"]
+    assert shown[1][2:] == ["–", "30"]
+
+
 def test_bodies_that_a_program_trains_again_do_not_hide_what_tells_all_apart(
     tmp_path: Path,
 ) -> None:
