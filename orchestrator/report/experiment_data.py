@@ -39,6 +39,7 @@ from orchestrator.report.experiment_facts import (
     attempt_outcome,
 )
 from orchestrator.report.number_format import one_line
+from orchestrator.report.varied_effects import varied_effects
 from orchestrator.supervisor import start_choice
 
 COPIED = (
@@ -109,13 +110,15 @@ def gather(
     robots: dict[str, list[ReportedJob]] = {}
     for job in jobs:
         robots.setdefault(job["group"], []).append(job)
+    varied = _varied_keys(declared.values()) if has_varied else []
     return {
         "kind": "experiment",
         "name": one_line(_title(run_dir.resolve())),
         "made_at": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)),
         "running": running,
         "totals": _totals(every_job, attempts),
-        "varied": _varied_keys(declared.values()) if has_varied else [],
+        "varied": varied,
+        "varied_effects": varied_effects(varied, jobs),
         "robots": [_robot(group) for group in robots.values()],
         "ranks": _scaling(jobs, declared),
         "jobs": jobs,

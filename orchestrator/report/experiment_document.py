@@ -77,7 +77,7 @@ def document(
             *(_robots(robots, jobs, run_dir) if has_robots else ()),
             *grid_sections(robots),
             *tables.failures(jobs),
-            *varied_sections(facts["varied"], jobs),
+            *varied_sections(facts["varied"], jobs, facts["varied_effects"]),
             *_schedule(facts["attempts"], jobs),
             *_phases(robots),
             *ranks_sections(facts["ranks"]),
@@ -182,7 +182,8 @@ def _learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, Reporte
             "the panel."
         )
     marks = [jobs[job_id]["marks"] for robot in shown for job_id in robot["jobs"]]
-    seeds += lineage_remark([jobs[job_id] for robot in shown for job_id in robot["jobs"]])
+    if remark := lineage_remark([jobs[job_id] for robot in shown for job_id in robot["jobs"]]):
+        seeds += f" {remark}"
     if marked := {meaning for of_job in marks for meaning, steps in of_job.items() if steps}:
         seeds += f" Triangles: {' or '.join(sorted(marked))}."
     figure = Figure(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict
 
 from orchestrator.analysis.contention import ContentionFinding
+from orchestrator.analysis.main_effects import MainEffect
 from orchestrator.analysis.run_reader import EpisodeKind, EvaluationFile, LearningCurve
 from orchestrator.analysis.statistics import EstimateFacts
 from orchestrator.analysis.throughput_ratios import EfficiencyFacts
@@ -155,6 +156,8 @@ class ExperimentFacts(TypedDict):
     running: bool
     totals: Totals
     varied: Sequence[str]
+    varied_effects: Mapping[str, MainEffect]
+    """Of the varied keys that tell robots apart."""
     robots: Sequence[ReportedRobot]
     ranks: Sequence[RanksOfRobot]
     jobs: Sequence[ReportedJob]

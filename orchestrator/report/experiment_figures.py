@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.analysis.main_effects import MainEffect, main_effect
 from orchestrator.analysis.run_reader import LearningCurve
 from orchestrator.analysis.statistics import location
 from orchestrator.report import drawing
@@ -21,6 +19,7 @@ from orchestrator.report.experiment_facts import (
     attempt_outcome,
 )
 from orchestrator.report.number_format import one_line, percent
+from orchestrator.report.varied_effects import are_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -273,31 +272,14 @@ class VariedKey:
         for value, _ in self.points:
             if value not in found:  # a value may be a list or a table, which has no hash
                 found.append(value)
-        if _are_numbers(found):
+        if are_numbers(found):
             found.sort()
         return found
 
     @property
     def is_scattered(self) -> bool:
         """Whether its values are so many numbers that each has its own place on the axis."""
-        return _are_numbers([value for value, _ in self.points]) and len(self.values()) > SCATTERED
-
-    def effect(self) -> MainEffect:
-        """How much of the returns the key explains."""
-        if _are_numbers([value for value, _ in self.points]):
-            return main_effect(
-                [(float(value), result) for value, result in self.points], ordered=True
-            )
-        values = self.values()
-        places = [(float(values.index(value)), result) for value, result in self.points]
-        return main_effect(places, ordered=False)
-
-
-def _are_numbers(values: Sequence[Any]) -> bool:
-    return all(
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        for value in values
-    )
+        return are_numbers([value for value, _ in self.points]) and len(self.values()) > SCATTERED
 
 
 def varied_keys(panels: Sequence[VariedKey], rating: str) -> Drawn:

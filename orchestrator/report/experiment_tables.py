@@ -22,7 +22,7 @@ from orchestrator.report.experiment_facts import (
 )
 from orchestrator.report.number_format import DASH, interval, number, one_line, percent
 from orchestrator.report.thumbnails import thumbnails
-from orchestrator.report.varied_parameters import varies_within_robots
+from orchestrator.report.varied_effects import varies_within_robots
 
 Evaluation: TypeAlias = Mapping[EpisodeKind, EpisodeEstimates] | None
 STATE_TONES: dict[str, Tone] = {

@@ -152,6 +152,10 @@ class Disk:
             self._observer.changes("fsync content")
         self._synced[status.st_ino] = (status.st_size, status.st_mtime_ns)
 
+    def directory_number(self) -> int:
+        """Of the run directory that is there (its inode); 0 for none."""
+        return self.run_dir.stat().st_ino if self.run_dir.exists() else 0
+
     def others_change(self) -> None:
         """Others than the program change names, for good: those until now, which reach the disk
         before theirs, are there, too.

@@ -201,7 +201,7 @@ class Monitor:
 
     def _look_at_directory(self) -> None:
         """Another run directory may have taken the place of the one before, or come back."""
-        there = self.paths.root.stat().st_ino if self.paths.root.exists() else 0
+        there = self.world.disk.directory_number()
         if there == self.directory:
             return
         self.directories[self.directory] = self.records, self.declared.by_id

@@ -158,7 +158,7 @@ class World:
     _note: Any = None
     """Of the last commit."""
     _noted_in: int = 0
-    """Inode of the run directory that the note is of."""
+    """Number of the run directory that the note is of."""
     _failed_power: Trouble | None = None
     _root_text: str = field(init=False)
 
@@ -354,9 +354,9 @@ class World:
     def after_commit(self) -> None:
         with self.own_work():
             is_beside = self._others and self._is_supervised and not self._is_alone
-            directory = self.disk.run_dir.stat().st_ino
-            is_old = self._note is not None and directory == self._noted_in
-            if not (is_beside and is_old):  # what the supervisor keeps is not in it
+            directory = self.disk.directory_number()
+            is_noted = self._note is not None and directory == self._noted_in
+            if not (is_beside and is_noted):  # what the supervisor keeps is not in it
                 self._note = self.noted()
                 self._noted_in = directory
             self.disk.committed(self._note)

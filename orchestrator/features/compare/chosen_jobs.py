@@ -40,6 +40,11 @@ class Chooser:
         """A sentence on the values of jobs that were chosen by them, without its full stop."""
         return f"the {self.noun} of {run_dir} chose jobs by their values, which flatters the chosen"
 
+    def flattery_sentence(self, run_dir: Path, more: str = "") -> str:
+        """:meth:`flattery` as a sentence, with ``more`` before its full stop."""
+        flattery = self.flattery(run_dir)
+        return f"{flattery[0].upper()}{flattery[1:]}{more}."
+
     def figure_remark(self) -> str:
         """On a comparison by :attr:`figure`, where none was named; empty without one."""
         if not self.objectives:
@@ -51,8 +56,16 @@ class Chooser:
         return f"The {self.noun} {listed(aims)}: {compared}."
 
 
-def chooser(paths: RunPaths, *, with_objectives: bool) -> Chooser:
+def chooser(
+    paths: RunPaths,
+    *,
+    with_objectives: bool,
+    passing: tuple[type[Exception], ...] = (OrchestratorError,),
+) -> Chooser:
     """:param with_objectives: whether it is needed what it chooses by.
+    :param passing: errors that are passed on; after others nothing has chosen here, as far as is
+        known, and a warning says so.
+
     :raises OrchestratorError: what has chosen here cannot be read.
     """
 
@@ -65,4 +78,4 @@ def chooser(paths: RunPaths, *, with_objectives: bool) -> Chooser:
         )
 
     with run_directory.reading_ledger(paths) as ledger:
-        return answer(paths, ledger, of, Chooser(), passing=(OrchestratorError,))
+        return answer(paths, ledger, of, Chooser(), passing=passing)

@@ -10,12 +10,14 @@ from orchestrator.analysis.job_values import figures_of, job_values
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
 from orchestrator.core.measure_expressions import ExpressionError, parse_expression
-from orchestrator.core.text import count
+from orchestrator.core.text import count, listed
 from orchestrator.keys.problems import suggestion
 from orchestrator.ledger import SummaryRow
 
 EVALUATION = "eval_mean"
 TRAINING = "ep_rew_mean"
+MOST_LISTED = 20
+"""Figures in one message."""
 
 
 def default_figure(rows: Sequence[SummaryRow]) -> str:
@@ -37,7 +39,7 @@ def checked_figure(run_dir: Path, by: str, rows: Sequence[SummaryRow]) -> str:
     for name in names:
         if name not in reported:
             hint = _hint(name, reported, rows)
-            raise UsageError(f"{run_dir}: {option('by')}: no job has reported {name}; {hint}")
+            raise UsageError(f"{run_dir}: {option('by')}: no job has {name}; {hint}")
     return by
 
 
@@ -46,7 +48,8 @@ def _hint(name: str, reported: set[str], rows: Sequence[SummaryRow]) -> str:
     if near:
         return f"did you mean {near}?"
     measures = {measure for row in rows for measure in row["measures"] or {}}
-    return f"there are {', '.join(sorted({*measures, EVALUATION, TRAINING}))}"
+    varied = {column for column in reported if "." in column}
+    return f"there are {listed(sorted({*measures, *varied, EVALUATION, TRAINING}), MOST_LISTED)}"
 
 
 def names_in(figure: str) -> Sequence[str]:

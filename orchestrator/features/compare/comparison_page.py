@@ -18,11 +18,13 @@ from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.features.compare.comparison import (
     LETTERS,
     Comparison,
-    DifferenceOfAll,
     Line,
     all_remarks,
     any_pair,
     lines,
+)
+from orchestrator.features.compare.declared_settings import (
+    DifferenceOfAll,
     merged_differences,
 )
 from orchestrator.jobfile.job_names import without_seed
@@ -65,7 +67,10 @@ def write(path: Path, comparisons: Sequence[Comparison]) -> None:
 def document(comparisons: Sequence[Comparison]) -> Document:
     runs = [comparisons[0].a, *(one.b for one in comparisons)]
     names = [f"{letter}: {one_line(run)}" for letter, run in zip(LETTERS, runs, strict=False)]
-    curves = list(map(_curves, runs))
+    curves = [_curves(runs[0])]
+    for one in comparisons:  # a trial of another point has nothing to be drawn over
+        of_run = _curves(one.b)
+        curves.append({case: of_run[case] for case in of_run if case not in one.other_trials})
     cases = [case for case in curves[0] if any(case in others for others in curves[1:])]
     sections = []
     if cases:

@@ -17,9 +17,9 @@ from orchestrator.features.compare.comparison import (
     all_remarks,
     any_pair,
     lines,
-    merged_differences,
     names_of,
 )
+from orchestrator.features.compare.declared_settings import merged_differences
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column, number_column
 

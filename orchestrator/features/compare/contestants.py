@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.analysis.sequential import LEAST_SEEDS
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
 from orchestrator.core.job import TERMINAL, Job
@@ -18,10 +19,15 @@ from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import FROM_NOTHING, WorkerSpec
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.features.compare import chosen_jobs, compared_figure, comparison, job_groups
+from orchestrator.features.compare import (
+    chosen_jobs,
+    compared_figure,
+    declared_settings,
+    job_groups,
+)
 from orchestrator.features.compare.chosen_jobs import Chooser
 from orchestrator.features.compare.compared_figure import EVALUATION, TRAINING
-from orchestrator.features.compare.comparison import Difference
+from orchestrator.features.compare.declared_settings import Difference
 from orchestrator.features.compare.equal_trainings import start_policy, training_but_for_seed
 from orchestrator.features.compare.job_groups import Cases
 from orchestrator.jobfile.job_names import without_seed
@@ -159,7 +165,7 @@ def read(run_dir: Path, names: Sequence[str], by: str | None, conditions: Condit
     if len(names) != 2:
         raise UsageError(f"{run_dir}: a race is between two jobs, found {len(names)}")
     snapshot = run_snapshot.status(run_dir)
-    declared = {row.job_id: row for row in comparison.declared_jobs(snapshot.paths)}
+    declared = {row.job_id: row for row in declared_settings.declared_jobs(snapshot.paths)}
     cases = job_groups.cases_of(snapshot.rows)
     case_of = {row["job_id"]: without_seed(row["job_id"], row["seed"]) for row in snapshot.rows}
     names = [name if name in cases else case_of.get(name, name) for name in names]
@@ -184,7 +190,9 @@ def read(run_dir: Path, names: Sequence[str], by: str | None, conditions: Condit
         by=figure,
         first=_with_values(first, cases[first.name], figure),
         second=_with_values(second, cases[second.name], figure),
-        settings=comparison.differing_settings({"": _settings(first)}, {"": _settings(second)}),
+        settings=declared_settings.differing_settings(
+            {"": _settings(first)}, {"": _settings(second)}
+        ),
         seeds_of_run={row["seed"] for row in snapshot.rows},
         is_fresh=conditions.is_fresh,
         chooser=chooser,
@@ -294,7 +302,7 @@ def _settings(contestant: Contestant) -> Mapping[str, Any]:
     template = contestant.template
     if contestant.from_nothing:
         template = dataclasses.replace(template, declared=template.job.with_spec(**FROM_NOTHING))
-    (settings,) = comparison.settings_of_cases([template]).values()
+    (settings,) = declared_settings.settings_of_cases([template]).values()
     return {key: value for key, value in settings.items() if key != "seeds"}
 
 
@@ -348,14 +356,16 @@ def _is_of_evaluation(figure: str, rows: Sequence[SummaryRow]) -> bool:
 def _refuse_without_value(
     run_dir: Path, contestant: Contestant, rows: Sequence[SummaryRow], figure: str
 ) -> None:
-    """:raises UsageError: its jobs have succeeded without a value, and so will further ones."""
+    """:raises UsageError: several of its jobs have succeeded without a value, as further ones will."""
     if contestant.from_nothing and start_policy(contestant.template) is not None:
         return  # it has not been trained so yet
-    values = [compared_figure.value_of(row, figure) for row in rows]
-    has_succeeded = any(row["state"] == "SUCCEEDED" for row in rows)
-    if has_succeeded and all(value is None for value in values):
+    succeeded = [row for row in rows if row["state"] == "SUCCEEDED"]
+    values = [compared_figure.value_of(row, figure) for row in succeeded]
+    if len(succeeded) >= LEAST_SEEDS and all(value is None for value in values):
         without = compared_figure.without_value(rows, figure)
-        raise UsageError(f"{run_dir}: {contestant.name}: {without}")
+        raise UsageError(
+            f"{run_dir}: {contestant.name}: {without}; race them by another figure ({option('by')})"
+        )
 
 
 def _refuse_unfinished(run_dir: Path, both: tuple[Contestant, Contestant], cases: Cases) -> None:

@@ -20,18 +20,21 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
 from orchestrator.core.text import count, listed
 from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.features.compare import chosen_jobs, compared_figure, comparison
+from orchestrator.features.compare import chosen_jobs, compared_figure
 from orchestrator.features.compare.chosen_jobs import Chooser
 from orchestrator.features.compare.compared_figure import (
-    EVALUATION,
-    TRAINING,
     checked_figure,
     default_figure,
-    names_in,
     value_of,
 )
-from orchestrator.features.compare.comparison import Difference
+from orchestrator.features.compare.declared_settings import (
+    Difference,
+    declared_jobs,
+    differing_settings,
+    settings_of_cases,
+)
 from orchestrator.features.compare.equal_trainings import seeds_trained_otherwise
+from orchestrator.features.compare.paid_otherwise import other_tasks_remarks
 from orchestrator.features.compare.protocols import (
     Protocol,
     Protocols,
@@ -43,12 +46,6 @@ from orchestrator.jobfile.job_names import without_seed
 from orchestrator.keys.problems import suggestion
 from orchestrator.ledger import JobRow, SummaryRow
 
-TASKS = ("task", "env", "entry_point")
-"""The keys of a job that name what pays its reward."""
-OPTIONS_OF_TASKS = ("task_options.", "env_kwargs.")
-"""What keys of a job begin with that may change its reward."""
-PAY_NOTHING = ("observe", "history", "asymmetric")
-"""The options of tasks that only say what the policy and its critic are shown."""
 ANY_TEXT = "*"
 ENOUGH_SEEDS = 5
 """With so many seeds in both groups, p can be far below 0.05."""
@@ -134,7 +131,7 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
     if repeated := [name for place, name in enumerate(names) if name in names[:place]]:
         raise UsageError(f"{run_dir}: {option('jobs')}: {repeated[0]} is named twice")
     snapshot = run_snapshot.status(run_dir)
-    declared = {row.job_id: row for row in comparison.declared_jobs(snapshot.paths)}
+    declared = {row.job_id: row for row in declared_jobs(snapshot.paths)}
     cases = cases_of(snapshot.rows)
     bodies = {name: bodies_named(run_dir, name, cases) for name in names}
     chooser = chosen_jobs.chooser(snapshot.paths, with_objectives=by is None)
@@ -149,8 +146,8 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
             f"{run_dir}: {option('jobs')}: they have no body in common:"
             f" {'; '.join(map(_bodies_text, groups))}"
         )
-    settings = comparison.settings_of_cases(declared.values())
     with_value = [declared[row["job_id"]] for row in named if value_of(row, figure) is not None]
+    settings = settings_of_cases(with_value)
     why_this_figure = [chooser.figure_remark()] if by is None and chooser.figure else []
     shown = [_figures_of(group, common) for group in groups]
     others = [_against_first(groups[0], group, common, settings) for group in groups[1:]]
@@ -163,7 +160,7 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
         remarks=[
             *why_this_figure,
             *_remarks_on_choice(run_dir, chooser, named),
-            *other_tasks_remarks(figure, [one for other in others for one in other.settings]),
+            *other_tasks_remarks([figure], [one for other in others for one in other.settings]),
             *_remarks_on_missing(shown),
             *_remarks_on_protocols(groups, common),
             *_remarks_on_unlike_seeds(groups, common, with_value),
@@ -213,29 +210,6 @@ def _rows(bodies: Mapping[str, str], cases: Cases) -> list[SummaryRow]:
 
 def _bodies_text(group: Group) -> str:
     return f"{group.name} has {listed([body or group.name for body in group.values])}"
-
-
-def other_tasks_remarks(figure: str, settings: Iterable[Difference]) -> list[str]:
-    """That a return is compared of tasks that may not pay alike; none for another figure, and for
-    tasks with equal options.
-    """
-    returns = [name for name in names_in(figure) if name in (EVALUATION, TRAINING)]
-    options = dict.fromkeys(one.what for one in settings if _may_pay(one.what))
-    if not returns or not options:
-        return []
-    return [
-        f"{returns[0]} is a return, and what earns it may differ with {listed(list(options))}:"
-        f" {option('by')} with a measure of the task compares what both achieve."
-    ]
-
-
-def _may_pay(setting: str) -> bool:
-    """:param setting: as :attr:`.Difference.what` has it."""
-    key = comparison.without_cases(setting)
-    if key in TASKS:
-        return True
-    is_option = key.startswith(OPTIONS_OF_TASKS)
-    return is_option and not any(key == f"task_options.{name}" for name in PAY_NOTHING)
 
 
 # -- groups
@@ -292,7 +266,7 @@ def _against_first(
     figures = two_groups.compare(
         [first.values[body] for body in bodies], [other.values[body] for body in bodies]
     )
-    differences = comparison.differing_settings(
+    differences = differing_settings(
         {body: settings.get(first.cases[body], {}) for body in bodies},
         {body: settings.get(other.cases[body], {}) for body in bodies},
     )
@@ -306,9 +280,8 @@ def _remarks_on_choice(run_dir: Path, chooser: Chooser, rows: Iterable[SummaryRo
     """:param rows: of all jobs that are compared."""
     if not chooser.has_chosen_among(row["job_id"] for row in rows):
         return []
-    flattery = chooser.flattery(run_dir)
     fresh = f"fresh seeds do not, such as a race of two jobs trains ({option('race', True)})"
-    return [f"{flattery[0].upper()}{flattery[1:]}; {fresh}."]
+    return [chooser.flattery_sentence(run_dir, f"; {fresh}")]
 
 
 def _remarks_on_missing(groups: Sequence[GroupFigures]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from orchestrator.analysis.two_groups import Figure, Interval
-from orchestrator.features.compare.comparison import Difference
+from orchestrator.features.compare.declared_settings import Difference
 from orchestrator.features.compare.job_groups import AgainstFirst, GroupFigures, JobComparison
 from orchestrator.features.compare.protocols import alternatives
 from orchestrator.terminal.output import show_table

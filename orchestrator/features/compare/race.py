@@ -17,11 +17,11 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.text import count
 from orchestrator.features.compare import (
     contestants,
-    job_groups,
     race_round,
     race_standing,
 )
 from orchestrator.features.compare.contestants import Field
+from orchestrator.features.compare.paid_otherwise import other_tasks_remarks
 from orchestrator.features.compare.race_options import RaceOptions
 from orchestrator.features.compare.race_result import RaceResult, noted, numbers, result_of
 from orchestrator.features.compare.race_standing import Standing
@@ -39,7 +39,7 @@ def race(run_dir: Path, names: Sequence[str], by: str | None, options: RaceOptio
     """
     field = contestants.read(run_dir, names, by, options.conditions)
     race_dir = _race_dir(field)
-    for remark in job_groups.other_tasks_remarks(field.by, field.settings):
+    for remark in other_tasks_remarks([field.by], field.settings):
         _tell("warning", remark, options.progress)
     while True:
         standing = race_standing.read(field, race_dir, options.rules)

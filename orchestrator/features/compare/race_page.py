@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.analysis import run_reader
 from orchestrator.core.decoding import from_values
 from orchestrator.features.compare import race_view
-from orchestrator.features.compare.comparison import Difference
+from orchestrator.features.compare.declared_settings import Difference
 from orchestrator.features.compare.race_notes import RESULTS
 from orchestrator.features.compare.race_result import RacedJob, RaceResult
 from orchestrator.report.document import AddedSections, Columns, Part, Section, Table, Text, table

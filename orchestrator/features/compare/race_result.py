@@ -18,9 +18,10 @@ from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.compare import job_groups, race_notes
-from orchestrator.features.compare.comparison import Difference
+from orchestrator.features.compare import race_notes
 from orchestrator.features.compare.contestants import Contestant
+from orchestrator.features.compare.declared_settings import Difference
+from orchestrator.features.compare.paid_otherwise import other_tasks_remarks
 from orchestrator.features.compare.race_standing import Standing
 
 
@@ -110,7 +111,7 @@ def _raced_job(standing: Standing, contestant: Contestant) -> RacedJob:
 def _remarks(standing: Standing) -> list[str]:
     field = standing.field
     remarks = [field.figure_remark] if field.figure_remark else []
-    remarks += job_groups.other_tasks_remarks(field.by, field.settings)
+    remarks += other_tasks_remarks([field.by], field.settings)
     if field.chooser.noun:
         remarks.append(
             "Only seeds that were trained for the race count:"

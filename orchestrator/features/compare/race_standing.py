@@ -14,7 +14,7 @@ from orchestrator.core.job import TERMINAL, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.features.compare import compared_figure, comparison, race_notes
+from orchestrator.features.compare import compared_figure, declared_settings, race_notes
 from orchestrator.features.compare.contestants import Contestant, Field
 from orchestrator.ledger import SummaryRow
 
@@ -130,7 +130,7 @@ def read(field: Field, race_dir: Path, rules: Rules) -> Standing:
     if run_directory.is_run_directory(RunPaths(race_dir)):
         snapshot = run_snapshot.status(race_dir)
         _refuse_running(race_dir, snapshot)
-        rows = comparison.declared_jobs(snapshot.paths)
+        rows = declared_settings.declared_jobs(snapshot.paths)
         of_race = {one.job_id(row.job.spec.seed) for one in field.both for row in rows}
         if others := [row.job_id for row in rows if row.job_id not in of_race]:
             raise UsageError(

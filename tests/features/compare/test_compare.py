@@ -13,13 +13,8 @@ from measurement_helpers import collapsed, measurements, slower
 
 from orchestrator.analysis.statistics import MEDIAN_INTERVALS
 from orchestrator.core.errors import UsageError
-from orchestrator.features.compare.comparison import (
-    Comparison,
-    Difference,
-    Pair,
-    compare_with_first,
-    merged_differences,
-)
+from orchestrator.features.compare.comparison import Comparison, Pair, compare_with_first
+from orchestrator.features.compare.declared_settings import Difference, merged_differences
 
 
 def compare(run_a: Path, run_b: Path) -> Comparison:

@@ -12,19 +12,21 @@ from typing import Any
 import command_helpers as commands
 import measurement_helpers as bench
 import pytest
+from begun_helpers import answering
 from command_helpers import Experiment
 from measurement_helpers import measurements
 from report_helpers import Trained, make_run_dir
 
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import LedgerError, UsageError
 from orchestrator.features.compare import chosen_jobs
 from orchestrator.features.compare.chosen_jobs import Chooser
 from orchestrator.features.compare.comparison import (
     Comparison,
-    Difference,
     Pair,
+    all_remarks,
     compare_with_first,
 )
+from orchestrator.features.compare.declared_settings import Difference
 
 
 def compare(run_a: Path, run_b: Path) -> Comparison:
@@ -193,6 +195,14 @@ def of_distances(case: str, *distances: float, **others: Any) -> list[Trained]:
     ]
 
 
+def change_specs(root: Path, change: str, job_ids: str = "%") -> None:
+    """:param change: what SQLite's ``json_set`` sets in the specs of jobs like ``job_ids``."""
+    with contextlib.closing(sqlite3.connect(root / "ledger.sqlite3")) as ledger, ledger:
+        ledger.execute(
+            f"UPDATE declared SET spec = json_set(spec, {change}) WHERE job_id LIKE ?", (job_ids,)
+        )
+
+
 class TestBy:
     def test_jobs_are_compared_by_a_measure(self, tmp_path: Path) -> None:
         a = make_run_dir(tmp_path / "a", of_distances("ant", 1.0, 1.2, 1.1)).root
@@ -205,10 +215,15 @@ class TestBy:
         assert "10 * distance_m" in shown
         assert "env_steps/s" not in shown
 
+    def test_returns_are_the_more_the_better_by_any_name(self, tmp_path: Path) -> None:
+        run = make_run_dir(tmp_path / "a", of_distances("ant", 1.0)).root
+        (found,) = compare_with_first([run, run], "ep_rew_mean")
+        assert [one.less_is_better for one in found.pairs] == [False]
+
     def test_a_run_without_such_a_measure_is_refused(self, tmp_path: Path) -> None:
         a = make_run_dir(tmp_path / "a", of_distances("ant", 1.0)).root
         b = make_run_dir(tmp_path / "b", [Trained(case="ant")]).root
-        with pytest.raises(UsageError, match="b: --by: no job has reported distance_m"):
+        with pytest.raises(UsageError, match="b: --by: no job has distance_m"):
             compare_with_first([a, b], "distance_m")
         with pytest.raises(UsageError, match=r"a: none of its 1 job \(SUCCEEDED\) has a value of"):
             compare_with_first([a, b], "ep_rew_mean / (ep_rew_mean - ep_rew_mean)")
@@ -248,27 +263,73 @@ class TestRemarks:
         runs = [make_run_dir(tmp_path / name, jobs).root for name in "abc"]
         lengths = {runs[0]: (1.0, 1.5), runs[1]: (1.0, 2.0), runs[2]: (2.0, 3.0)}
         for run, of_trials in lengths.items():
-            with contextlib.closing(sqlite3.connect(run / "ledger.sqlite3")) as ledger, ledger:
-                for number, length in enumerate(of_trials, 1):
-                    ledger.execute(
-                        "UPDATE declared SET spec = json_set(spec, '$.params.length', ?, "
-                        "'$.robot_maker', 'x.py') WHERE job_id LIKE ?",
-                        (length, f"t0000{number}%"),
-                    )
+            for number, length in enumerate(of_trials, 1):
+                change = f"'$.params.length', {length}, '$.robot_maker', 'x.py'"
+                change_specs(run, change, f"t0000{number}%")
         assert len(compare(*runs[:2]).pairs) == 4, "jobs that nobody has numbered"
         chooser = Chooser(noun="search", makes_jobs=True)
         monkeypatch.setattr(chosen_jobs, "chooser", lambda *_, **__: chooser)
         found = compare(*runs[:2])
         assert {one.what for one in found.pairs} == {"t00001"}
+        assert found.other_trials == ["t00002"]
         assert found.remarks[0] == (
-            "Left out: a search numbers its jobs, so that t00002 is another training in the one than"
-            " in the other."
+            f"Left out: t00002 is another point in the search of {runs[0]} than in {runs[1]}."
         )
         assert "chose jobs by their values, which flatters the chosen" in found.remarks[1]
-        with pytest.raises(
-            UsageError, match="nothing in common: a search numbers its jobs, so that"
-        ):
+        with pytest.raises(UsageError, match="t00001, t00002 are other points in the search of"):
             compare(runs[0], runs[2])
+        change_specs(runs[1], "'$.params.length', 1.5", "t00002%")
+        change_specs(runs[1], "'$.total_timesteps', 9000")
+        assert compare(*runs[:2]).other_trials == [], "a longer training is no other point"
+
+    def test_a_single_trial_in_common_is_told_apart_by_what_a_search_varies(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        jobs = [*of_distances("t00001", 1.0), *of_distances("t00002", 1.0)]
+        runs = [
+            make_run_dir(tmp_path / "a", jobs).root,
+            make_run_dir(tmp_path / "b", jobs[:1]).root,
+        ]
+        for run, length in zip(runs, (1.0, 2.0), strict=True):
+            change_specs(run, f"'$.params.length', {length}, '$.robot_maker', 'x.py'", "t00001%")
+        change_specs(runs[0], "'$.params.length', 3.0, '$.robot_maker', 'x.py'", "t00002%")
+        chooser = Chooser(noun="search", makes_jobs=True)
+        monkeypatch.setattr(chosen_jobs, "chooser", lambda *_, **__: chooser)
+        with pytest.raises(UsageError, match="t00001 is another point in the search of"):
+            compare(*runs)
+
+    def test_that_returns_are_of_other_tasks(self, runs: list[Path]) -> None:
+        (remark,) = [one for one in compare(runs[0], runs[2]).remarks if "what earns it" in one]
+        assert "ep_rew_mean is a return, and what earns it may differ with task_options.s" in remark
+        assert not any("what earns it" in one for one in compare(*runs[:2]).remarks)
+
+    def test_what_a_search_has_chosen_is_not_needed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answering(monkeypatch, LedgerError("it cannot be read"))
+        run = make_run_dir(tmp_path / "a", of_distances("ant", 1.0)).root
+        assert compare(run, run).pairs
+
+    def test_a_seed_without_a_value_says_nothing_of_how_values_were_reached(
+        self, tmp_path: Path
+    ) -> None:
+        jobs = of_distances("ant", 1.0, 2.0)
+        longer = Trained(case="ant", seed=2, iterations=9)
+        a = make_run_dir(tmp_path / "a", jobs).root
+        b = make_run_dir(tmp_path / "b", [*jobs, longer]).root
+        (found,) = compare_with_first([a, b], "distance_m")
+        assert found.remarks == []
+        assert any("reached alike" in remark for remark in compare(a, b).remarks)
+
+    def test_each_of_several_is_said_once(self, tmp_path: Path) -> None:
+        lengths = {"a": 5, "b": 9, "c": 9}
+        runs = [
+            make_run_dir(tmp_path / name, of_distances("ant", 1.0, iterations=length)).root
+            for name, length in lengths.items()
+        ]
+        found = compare_with_first(runs)
+        assert [len(one.remarks) for one in found] == [1, 1]
+        assert len(all_remarks([*found, *found])) == 2
 
 
 def test_a_benchmark_is_not_compared_with_an_experiment(

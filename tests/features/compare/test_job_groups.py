@@ -19,7 +19,7 @@ from orchestrator.core.errors import LedgerError, UsageError
 from orchestrator.experiment.begun_source import BegunSource, Direction
 from orchestrator.features.compare import chosen_jobs
 from orchestrator.features.compare.api import compare
-from orchestrator.features.compare.comparison import Difference
+from orchestrator.features.compare.declared_settings import Difference
 from orchestrator.features.compare.job_groups import JobComparison
 
 
@@ -242,14 +242,14 @@ def test_bodies_that_are_left_out_are_in_no_remark(tmp_path: Path) -> None:
             None,
             r"x\* is no job, nor a pattern with one \* that fits any; jobs here",
         ),
-        (["parent", "child"], "distance", "no job has reported distance; did you mean distance_m?"),
+        (["parent", "child"], "distance", "no job has distance; did you mean distance_m?"),
         (
             ["parent", "child"],
             "jumps",
-            "no job has reported jumps; there are distance_m, ep_rew_mean, eval_mean",
+            "no job has jumps; there are distance_m, ep_rew_mean, eval_mean",
         ),
         (["parent", "child"], "env_stops", "did you mean env_steps?"),
-        (["parent", "child"], "eval_mean / dist_m", "no job has reported dist_m; did you mean dis"),
+        (["parent", "child"], "eval_mean / dist_m", "no job has dist_m; did you mean dis"),
         (["parent", "child"], "eval_mean /", "by=.eval_mean /.: is no expression; expected names"),
         (
             ["parent", "child"],
@@ -279,6 +279,22 @@ def test_seeds_that_were_trained_otherwise_than_the_first_are_named(run_dir: Pat
     change_specs(run_dir, "'$.hyperparameters.n_steps', 512", "child-s4")
     (remark,) = compared(run_dir, "parent", "child").remarks
     assert remark.startswith("child: seeds 3, 4 had other settings or another robot than its first")
+
+
+def test_settings_are_those_of_the_first_seed_that_has_a_value(tmp_path: Path) -> None:
+    jobs = [
+        Trained(case="child", seed=3, measures={"distance_m": 2.0}),
+        Trained(case="child", seed=1, measures={"distance_m": 2.0}),
+        Trained(case="child", seed=0, state="FAILED"),
+        *trained("parent", seeds(1.0, 1.1)),
+    ]
+    root = make_run_dir(tmp_path / "run", jobs).root
+    for seed, steps in ((0, 128), (1, 256), (3, 512)):
+        change_specs(root, f"'$.hyperparameters.n_steps', {steps}", f"child-s{seed}")
+    found = compared(root, "parent", "child")
+    (steps,) = [one for one in found.others[0].settings if one.what == "ppo.n_steps"]
+    assert steps.b == "256"
+    assert any(remark.startswith("child: seed 3 had other settings") for remark in found.remarks)
 
 
 @pytest.mark.parametrize(
@@ -326,7 +342,6 @@ def test_columns_of_what_a_program_gives_are_in_expressions(tmp_path: Path) -> N
         replace(one, point={"meta.mass": 2.0})
         for one in (*trained("a", seeds(1.0, 1.2)), *trained("b", seeds(3.0, 3.2)))
     ]
-    jobs.append(Trained(case="c", point={"meta.mass": 1.0}))  # so that it varies
     found = compared(
         make_run_dir(tmp_path / "run", jobs).root, "a", "b", by="distance_m / meta.mass"
     )

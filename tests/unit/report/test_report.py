@@ -457,11 +457,39 @@ def test_what_tells_all_robots_apart_has_an_importance(tmp_path: Path) -> None:
     (section,) = (one for one in document.sections if one.title == "Varied parameters")
     (_, effects) = section.parts
     assert isinstance(effects, Table)
+    assert list(effects.columns) == ["parameter", "importance", "correlation", "robots"]
     shown = [[cell.text for cell in row] for row in effects.rows]
     assert [row[0] for row in shown] == ["model.leg", "meta.side"]
     assert float(shown[0][1].rstrip("%").strip()) > 90
     assert shown[0][2:] == ["−1.00", "30"]
     assert shown[1][2:] == ["–", "30"]
+
+
+def test_seeds_of_few_robots_are_no_robots_of_their_own(tmp_path: Path) -> None:
+    jobs = [
+        replace(of_program(number, **{"model.leg": number / 20}), seed=seed, evaluated=number + 0.1)
+        for number in range(6)
+        for seed in range(5)
+    ]
+    document = report.compose(make_run_dir(tmp_path / "run", jobs).root)
+    (section,) = (one for one in document.sections if one.title == "Varied parameters")
+    assert len(section.parts) == 1, "six robots are too few for an importance"
+
+
+def test_a_matrix_of_which_most_is_to_come_has_a_panel_for_each_robot(tmp_path: Path) -> None:
+    jobs = [
+        Trained(
+            name=name,
+            suffix=f"-{name}-{lr}",
+            point={"ppo.learning_rate": lr},
+            state="SUCCEEDED" if name == "ant" or lr == 1e-4 else "PENDING",
+        )
+        for name in ("ant", "bee", "cow")
+        for lr in (1e-4, 1e-3)
+    ]
+    document = report.compose(make_run_dir(tmp_path / "run", jobs).root)
+    (figure,) = (figure for figure in document.figures() if figure.name == "varied-parameters")
+    assert [axes.get_title() for axes in figure.draw().axes if axes.get_title()] == ["ant"]
 
 
 def test_bodies_that_a_program_trains_again_do_not_hide_what_tells_all_apart(

@@ -1,0 +1,141 @@
+"""What jobs are declared to be trained with, and where that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import listed
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.resuming.declared_changes import decisive_keys
+from orchestrator.jobfile.hyperparameters import DEFAULTS
+from orchestrator.jobfile.job_names import without_seed
+from orchestrator.ledger import JobRow
+
+LONGEST_VALUE = 40
+"""Characters of a value in the list of differences."""
+CASES_SHOWN = 5
+HASH_SHOWN = 12
+OF_ONE_JOB = ("job_id", "seed", "xml", "learner", "extended_from")
+"""Keys that are no settings; the learner that a job really had is among the facts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    what: str
+    a: str
+    """The value in A."""
+    b: str
+
+
+class DifferenceOfAll(NamedTuple):
+    """What differs between several run directories."""
+
+    what: str
+    values: Sequence[str]
+    """In each of them, the first one first."""
+
+
+def declared_jobs(paths: RunPaths) -> list[JobRow]:
+    """All jobs of a run directory, as they are declared."""
+    with run_directory.reading_ledger(paths) as ledger:
+        return list(ledger.jobs())
+
+
+def settings_of_cases(rows: Iterable[JobRow]) -> dict[str, dict[str, Any]]:
+    """Case (a job's name without its seed) → what its jobs are trained with, by dotted key."""
+    by_case: dict[str, list[JobRow]] = {}
+    for row in rows:
+        by_case.setdefault(without_seed(row.job_id, row.job.spec.seed), []).append(row)
+    return {case: _declared_settings(jobs) for case, jobs in by_case.items()}
+
+
+def differing_settings(
+    a: Mapping[str, Mapping[str, Any]], b: Mapping[str, Mapping[str, Any]]
+) -> list[Difference]:
+    """Every setting that differs, once for all common cases in which both values are the same.
+
+    :param a: case → its settings. :param b: likewise.
+    """
+    common = a.keys() & b.keys()
+    return [
+        one if len(cases) == len(common) else _of_cases(one, cases)
+        for one, cases in cases_by_difference(a, b).items()
+    ]
+
+
+def cases_by_difference(
+    a: Mapping[str, Mapping[str, Any]], b: Mapping[str, Mapping[str, Any]]
+) -> dict[Difference, list[str]]:
+    cases_with: dict[Difference, list[str]] = {}
+    for case in (case for case in a if case in b):
+        old = a[case]
+        new = b[case]
+        for key in {**old, **new}:
+            if old.get(key) != new.get(key):
+                difference = Difference(key, short(old.get(key)), short(new.get(key)))
+                cases_with.setdefault(difference, []).append(case)
+    return cases_with
+
+
+def _of_cases(difference: Difference, cases: Sequence[str]) -> Difference:
+    return replace(difference, what=f"{difference.what} ({listed(cases, CASES_SHOWN)})")
+
+
+def _declared_settings(rows: Sequence[JobRow]) -> dict[str, Any]:
+    """What the jobs of one case, which differ in their seed, are trained with: the first of them, should
+    they differ otherwise, too.
+    """
+    job = min(rows, key=lambda row: row.job.spec.seed).job
+    spec = job.spec
+    defaults = {f"{spec.algo}.{key}": value for key, value in DEFAULTS[spec.algo].items()}
+    keys = {key: value for key, value in decisive_keys(job).items() if key not in OF_ONE_JOB}
+    hashes = sorted({row.robot_hash[:HASH_SHOWN] for row in rows if row.robot_hash})
+    return {
+        "robot_hash": ", ".join(hashes),
+        "seeds": sorted(row.job.spec.seed for row in rows),
+        **defaults,
+        **keys,
+        "eval_episodes": spec.eval_episodes,
+        "resources.cores": job.resources.cores,
+        "resources.nice": job.resources.nice,
+    }
+
+
+def merged_differences(rows: Sequence[Sequence[Difference]]) -> list[DifferenceOfAll]:
+    """Differences of several run directories from the same first one.
+
+    A run directory without a difference has the value of the first. It is ``–`` where it differs in
+    the same setting, but for other jobs.
+
+    :param rows: for each of the others its settings or differences.
+    """
+    first: dict[str, str] = {}
+    for differences in rows:
+        for one in differences:
+            first.setdefault(one.what, one.a)
+    return [
+        DifferenceOfAll(what, [value, *(_merged_value(what, value, others) for others in rows)])
+        for what, value in first.items()
+    ]
+
+
+def _merged_value(what: str, first: str, differences: Sequence[Difference]) -> str:
+    """The value in a run directory with these ``differences`` from one that has ``first``."""
+    for one in differences:
+        if one.what == what:  # the jobs in common, and so the first value, may be others
+            return one.b if one.a == first else f"{one.b} (from {one.a})"
+    is_of_other_jobs = any(without_cases(one.what) == without_cases(what) for one in differences)
+    return "–" if is_of_other_jobs else first
+
+
+def without_cases(what: str) -> str:
+    """``"ppo.n_steps (hopper)"`` → ``"ppo.n_steps"``."""
+    return what.partition(" (")[0]
+
+
+def short(value: Any) -> str:
+    text = "–" if value is None or value == "" else str(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"

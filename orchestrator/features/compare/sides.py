@@ -1,0 +1,240 @@
+"""One run directory, or file of measurements, as it is compared with others: its cases, with their
+values. Read-only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from orchestrator.analysis import job_metrics, run_reader, samples
+from orchestrator.core.errors import UNAVAILABLE, UsageError
+from orchestrator.core.front_end import option
+from orchestrator.experiment.from_outside import run_snapshot
+from orchestrator.experiment.from_outside.run_snapshot import Snapshot
+from orchestrator.features.compare import chosen_jobs
+from orchestrator.features.compare.chosen_jobs import Chooser
+from orchestrator.features.compare.compared_figure import (
+    EVALUATION,
+    TRAINING,
+    checked_figure,
+    value_of,
+    without_value,
+)
+from orchestrator.features.compare.declared_settings import declared_jobs, settings_of_cases
+from orchestrator.features.compare.protocols import Protocols, protocol_of
+from orchestrator.jobfile.job_names import without_seed
+from orchestrator.ledger import SummaryRow
+
+Kind = Literal["benchmark", "experiment"]
+
+DIFFERENT_WORK = "the jobs that were measured"
+RETURNS = ("return", "evaluation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """What is compared of one run directory, or of one file of measurements."""
+
+    path: Path
+    kind: Kind
+    cases: Mapping[str, Mapping[str, Sequence[float]]]
+    """Case → figure → one value per repeat or seed."""
+    bounds: Collection[str] = ()
+    """Cases whose values are upper bounds."""
+    less_is_better: Collection[str] = ()
+    """Figures of which less is better."""
+    without_aim: Collection[str] = ()
+    """Figures of which it is not known whether more or less is better."""
+    without_zero: Collection[str] = ()
+    """Figures without a natural zero, such as returns."""
+    facts: Mapping[str, Any]
+    """What may explain a difference: learner, machine, versions."""
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Case → what its jobs are trained with, by dotted key of the job file."""
+    protocols: Protocols = field(default_factory=dict)
+    """Case → how its values were reached."""
+    chooser: Chooser = field(default_factory=Chooser)
+    """What has chosen jobs by their values."""
+    chosen: Collection[str] = ()
+    """Cases by whose values :attr:`chooser` chooses."""
+
+
+def read(run: Path, by: str | None) -> Side:
+    """:param by: the figure that jobs are compared by; None: speed and returns.
+
+    :raises UsageError: it has no results, or no such figure.
+    """
+    if not run.is_file() and not samples.is_benchmark(run):
+        return _experiment(run, by)
+    if by is not None:
+        raise UsageError(
+            f"{run} is a benchmark: {option('by', by)} is for experiments, whose jobs have measures"
+        )
+    return _machine(run) if run.is_file() else _benchmark(run)
+
+
+def _benchmark(run_dir: Path) -> Side:
+    with samples.damage_explained(run_dir):
+        return _benchmark_side(run_dir, samples.read(run_dir))
+
+
+def _benchmark_side(run_dir: Path, bench: samples.Benchmark) -> Side:
+    cases: dict[str, dict[str, Sequence[float]]] = {}
+    bounds = []
+    for baseline, levels in bench.baselines.items():
+        base = levels[min(levels)]
+        # In pairs of the same repeat where both exist, as in the benchmark's own report.
+        alone = {sample.repeat: sample.throughput for sample in base.samples}
+        for level, measured in levels.items():
+            name = f"{baseline} × {level}"
+            cases[name] = {"throughput": measured.throughputs}
+            bounds += [name] if measured.at_most else []
+            if measured is not base and not base.at_most:
+                ideal = min(measured.processes, bench.capacity) / base.processes
+                counted = [sample for sample in measured.samples if sample.repeat in alone]
+                cases[name]["efficiency"] = [
+                    one.throughput / alone[one.repeat] / ideal for one in counted
+                ]
+    plan = bench.plan
+    work = {
+        DIFFERENT_WORK: ", ".join(map(str, plan.get("jobs") or ())),
+        **_with_prefix("work", plan.get("work")),
+    }
+    learner = ", ".join(bench.learners) or plan.get("learner")
+    facts = {
+        **work,
+        "learner": learner,
+        **_with_prefix("", plan.get("machine")),
+        **_with_prefix("", plan.get("versions")),
+    }
+    return Side(path=run_dir, kind="benchmark", cases=cases, bounds=bounds, facts=facts)
+
+
+def _machine(path: Path) -> Side:
+    """All that ``python -m benchmarks.machine`` has measured on one machine."""
+    content = run_reader.read_json_object(path) or {}
+    try:
+        sections = content["sections"].values()
+        cases = {
+            str(case): {str(figure): _numbers(values) for figure, values in figures.items()}
+            for section in sections
+            for case, figures in section["cases"].items()
+        }
+        bounds = [str(case) for section in sections for case in section["bounds"]]
+        less_is_better = list(map(str, content["less_is_better"]))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        expected = "expected a machine.json of `python -m benchmarks.machine`, or a run directory"
+        raise UsageError(f"{path}: cannot be compared; {expected}") from error
+    facts = {
+        **_with_prefix("", content.get("machine")),
+        **_with_prefix("", content.get("versions")),
+    }
+    return Side(
+        path=path,
+        kind="benchmark",
+        cases=cases,
+        bounds=bounds,
+        less_is_better=less_is_better,
+        facts=facts,
+    )
+
+
+def _numbers(values: Sequence[Any]) -> list[float]:
+    """``values`` without what is no number."""
+    return [number for number in map(run_reader.finite, values) if number is not None]
+
+
+def _experiment(run_dir: Path, by: str | None) -> Side:
+    """Jobs by name and point of their matrix; their seeds are the values."""
+    snapshot = run_snapshot.status(run_dir)
+    groups: dict[str, list[SummaryRow]] = {}
+    for row in snapshot.rows:
+        groups.setdefault(without_seed(row["job_id"], row["seed"]), []).append(row)
+    if by is None:
+        figures = list(RETURNS)
+        speeds = _speeds(run_dir)
+        found = {name: _speed_and_returns(rows, speeds) for name, rows in groups.items()}
+    else:
+        figures = [checked_figure(run_dir, by, snapshot.rows)]
+        groups = {name: _with_value(rows, by) for name, rows in groups.items()}
+        found = {name: {by: _values(rows, by)} for name, rows in groups.items() if rows}
+        if snapshot.rows and not found:
+            raise UsageError(f"{run_dir}: {without_value(snapshot.rows, by)}")
+    cases = {name: values for name, values in found.items() if values}
+    declared = settings_of_cases(declared_jobs(snapshot.paths) if cases else ())
+    chooser = Chooser()
+    if cases:
+        chooser = chosen_jobs.chooser(snapshot.paths, with_objectives=False, passing=UNAVAILABLE)
+    ids = {name: [row["job_id"] for row in groups[name]] for name in cases}
+    return Side(
+        path=run_dir,
+        kind="experiment",
+        cases=cases,
+        without_aim=[one for one in figures if one not in (*RETURNS, EVALUATION, TRAINING)],
+        without_zero=figures,
+        facts=_facts(snapshot),
+        settings={name: declared[name] for name in cases if name in declared},
+        protocols={name: set(map(protocol_of, _done(groups[name]))) for name in cases},
+        chooser=chooser,
+        chosen=[name for name in cases if chooser.has_chosen_among(ids[name])],
+    )
+
+
+def _facts(snapshot: Snapshot) -> dict[str, Any]:
+    session = run_reader.last_session(snapshot.paths.provenance)
+    return {
+        "learner": ", ".join(
+            sorted({row["learner"] for row in snapshot.rows if row["learner"] is not None})
+        ),
+        **{
+            name: session.get(name)
+            for name in ("host", "platform", "physical_cores", "cpu_quota", "jobs_at_once")
+        },
+        **_with_prefix("", session.get("versions")),
+        **_with_prefix("git", session.get("git")),
+    }
+
+
+def _speeds(run_dir: Path) -> dict[str, float]:
+    """job_id → env_steps/s of its iterations, without start-up, evaluation and videos."""
+    metrics = job_metrics.gather(run_dir).jobs
+    return {job.job_id: job.env_steps / job.wall_s for job in metrics if job.env_steps}
+
+
+def _done(rows: Sequence[SummaryRow]) -> list[SummaryRow]:
+    return [row for row in rows if row["state"] == "SUCCEEDED"]
+
+
+def _with_value(rows: Sequence[SummaryRow], figure: str) -> list[SummaryRow]:
+    return [row for row in rows if value_of(row, figure) is not None]
+
+
+def _values(rows: Sequence[SummaryRow], figure: str) -> list[float]:
+    return [value for row in rows if (value := value_of(row, figure)) is not None]
+
+
+def _speed_and_returns(
+    rows: Sequence[SummaryRow], speeds: Mapping[str, float]
+) -> dict[str, Sequence[float]]:
+    """Figure → its values over the seeds that have succeeded; without figures that have none.
+
+    :param speeds: as of :func:`_speeds`.
+    """
+    done = _done(rows)
+    figures = {
+        "env_steps/s": [speeds.get(row["job_id"]) for row in done],
+        "return": [row["ep_rew_mean"] for row in done],
+        "evaluation": [row["eval_mean"] for row in done],
+    }
+    known = {
+        name: [value for value in values if value is not None] for name, values in figures.items()
+    }
+    return {name: values for name, values in known.items() if values}
+
+
+def _with_prefix(prefix: str, values: Any) -> dict[str, Any]:
+    items = values.items() if isinstance(values, Mapping) else ()
+    return {f"{prefix} {name}".strip(): value for name, value in items}
