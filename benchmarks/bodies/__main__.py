@@ -79,7 +79,8 @@ def _make(options: argparse.Namespace, run_dir: Path) -> int:
     cores = topology.detect().capacity
     print(
         f"{part.bodies} bodies × {new.seeds} seeds in {made.wall_s:,.0f} s on {cores} cores: a training on"
-        f" {made.trained_s / made.wall_s / cores:.3f} of them; {made.kills} kills; {made.failed} trainings failed"
+        f" {made.trained_s / made.wall_s / cores:.3f} of them, {made.trained_s / made.launching_s / cores:.3f} from"
+        f" the first launch to the last end; {made.kills} kills; {made.failed} trainings failed"
     )
     return _show(options.robot)
 

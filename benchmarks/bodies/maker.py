@@ -23,8 +23,10 @@ from benchmarks import table_of_bodies
 from benchmarks.harness import ROOT, run_quietly
 from benchmarks.table_of_bodies import MEASURES, Table
 from orchestrator.analysis import run_reader
-from orchestrator.core.paths import JobPaths
+from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.jobfile import Experiment, from_mapping
 
 RUNGS = 8
@@ -46,6 +48,9 @@ class Made:
     """How a part was made."""
 
     wall_s: float
+    """Of the whole command, with its start, its pictures and its end."""
+    launching_s: float
+    """From the launch of the first training to the end of the last one."""
     trained_s: float
     """Seconds of all trainings, summed."""
     kills: int
@@ -65,13 +70,22 @@ def make(part: Part, *, kill_every_s: float, seed: int = 0) -> Made:
     kills = 0
     while not _ends(command, chance.expovariate(1 / kill_every_s) if kill_every_s else None):
         kills += 1
+    wall_s = time.monotonic() - begun
     results = train(part)
+    rows = run_snapshot.status(part.run_dir).rows
     return Made(
-        wall_s=time.monotonic() - begun,
+        wall_s=wall_s,
+        launching_s=max(row["ended_at"] or 0.0 for row in rows) - _first_launch(part.run_dir),
         trained_s=sum(result.wall_s or 0.0 for result in results),
         kills=kills,
         failed=sum(not result.ok for result in results),
     )
+
+
+def _first_launch(run_dir: Path) -> float:
+    """When the first attempt of all began, in seconds since the epoch."""
+    with run_directory.reading_ledger(RunPaths(run_dir)) as ledger:
+        return min(attempt["started_at"] for attempt in ledger.attempts())
 
 
 def _ends(command: Sequence[str], kill_after_s: float | None) -> bool:

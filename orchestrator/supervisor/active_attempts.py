@@ -35,8 +35,8 @@ OUTRANKS: Mapping[Cause | None, tuple[Cause, ...]] = {
     Cause.TIMEOUT: (Cause.CANCELLED,),
 }
 """The first reason to end an attempt counts, except that a job which is paused or cancelled is
-neither resumed after a stop nor retried after a stall. One that is cancelled after its time is over
-may have come to its rung before."""
+neither resumed after a stop nor retried after a stall, and that one which is cancelled has not
+failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,8 @@ class ActiveAttempt:
     max_rss_mib: float = 0.0
     end_reason: AttemptOutcome | None = None
     """Why the supervisor asked it to end; None while it has not."""
+    held: AttemptOutcome | None = None
+    """That its user has cancelled or paused its job, whatever else it was asked to end for."""
     asked_at: float | None = None
     """When the supervisor first asked it to end."""
     kill_at: float | None = None
@@ -229,6 +231,8 @@ class ActiveAttempts:
         before = attempt.end_reason
         if before is None or reason.cause in OUTRANKS.get(before.cause, ()):
             attempt.end_reason = reason
+        if reason.cause is Cause.CANCELLED or (reason.cause is Cause.PAUSED and not attempt.held):
+            attempt.held = reason
         attempt.kill_at = deadline if attempt.kill_at is None else min(deadline, attempt.kill_at)
         self.check_at(attempt, attempt.kill_at)
         return attempt.kill_at

@@ -270,8 +270,8 @@ class RequestHandler:
             self.recorder.reporter.event("promoted", text, job_id=job_id, pause_at=pause_at)
 
     def _is_pausing(self, job_id: str) -> bool:
-        reason = self._attempt(job_id).end_reason
-        return reason is not None and reason.cause is Cause.PAUSED
+        held = self._attempt(job_id).held
+        return held is not None and held.cause is Cause.PAUSED
 
     def _attempt(self, job_id: str) -> ActiveAttempt:
         attempt = self.termination.active.of_job(job_id)

@@ -348,6 +348,7 @@ class Supervisor:
             rank=exited.rank,
             lost=exited.lost,
             rung=attempt.job.spec.pause_at,
+            held=attempt.held,
         )
         was_overdue = attempt.kill_at is not None and self.now() >= attempt.kill_at
         if was_overdue and exited.returncode in (-signal.SIGKILL, None):

@@ -133,8 +133,9 @@ def _comparison_of(a: Side, b: Side, figures: Sequence[str]) -> Comparison:
         kinds = f"{a.path} is {article[a.kind]} and {b.path} is {article[b.kind]}"
         raise UsageError(f"{kinds}: give two benchmarks or two experiments")
     common = [what for what in a.cases if what in b.cases]
-    unlike = _other_trials(common, a, b)
-    compared = [what for what in common if what not in unlike]
+    other_trials = _other_trials(common, a, b)
+    unlike = [what for what in common if what in other_trials]
+    compared = [what for what in common if what not in other_trials]
     pairs = [pair for what in compared for pair in _pairs(what, a, b)]
     if not pairs and unlike:
         raise UsageError(f"{_other_trials_text(unlike, a, b)}; `best` shows what each has found")
@@ -183,18 +184,18 @@ def _only(cases: Iterable[str], by_case: Mapping[str, T]) -> dict[str, T]:
 # -- jobs of searches
 
 
-def _other_trials(common: Sequence[str], a: Side, b: Side) -> list[str]:
+def _other_trials(common: Iterable[str], a: Side, b: Side) -> set[str]:
     """Those cases of ``common`` of which only the number of the trial agrees: they differ in what a
     search varies.
     """
     if not (a.chooser.makes_jobs or b.chooser.makes_jobs):
-        return []
+        return set()
     varied = {*_varied_keys(a), *_varied_keys(b)}
     unlike: set[str] = set()
     for difference, cases in cases_by_difference(a.settings, b.settings).items():
         if difference.what in varied:
             unlike |= set(cases)
-    return [case for case in common if case in unlike]
+    return unlike.intersection(common)
 
 
 def _varied_keys(side: Side) -> set[str]:

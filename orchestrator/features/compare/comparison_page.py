@@ -69,8 +69,9 @@ def document(comparisons: Sequence[Comparison]) -> Document:
     names = [f"{letter}: {one_line(run)}" for letter, run in zip(LETTERS, runs, strict=False)]
     curves = [_curves(runs[0])]
     for one in comparisons:  # a trial of another point has nothing to be drawn over
+        other_trials = set(one.other_trials)
         of_run = _curves(one.b)
-        curves.append({case: of_run[case] for case in of_run if case not in one.other_trials})
+        curves.append({case: found for case, found in of_run.items() if case not in other_trials})
     cases = [case for case in curves[0] if any(case in others for others in curves[1:])]
     sections = []
     if cases:

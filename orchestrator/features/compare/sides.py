@@ -179,7 +179,7 @@ def _experiment(run_dir: Path, by: str | None) -> Side:
         settings={name: declared[name] for name in cases if name in declared},
         protocols={name: set(map(protocol_of, _done(groups[name]))) for name in cases},
         chooser=chooser,
-        chosen=[name for name in cases if chooser.has_chosen_among(ids[name])],
+        chosen={name for name in cases if chooser.has_chosen_among(ids[name])},
     )
 
 

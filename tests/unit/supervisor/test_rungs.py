@@ -260,23 +260,35 @@ STOP, USER, GONE, LATE = (
 
 
 @pytest.mark.parametrize(
-    ("end_reason", "rung", "silent", "cause"),
+    ("end_reason", "held", "rung", "silent", "cause"),
     [
-        (None, 200, False, Cause.RUNG),
-        (STOP, 200, False, Cause.RUNG),  # it was there before it heard of the stop
-        (LATE, 200, False, Cause.RUNG),
-        (USER, 200, False, Cause.PAUSED),
-        (GONE, 200, False, Cause.CANCELLED),
-        (None, None, False, Cause.ERROR),  # some other program's exit code
-        (None, 200, True, Cause.ERROR),
+        (None, None, 200, False, Cause.RUNG),
+        (STOP, None, 200, False, Cause.RUNG),  # it was there before it heard of the stop
+        (LATE, None, 200, False, Cause.RUNG),
+        (USER, USER, 200, False, Cause.PAUSED),
+        (GONE, GONE, 200, False, Cause.CANCELLED),
+        (LATE, USER, 200, False, Cause.PAUSED),  # it was paused when its time was over already
+        (LATE, GONE, 200, False, Cause.CANCELLED),
+        (None, None, None, False, Cause.ERROR),  # some other program's exit code
+        (None, None, 200, True, Cause.ERROR),
     ],
 )
 def test_only_an_attempt_that_was_to_pause_there_has_come_to_its_rung(
-    end_reason: AttemptOutcome | None, rung: int | None, silent: bool, cause: Cause
+    end_reason: AttemptOutcome | None,
+    held: AttemptOutcome | None,
+    rung: int | None,
+    silent: bool,
+    cause: Cause,
 ) -> None:
     record = None if silent else ExitRecord(code=ExitCode.PAUSED, message="reached 256")
     outcome = retry_policy.judge(
-        ExitCode.PAUSED, record, end_reason=end_reason, oom_killed=False, silent=silent, rung=rung
+        ExitCode.PAUSED,
+        record,
+        end_reason=end_reason,
+        oom_killed=False,
+        silent=silent,
+        rung=rung,
+        held=held,
     )
     assert outcome.cause is cause
     expected = {
