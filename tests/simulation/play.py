@@ -180,6 +180,7 @@ class _Player:
             in_ledger=self._in_ledger,
             orphans=self._orphans,
             moved_away=self._moved_away,
+            has_nothing=self._has_nothing,
             job_source=SimulatedSource(),
             tables=self.kind.tables,
         )
@@ -381,6 +382,9 @@ class _Player:
 
     def _moved_away(self, job_id: str) -> None:
         self.monitor.moved_away(job_id)
+
+    def _has_nothing(self) -> None:
+        self.declared.take({})
 
     def _orphans(self) -> list[int]:
         return [worker.pid for worker in self.processes.alive.values() if worker.is_orphan]
