@@ -7,7 +7,9 @@ python -m benchmarks.bodies show quadruped               what the table has
 from __future__ import annotations
 
 import argparse
+import resource
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +31,13 @@ def main() -> int:
             bodies=options.bodies,
             run_dir=options.run_dir,
         )
-        return 0 if maker.train(part).ok else 1
+        begun = time.monotonic()
+        is_ok = maker.train(part).ok
+        wall_s = time.monotonic() - begun
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        cpu_s = used.ru_utime + used.ru_stime
+        print(f"supervisor: {cpu_s:.1f} s of a core in {wall_s:,.0f} s ({cpu_s / wall_s:.2%})")
+        return 0 if is_ok else 1
     with tempfile.TemporaryDirectory() as folder:
         return _make(options, options.run_dir or Path(folder) / "run")
 

@@ -35,8 +35,8 @@ OUTRANKS: Mapping[Cause | None, tuple[Cause, ...]] = {
     Cause.TIMEOUT: (Cause.CANCELLED,),
 }
 """The first reason to end an attempt counts, except that a job which is paused or cancelled is
-neither resumed after a stop nor retried after a stall, and that one which is cancelled has not
-failed."""
+neither resumed after a stop nor retried after a stall, and that one which is cancelled after its
+time is over has not failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +236,10 @@ class ActiveAttempts:
         attempt.kill_at = deadline if attempt.kill_at is None else min(deadline, attempt.kill_at)
         self.check_at(attempt, attempt.kill_at)
         return attempt.kill_at
+
+    def note_resume(self, attempt: ActiveAttempt) -> None:
+        """Note that the user wants the job, which was paused, to go on."""
+        attempt.held = None
 
     def note_kill(self, attempt: ActiveAttempt, resumes_from: int, now: float) -> None:
         assert attempt.asked_at is not None

@@ -242,6 +242,7 @@ class RequestHandler:
         if isinstance(state, Running):
             if self._is_pausing(job_id):
                 self._to_resume[job_id] = None
+                self.termination.active.note_resume(self._attempt(job_id))
                 self.recorder.ledger.withdraw_notes(job_id)
             return
         new = requested_state("resume", state)

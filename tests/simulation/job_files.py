@@ -77,7 +77,7 @@ class JobFiles:
     moved_away: Callable[[str], None]
     """Told of a job whose directory a user has moved away, as `run` has advised."""
     has_nothing: Callable[[], None]
-    """Told of a run directory with neither ledger nor jobs, in which the next run begins anew."""
+    """Told that users have left neither ledger nor jobs, so that the next run begins anew."""
     file: dict[str, SimulatedJob] = field(init=False)
     """What the job file declares, by id."""
     accepted: dict[str, SimulatedJob] = field(default_factory=dict, init=False)
@@ -185,7 +185,8 @@ class JobFiles:
         self._damages.clear()
         once, self._once = self._once, []
         has_ledger = self.paths.ledger.exists()
-        if not (has_ledger or (self.paths.jobs.exists() and any(self.paths.jobs.iterdir()))):
+        has_jobs = self.paths.jobs.exists() and any(self.paths.jobs.iterdir())
+        if self.is_damaged and not (has_ledger or has_jobs):
             self.has_nothing()
         self._is_rebuilding |= self._is_unreadable or ("rebuild" in once and has_ledger)
         self._is_unreadable = False

@@ -512,6 +512,15 @@ class Monitor:
             record.held = ""
             record.done.clear()
 
+    def begins_anew(self) -> None:
+        """Neither the ledger nor a directory of a job is left: the next ledger knows of no job."""
+        for record in self.records.values():
+            record.state = record.last_told = record.held = ""
+            record.failures = record.losses = record.rung = 0
+            record.done.clear()
+        self.declared.take({})
+        self.notes.pop(self.directory, None)
+
     def _cancelled_in_summary(self) -> set[str]:
         """Jobs that their user has cancelled, as far as ``summary.json`` knows."""
         try:

@@ -384,7 +384,8 @@ class _Player:
         self.monitor.moved_away(job_id)
 
     def _has_nothing(self) -> None:
-        self.declared.take({})
+        self.monitor.begins_anew()
+        self.world.forget_note()
 
     def _orphans(self) -> list[int]:
         return [worker.pid for worker in self.processes.alive.values() if worker.is_orphan]

@@ -362,6 +362,10 @@ class World:
             self.disk.committed(self._note)
         self.point("committed")
 
+    def forget_note(self) -> None:
+        """Nothing is left of what was committed."""
+        self._note = None
+
     def polled(self) -> None:
         """The supervisor waits for events."""
         self.point("poll")

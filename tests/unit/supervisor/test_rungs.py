@@ -3,7 +3,7 @@ commands do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +38,7 @@ from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import NEVER, Behaviour
 from orchestrator.experiment.from_outside import control, run_snapshot
 from orchestrator.experiment.resuming import recovery
-from orchestrator.ledger import Request
+from orchestrator.ledger import Request, Verb
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import SilentReporter
 
@@ -184,6 +184,34 @@ def test_a_job_that_the_user_has_paused_is_promoted_but_waits_for_the_user(tmp_p
     assert (row.state, row.job.spec.pause_at) == (Paused(), 600)
 
 
+@pytest.mark.parametrize(
+    ("verbs", "state"),
+    [
+        ([], AT_RUNG),
+        (["pause"], Paused()),
+        (["pause", "resume"], AT_RUNG),
+        (["pause", "resume", "pause"], Paused()),
+        (["pause", "cancel"], Cancelled()),
+    ],
+)
+def test_a_job_whose_time_is_over_and_that_has_come_to_its_rung_is_held_as_its_user_asks(
+    verbs: Sequence[Verb], state: State, tmp_path: Path
+) -> None:
+    def late_at_its_rung(launch: Launch) -> Behaviour:
+        to_rungs(launch)
+        return Behaviour(after_s=NEVER, exits_within_s=5.0, returncode_asked=ExitCode.PAUSED)
+
+    job = make_job("a", spec={"pause_at": 200}, timeout_s=10.0)
+    experiment = Experiment(tmp_path, [job], late_at_its_rung)
+    experiment.reporter.each_turn = once(
+        lambda view: view.elapsed_s > 12, lambda: ask(tmp_path, *((verb, "a") for verb in verbs))
+    )
+    experiment.run()
+    (row,) = experiment.ledger.jobs()
+    assert row.state == state
+    assert experiment.ledger.noted_verbs() == {}
+
+
 def test_the_user_does_not_resume_but_may_cancel_what_waits_at_a_rung(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [rung_job("a"), make_job("b")])
     experiment.ledger.set_state("a", AT_RUNG)
@@ -253,9 +281,9 @@ def test_promotions_that_no_supervisor_read_are_for_the_next(tmp_path: Path) -> 
     }
 
 
-STOP, USER, GONE, LATE = (
+STOP, USER, GONE, LATE, LARGE = (
     AttemptOutcome(cause=cause, message="why")
-    for cause in (Cause.INTERRUPTED, Cause.PAUSED, Cause.CANCELLED, Cause.TIMEOUT)
+    for cause in (Cause.INTERRUPTED, Cause.PAUSED, Cause.CANCELLED, Cause.TIMEOUT, Cause.MEMORY)
 )
 
 
@@ -268,7 +296,7 @@ STOP, USER, GONE, LATE = (
         (USER, USER, 200, False, Cause.PAUSED),
         (GONE, GONE, 200, False, Cause.CANCELLED),
         (LATE, USER, 200, False, Cause.PAUSED),  # it was paused when its time was over already
-        (LATE, GONE, 200, False, Cause.CANCELLED),
+        (LARGE, GONE, 200, False, Cause.CANCELLED),
         (None, None, None, False, Cause.ERROR),  # some other program's exit code
         (None, None, 200, True, Cause.ERROR),
     ],
