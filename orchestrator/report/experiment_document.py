@@ -81,7 +81,7 @@ def document(
             *_schedule(facts["attempts"], jobs),
             *_phases(robots),
             *ranks_sections(facts["ranks"]),
-            tables.jobs_section(jobs, facts["varied"]),
+            tables.jobs_section(jobs, facts["varied"], facts["varied_effects"]),
         ]
         if shown is not None and len(jobs) < facts["totals"]["jobs"]:
             about += (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,7 +22,6 @@ from orchestrator.report.experiment_facts import (
 )
 from orchestrator.report.number_format import DASH, interval, number, one_line, percent
 from orchestrator.report.thumbnails import thumbnails
-from orchestrator.report.varied_effects import varies_within_robots
 
 Evaluation: TypeAlias = Mapping[EpisodeKind, EpisodeEstimates] | None
 STATE_TONES: dict[str, Tone] = {
@@ -220,11 +219,13 @@ def _state(job: ReportedJob) -> Cell:
     return Cell(text=job["state"], tone=STATE_TONES.get(job["state"], ""))
 
 
-def jobs_section(jobs: Sequence[ReportedJob], varied: Sequence[str] = ()) -> Section:
+def jobs_section(
+    jobs: Sequence[ReportedJob], varied: Sequence[str] = (), between: Collection[str] = ()
+) -> Section:
     """A table with a row for each job.
 
-    :param varied: keys of the points of jobs, which names of jobs do not show where they vary
-    between robots alone.
+    :param varied: keys of the points of jobs.
+    :param between: those of them that tell robots apart, which names of jobs do not show.
     """
     columns: Columns[ReportedJob] = {
         "job": lambda job: str(job["job_id"]),
@@ -250,7 +251,7 @@ def jobs_section(jobs: Sequence[ReportedJob], varied: Sequence[str] = ()) -> Sec
     for name in job_parts.column_names():
         if name not in columns and any(job_parts.columns_in(job)[name] is not None for job in jobs):
             columns[name] = partial(_of_feature, name)
-    for key in _own_columns(varied, jobs):
+    for key in _own_columns(varied, between, jobs):
         if key not in columns:
             columns[key] = partial(_of_point, key)
     caption = (
@@ -281,15 +282,20 @@ def jobs_section(jobs: Sequence[ReportedJob], varied: Sequence[str] = ()) -> Sec
     )
 
 
-def _own_columns(varied: Sequence[str], jobs: Sequence[ReportedJob]) -> list[str]:
+def _own_columns(
+    varied: Sequence[str], between: Collection[str], jobs: Sequence[ReportedJob]
+) -> list[str]:
     """Those of ``varied`` that a program gives, and those that tell robots apart."""
-    return [key for key in varied if key.startswith(META) or _tells_apart(key, jobs)][:MOST_KEYS]
+    own = [
+        key
+        for key in varied
+        if key.startswith(META) or (key in between and _has_several_values(key, jobs))
+    ]
+    return own[:MOST_KEYS]
 
 
-def _tells_apart(key: str, jobs: Sequence[ReportedJob]) -> bool:
-    """Whether robots have different values of ``key``, and most of them only one."""
-    texts = {str(job["point"].get(key)) for job in jobs}
-    return len(texts) > 1 and not varies_within_robots(key, jobs)
+def _has_several_values(key: str, jobs: Sequence[ReportedJob]) -> bool:
+    return len({str(job["point"].get(key)) for job in jobs}) > 1
 
 
 def _of_point(key: str, job: ReportedJob) -> str:

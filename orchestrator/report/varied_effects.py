@@ -18,11 +18,11 @@ def varied_effects(keys: Sequence[str], jobs: Sequence[ReportedJob]) -> Mapping[
     """Of those of ``keys`` that tell robots apart, over the jobs that have succeeded."""
     succeeded = [job for job in jobs if job["state"] == "SUCCEEDED"]
     rating = rating_of(succeeded)
-    between = [key for key in keys if not varies_within_robots(key, jobs)]
+    between = [key for key in keys if not _varies_within_robots(key, jobs)]
     return {key: _effect(key, succeeded, rating) for key in between}
 
 
-def varies_within_robots(key: str, jobs: Iterable[ReportedJob]) -> bool:
+def _varies_within_robots(key: str, jobs: Iterable[ReportedJob]) -> bool:
     """Whether most robots with ``key`` have jobs with several values of it, as with a matrix; else it
     tells robots apart.
     """
@@ -40,10 +40,6 @@ def rating_of(succeeded: Sequence[ReportedJob]) -> Rating:
     return "eval_mean" if is_evaluated else "ep_rew_mean"
 
 
-def rated(job: ReportedJob, rating: Rating) -> float | None:
-    return job["eval_mean"] if rating == "eval_mean" else job["ep_rew_mean"]
-
-
 def are_numbers(values: Iterable[Any]) -> bool:
     """Whether all are finite numbers."""
     return all(
@@ -58,7 +54,7 @@ def _effect(key: str, jobs: Sequence[ReportedJob], rating: Rating) -> MainEffect
     results: dict[tuple[str, str], list[float]] = {}
     for job in jobs:
         value = job["point"].get(key)
-        result = rated(job, rating)
+        result = job[rating]
         if value is not None and result is not None:
             values.setdefault(str(value), value)
             results.setdefault((job["name"], str(value)), []).append(result)

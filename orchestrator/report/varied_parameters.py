@@ -16,7 +16,7 @@ from orchestrator.report.experiment_facts import ReportedJob
 from orchestrator.report.experiment_figures import VariedKey
 from orchestrator.report.experiment_lineages import lineage_remark
 from orchestrator.report.number_format import one_line, percent, signed
-from orchestrator.report.varied_effects import Rating, rated, rating_of, varies_within_robots
+from orchestrator.report.varied_effects import Rating, rating_of
 
 ALL_JOBS = "all jobs"
 """The title of what is drawn over all robots."""
@@ -35,8 +35,8 @@ def varied_sections(
 
     :param effects: of the keys that tell robots apart.
     """
-    within = [key for key in keys if varies_within_robots(key, jobs)]
-    between = [key for key in keys if key not in within]
+    within = [key for key in keys if key not in effects]
+    between = [key for key in keys if key in effects]
     succeeded = [job for job in jobs if job["state"] == "SUCCEEDED"]
     rating = rating_of(succeeded)
     panels = _panels_of_robots(within, succeeded, rating)
@@ -105,8 +105,7 @@ def _panels(
         points = [
             (value, result)
             for job in jobs
-            if (value := job["point"].get(key)) is not None
-            and (result := rated(job, rating)) is not None
+            if (value := job["point"].get(key)) is not None and (result := job[rating]) is not None
         ]
         if len({str(value) for value, _ in points}) > 1:
             panels.append(VariedKey(robot=title, key=key, points=points))

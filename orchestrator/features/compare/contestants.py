@@ -28,7 +28,11 @@ from orchestrator.features.compare import (
 from orchestrator.features.compare.chosen_jobs import Chooser
 from orchestrator.features.compare.compared_figure import EVALUATION, TRAINING
 from orchestrator.features.compare.declared_settings import Difference
-from orchestrator.features.compare.equal_trainings import start_policy, training_but_for_seed
+from orchestrator.features.compare.equal_trainings import (
+    identity_of_row,
+    start_policy,
+    training_but_for_seed,
+)
 from orchestrator.features.compare.job_groups import Cases
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import JobRow, SummaryRow
@@ -224,7 +228,7 @@ def _contestant(
     """
     in_order = sorted(rows, key=lambda row: (row["state"] != "SUCCEEDED", row["seed"]))
     template = declared[in_order[0]["job_id"]]
-    own = _identity_of_row(template, from_nothing=conditions.from_nothing)
+    own = identity_of_row(template, from_nothing=conditions.from_nothing)
     like: dict[int, float | None] = {}
     left_out: list[int] = []
     for row in sorted(rows, key=lambda row: row["seed"]):
@@ -232,7 +236,7 @@ def _contestant(
         begins_otherwise = conditions.from_nothing and job.job.spec.init is not None
         if conditions.is_fresh or begins_otherwise:
             continue
-        if _identity_of_row(job, from_nothing=conditions.from_nothing) == own:
+        if identity_of_row(job, from_nothing=conditions.from_nothing) == own:
             like[row["seed"]] = None
         else:
             left_out.append(row["seed"])
@@ -389,9 +393,3 @@ def _with_values(contestant: Contestant, rows: Sequence[SummaryRow], figure: str
         if row["seed"] in contestant.values and row["state"] != "CANCELLED"
     }
     return dataclasses.replace(contestant, values=values)
-
-
-def _identity_of_row(row: JobRow, *, from_nothing: bool) -> tuple[str, str | None]:
-    spec = row.job.spec
-    policy = None if from_nothing else start_policy(row)
-    return training_but_for_seed(spec, policy), row.robot_hash

@@ -46,10 +46,14 @@ def declared_jobs(paths: RunPaths) -> list[JobRow]:
 
 def settings_of_cases(rows: Iterable[JobRow]) -> dict[str, dict[str, Any]]:
     """Case (a job's name without its seed) → what its jobs are trained with, by dotted key."""
+    return {case: _declared_settings(jobs) for case, jobs in jobs_of_cases(rows).items()}
+
+
+def jobs_of_cases(rows: Iterable[JobRow]) -> dict[str, list[JobRow]]:
     by_case: dict[str, list[JobRow]] = {}
     for row in rows:
         by_case.setdefault(without_seed(row.job_id, row.job.spec.seed), []).append(row)
-    return {case: _declared_settings(jobs) for case, jobs in by_case.items()}
+    return by_case
 
 
 def differing_settings(

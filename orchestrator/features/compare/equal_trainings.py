@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.ledger import JobRow
@@ -25,13 +26,19 @@ def training_but_for_seed(spec: WorkerSpec, policy: str | None) -> str:
     return alike.fingerprint()
 
 
-def seeds_trained_otherwise(rows: list[JobRow]) -> list[int]:
+def identity_of_row(row: JobRow, *, from_nothing: bool) -> tuple[str, str | None]:
+    """Equal for jobs that differ in their seed alone, robots included.
+
+    :param from_nothing: whatever they begin with.
+    """
+    policy = None if from_nothing else start_policy(row)
+    return training_but_for_seed(row.job.spec, policy), row.robot_hash
+
+
+def seeds_trained_otherwise(rows: Sequence[JobRow]) -> list[int]:
     """Those that differ from the first of ``rows`` in settings or robot. What each of them started
     from may differ.
     """
     first, *others = sorted(rows, key=lambda row: row.job.spec.seed)
-
-    def identity(row: JobRow) -> tuple[str, str | None]:
-        return training_but_for_seed(row.job.spec, None), row.robot_hash
-
-    return [row.job.spec.seed for row in others if identity(row) != identity(first)]
+    own = identity_of_row(first, from_nothing=True)
+    return [row.job.spec.seed for row in others if identity_of_row(row, from_nothing=True) != own]

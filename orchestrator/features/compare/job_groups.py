@@ -31,6 +31,7 @@ from orchestrator.features.compare.declared_settings import (
     Difference,
     declared_jobs,
     differing_settings,
+    jobs_of_cases,
     settings_of_cases,
 )
 from orchestrator.features.compare.equal_trainings import seeds_trained_otherwise
@@ -139,14 +140,15 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
     figure = chooser.figure or default_figure(named)
     if by is not None:
         figure = checked_figure(run_dir, by, snapshot.rows)
-    groups = [_group(run_dir, name, bodies[name], cases, figure) for name in names]
+    values = {row["job_id"]: value_of(row, figure) for row in named}
+    groups = [_group(run_dir, name, bodies[name], cases, figure, values) for name in names]
     common = [body for body in groups[0].values if all(body in group.values for group in groups)]
     if not common:
         raise UsageError(
             f"{run_dir}: {option('jobs')}: they have no body in common:"
             f" {'; '.join(map(_bodies_text, groups))}"
         )
-    with_value = [declared[row["job_id"]] for row in named if value_of(row, figure) is not None]
+    with_value = [declared[job_id] for job_id, value in values.items() if value is not None]
     settings = settings_of_cases(with_value)
     why_this_figure = [chooser.figure_remark()] if by is None and chooser.figure else []
     shown = [_figures_of(group, common) for group in groups]
@@ -221,10 +223,12 @@ def _group(
     bodies: Mapping[str, str],
     cases: Cases,
     figure: str,
+    of_jobs: Mapping[str, float | None],
 ) -> Group:
     """The jobs that ``name`` means.
 
     :param bodies: body → case.
+    :param of_jobs: job_id → its value of ``figure``.
     :raises UsageError: none of the jobs has a value.
     """
     values: dict[str, list[float]] = {}
@@ -232,7 +236,7 @@ def _group(
     missing = Counter[str]()
     for body, case in bodies.items():
         for row in cases[case]:
-            value = value_of(row, figure)
+            value = of_jobs[row["job_id"]]
             if value is None:
                 missing[body] += 1
                 continue
@@ -304,9 +308,7 @@ def _remarks_on_unlike_seeds(
 
     :param declared: the jobs with a value.
     """
-    by_case: dict[str, list[JobRow]] = {}
-    for row in declared:
-        by_case.setdefault(without_seed(row.job_id, row.job.spec.seed), []).append(row)
+    by_case = jobs_of_cases(declared)
     remarks = []
     for case in dict.fromkeys(group.cases[body] for group in groups for body in common):
         if seeds := seeds_trained_otherwise(by_case[case]):

@@ -7,7 +7,7 @@ from rich.text import Text
 from orchestrator.analysis.two_groups import Figure, Interval
 from orchestrator.features.compare.declared_settings import Difference
 from orchestrator.features.compare.job_groups import AgainstFirst, GroupFigures, JobComparison
-from orchestrator.features.compare.protocols import alternatives
+from orchestrator.features.compare.protocols import listed_protocols
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import Column, number_column
 
@@ -62,7 +62,7 @@ def _columns(compared: JobComparison) -> list[Column[GroupFigures]]:
 
 
 def _protocols(group: GroupFigures) -> str:
-    return alternatives(group.protocols)
+    return listed_protocols(group.protocols)
 
 
 def short_number(value: float) -> str:

@@ -69,7 +69,7 @@ def remark_on_protocols(names: Sequence[str], sides: Sequence[Protocols]) -> lis
     texts = []
     for name, side in zip(names, sides, strict=True):
         protocols = longest_first({one for body in bodies for one in side[body]})
-        texts.append(f"{name}: {alternatives(protocols)}")
+        texts.append(f"{name}: {listed_protocols(protocols)}")
     return [
         f"The values{of_some} {how} reached alike, so a difference may be one of training:"
         f" {'; '.join(texts)}."
@@ -80,7 +80,7 @@ def is_unknown(protocol: Protocol) -> bool:
     return protocol.earlier_env_steps is None
 
 
-def alternatives(protocols: Sequence[Protocol]) -> str:
+def listed_protocols(protocols: Sequence[Protocol]) -> str:
     shown = [str(protocol) for protocol in protocols[:MOST_NAMED]]
     if left := len(protocols) - len(shown):
         shown.append(f"{left:,} others")

@@ -4,7 +4,7 @@ values. Read-only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -24,8 +24,8 @@ from orchestrator.features.compare.compared_figure import (
     without_value,
 )
 from orchestrator.features.compare.declared_settings import declared_jobs, settings_of_cases
+from orchestrator.features.compare.job_groups import cases_of
 from orchestrator.features.compare.protocols import Protocols, protocol_of
-from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import SummaryRow
 
 Kind = Literal["benchmark", "experiment"]
@@ -150,20 +150,21 @@ def _numbers(values: Sequence[Any]) -> list[float]:
 def _experiment(run_dir: Path, by: str | None) -> Side:
     """Jobs by name and point of their matrix; their seeds are the values."""
     snapshot = run_snapshot.status(run_dir)
-    groups: dict[str, list[SummaryRow]] = {}
-    for row in snapshot.rows:
-        groups.setdefault(without_seed(row["job_id"], row["seed"]), []).append(row)
     if by is None:
         figures = list(RETURNS)
+        counted = [row for row in snapshot.rows if row["state"] == "SUCCEEDED"]
+        groups = cases_of(counted)
         speeds = _speeds(run_dir)
         found = {name: _speed_and_returns(rows, speeds) for name, rows in groups.items()}
     else:
         figures = [checked_figure(run_dir, by, snapshot.rows)]
-        groups = {name: _with_value(rows, by) for name, rows in groups.items()}
-        found = {name: {by: _values(rows, by)} for name, rows in groups.items() if rows}
-        if snapshot.rows and not found:
+        values = {row["job_id"]: value_of(row, by) for row in snapshot.rows}
+        counted = [row for row in snapshot.rows if values[row["job_id"]] is not None]
+        if snapshot.rows and not counted:
             raise UsageError(f"{run_dir}: {without_value(snapshot.rows, by)}")
-    cases = {name: values for name, values in found.items() if values}
+        groups = cases_of(counted)
+        found = {name: {by: _values(rows, values)} for name, rows in groups.items()}
+    cases = {name: of_case for name, of_case in found.items() if of_case}
     declared = settings_of_cases(declared_jobs(snapshot.paths) if cases else ())
     chooser = Chooser()
     if cases:
@@ -177,7 +178,7 @@ def _experiment(run_dir: Path, by: str | None) -> Side:
         without_zero=figures,
         facts=_facts(snapshot),
         settings={name: declared[name] for name in cases if name in declared},
-        protocols={name: set(map(protocol_of, _done(groups[name]))) for name in cases},
+        protocols={name: set(map(protocol_of, groups[name])) for name in cases},
         chooser=chooser,
         chosen={name for name in cases if chooser.has_chosen_among(ids[name])},
     )
@@ -204,30 +205,22 @@ def _speeds(run_dir: Path) -> dict[str, float]:
     return {job.job_id: job.env_steps / job.wall_s for job in metrics if job.env_steps}
 
 
-def _done(rows: Sequence[SummaryRow]) -> list[SummaryRow]:
-    return [row for row in rows if row["state"] == "SUCCEEDED"]
-
-
-def _with_value(rows: Sequence[SummaryRow], figure: str) -> list[SummaryRow]:
-    return [row for row in rows if value_of(row, figure) is not None]
-
-
-def _values(rows: Sequence[SummaryRow], figure: str) -> list[float]:
-    return [value for row in rows if (value := value_of(row, figure)) is not None]
+def _values(rows: Iterable[SummaryRow], values: Mapping[str, float | None]) -> list[float]:
+    found = (values[row["job_id"]] for row in rows)
+    return [value for value in found if value is not None]
 
 
 def _speed_and_returns(
     rows: Sequence[SummaryRow], speeds: Mapping[str, float]
 ) -> dict[str, Sequence[float]]:
-    """Figure → its values over the seeds that have succeeded; without figures that have none.
+    """Figure → its values over ``rows``, which have succeeded; without figures that have none.
 
     :param speeds: as of :func:`_speeds`.
     """
-    done = _done(rows)
     figures = {
-        "env_steps/s": [speeds.get(row["job_id"]) for row in done],
-        "return": [row["ep_rew_mean"] for row in done],
-        "evaluation": [row["eval_mean"] for row in done],
+        "env_steps/s": [speeds.get(row["job_id"]) for row in rows],
+        "return": [row["ep_rew_mean"] for row in rows],
+        "evaluation": [row["eval_mean"] for row in rows],
     }
     known = {
         name: [value for value in values if value is not None] for name, values in figures.items()
