@@ -722,7 +722,7 @@ class Monitor:
             is_in_time = stays_s <= CAUSE_WITHIN_S + LATE_S + self._latest_s
             self._claim(is_in_time, f"{job.job_id} stays {stays_s:.1f} s after one of its ranks")
         if worker.grew_at is not None:
-            samples = 1 + self.world.counts["lost"]
+            samples = 1 + self.world.counts["lost"] - worker.lost_before_it_grew
             late_s = samples * SAMPLE_EVERY_S + self._latest_s + LATE_S + self._reports_s
             is_in_time = now - max(worker.grew_at, calm_since) <= late_s
             self._claim(is_in_time, f"{job.job_id} is over its memory limit")

@@ -250,11 +250,24 @@ def _pilot_still_ending(chance: random.Random) -> Scenario:
     )
 
 
+def _pilot_that_stays_silent(chance: random.Random) -> Scenario:
+    """A pilot stands still for longer than anybody would wait."""
+    return Scenario(
+        jobs=(SimulatedJob(name="j0", iterations=6),),
+        troubles=(
+            Trouble(kind="pilot-sleeps", at_s=round(chance.uniform(2.0, 4.0), 2), for_s=3000.0),
+        ),
+        array=1,
+        gap_s=GAP_S,
+    )
+
+
 STORIES: tuple[Callable[[random.Random], Scenario], ...] = (
     *(_request_from_afar,) * 3,
     *(_withdrawn_pause,) * 3,
     *(_unrecorded_attempts,) * 5,
     *(_followed_by_others, _followed_by_others, _request_comes_back, _growth_in_the_grace_time),
-    *(_full_memory, _rank_that_stays, _pilot_still_ending, _executor_fails_again, _overtaken_job),
+    *(_full_memory, _rank_that_stays, _executor_fails_again, _overtaken_job),
+    *(_pilot_still_ending, _pilot_that_stays_silent),
 )
 """Those that show their faults more seldom are told more often."""

@@ -98,6 +98,8 @@ class Worker:
     rss_mib: float = 50.0
     grew_at: float | None = None
     """When it came to hold more than it may."""
+    lost_before_it_grew: int = 0
+    """How many events had been lost by then."""
     is_alive: bool = True
     is_finished: bool = False
     """Whether all of the training is done, and its results are written."""
@@ -201,7 +203,9 @@ class Worker:
                 return
             if ending == "grows":
                 self.rss_mib = self.job.all_memory_mib + 50.0
-                self.grew_at = self.world.now if self.grew_at is None else self.grew_at
+                if self.grew_at is None:
+                    self.grew_at = self.world.now
+                    self.lost_before_it_grew = self.world.counts["lost"]
             else:
                 self._end_badly()
                 return
