@@ -33,13 +33,13 @@ from orchestrator.supervisor.events import Reporter, View
 RECORD_EVERY_S = 1.0
 PROGRESS = Pace(every_s=RECORD_EVERY_S, share=0.05)
 """How often progress is recorded: one row per running job."""
-SUMMARY = Pace(every_s=RECORD_EVERY_S, share=0.005)
+SUMMARY = Pace(every_s=RECORD_EVERY_S, share=0.002)
 """How often ``summary.*`` are written, which grow with the number of jobs."""
 LIVE = Pace(every_s=RECORD_EVERY_S, share=0.005)
 """How often ``live.json`` is written, which names every running job."""
-PAGE_ROWS = 1000
-"""Jobs added to ``summary.*`` at once. The next ones follow as their share of time allows; at the
-end, at once."""
+PAGE_ROWS = 100
+"""Jobs added to ``summary.*`` at once, and made anew when one of them runs. The next ones follow as
+their share of time allows; at the end, at once."""
 
 
 @dataclass(slots=True, kw_only=True)
