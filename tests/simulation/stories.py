@@ -238,28 +238,24 @@ def _overtaken_job(chance: random.Random) -> Scenario:
 
 def _pilot_still_ending(chance: random.Random) -> Scenario:
     """A pilot stands still, is given up, and has not ended when the next supervisor begins."""
-    ends: TroubleKind = chance.choice(("signal", "stop"))
-    return Scenario(
-        jobs=(SimulatedJob(name="j0", iterations=6),),
-        troubles=(
-            Trouble(kind="pilot-sleeps", at_s=round(chance.uniform(2.0, 4.0), 2), for_s=250.0),
-            Trouble(kind=ends, at_s=round(chance.uniform(184.0, 189.0), 2)),
-        ),
-        array=1,
-        gap_s=GAP_S,
-    )
+    kind: TroubleKind = chance.choice(("signal", "stop"))
+    sleep = _sleep_of_a_pilot(chance, 250.0)
+    end = Trouble(kind=kind, at_s=round(chance.uniform(184.0, 189.0), 2))
+    return _with_one_pilot(sleep, end)
 
 
 def _pilot_that_stays_silent(chance: random.Random) -> Scenario:
     """A pilot stands still for longer than anybody would wait."""
-    return Scenario(
-        jobs=(SimulatedJob(name="j0", iterations=6),),
-        troubles=(
-            Trouble(kind="pilot-sleeps", at_s=round(chance.uniform(2.0, 4.0), 2), for_s=3000.0),
-        ),
-        array=1,
-        gap_s=GAP_S,
-    )
+    return _with_one_pilot(_sleep_of_a_pilot(chance, 3000.0))
+
+
+def _sleep_of_a_pilot(chance: random.Random, for_s: float) -> Trouble:
+    return Trouble(kind="pilot-sleeps", at_s=round(chance.uniform(2.0, 4.0), 2), for_s=for_s)
+
+
+def _with_one_pilot(*troubles: Trouble) -> Scenario:
+    job = SimulatedJob(name="j0", iterations=6)
+    return Scenario(jobs=(job,), troubles=troubles, array=1, gap_s=GAP_S)
 
 
 STORIES: tuple[Callable[[random.Random], Scenario], ...] = (
