@@ -32,7 +32,7 @@ from orchestrator.core.processes.procfs import (
     stat_in,
 )
 
-SAMPLING = Pace(every_s=1.5, share=0.005)
+SAMPLING = Pace(every_s=1.5, share=0.003)
 """How often :meth:`LoadSampler.tick` samples: less often on a machine with many processes. What it
 finds is the mean over the time between two samples."""
 LEAST_S = 0.2
@@ -192,9 +192,9 @@ class LoadSampler:
     def _demand_of_threads(self, pid: int) -> dict[int, float]:
         """By the threads of a process that are runnable at this moment."""
         demand: dict[int, float] = defaultdict(float)
-        tasks = self._proc / str(pid) / "task"
+        tasks = f"{self._proc}/{pid}/task"
         for thread in names_in(tasks):
-            found = stat_in(tasks / thread)
+            found = stat_in(f"{tasks}/{thread}")
             if found is not None and found.state == RUNNABLE:
                 demand[found.cpu] += 1.0
         return dict(demand)

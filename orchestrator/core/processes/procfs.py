@@ -91,13 +91,17 @@ class ProcessStat:
 
 def process_stat(pid: int | Literal["self"], proc: Path = PROC) -> ProcessStat | None:
     """The stat of a process; None where there is no such process, or no such file system."""
-    return stat_in(proc / str(pid))
+    return stat_in(f"{proc}/{pid}")
 
 
-def stat_in(folder: Path) -> ProcessStat | None:
-    """The stat of the process or thread whose folder below ``/proc`` this is; None likewise."""
+def stat_in(folder: str) -> ProcessStat | None:
+    """The stat of the process or thread whose folder below ``/proc`` this is; None likewise.
+
+    A folder is no :class:`~pathlib.Path` here: of every process of the machine that is read every
+    few seconds, and to put a path together takes longer than to read the file.
+    """
     # The second field is the command in parentheses, and may hold anything.
-    head, _, tail = content_of(folder / "stat").rpartition(b")")
+    head, _, tail = content_of(f"{folder}/stat").rpartition(b")")
     fields = tail.split()
     if len(fields) < 39:
         return None
