@@ -66,6 +66,11 @@ class Chosen:
         return self.best_value - self.true_value
 
     @property
+    def regret_of_tried(self) -> float:
+        """What regret would be if the true values of the bodies that were tried were known."""
+        return self.best_value - self.best_tried
+
+    @property
     def is_in_belief(self) -> bool:
         return abs(self.true_value - self.mean) <= Z * self.error
 
@@ -222,6 +227,10 @@ class Ratio:
 
 def regrets(chosen: Sequence[Chosen]) -> Floats:
     return np.array([one.regret for one in chosen])
+
+
+def regrets_of_tried(chosen: Sequence[Chosen]) -> Floats:
+    return np.array([one.regret_of_tried for one in chosen])
 
 
 def true_values(chosen: Sequence[Chosen]) -> Floats:

@@ -25,6 +25,7 @@ from benchmarks.bodies.compared_searches import (
     p_of_pairs,
     ratio_of_means,
     regrets,
+    regrets_of_tried,
     share,
     true_values,
 )
@@ -259,6 +260,15 @@ def _of_best(what: str, found: Found, peers: Mapping[str, Sequence[Chosen]]) -> 
         figure(
             f"{name}: p of a permutation test against that",
             p_of_pairs(regrets(judged), of_baseline),
+        ),
+        _ratio(
+            f"{name}: regret without error in the choice among its bodies / that of"
+            f" {', '.join(baseline)}",
+            ratio_of_means(regrets_of_tried(judged), of_baseline),
+        ),
+        _ratio(
+            f"{what}: {', '.join(baseline)}: regret without error in the choice / its own",
+            ratio_of_means(regrets_of_tried(found[baseline]), regrets(found[baseline])),
         ),
     ]
     lines += [

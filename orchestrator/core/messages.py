@@ -8,13 +8,12 @@ with an :class:`ExaminationAnswer`.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from orchestrator.core.decoding import FilePath, Message, Natural, decode
+from orchestrator.core.decoding import FilePath, Message, Natural, decode, field_values
 from orchestrator.core.job_parts import flat, with_facts
 
 HIGH_RUN_DELAY_SHARE = 0.15
@@ -31,7 +30,7 @@ class JsonLine:
     __slots__ = ()
 
     def to_line(self) -> bytes:
-        return json.dumps(dataclasses.asdict(self), sort_keys=True).encode() + b"\n"  # type: ignore[call-overload]
+        return json.dumps(self, default=field_values, sort_keys=True).encode() + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> Self:

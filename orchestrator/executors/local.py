@@ -166,8 +166,7 @@ class LocalExecutor:
             self._template.wait(timeout_s)
             return []
         while True:
-            remaining_s = max(0.0, deadline - time.monotonic())
-            ended = self._wait_for_exits(remaining_s)
+            ended = self._wait_for_exits(max(0.0, deadline - time.monotonic()))
             events = self._read_channels()
             for group, worker in ended:
                 events += self._reap(group, worker)
@@ -178,7 +177,7 @@ class LocalExecutor:
                     del self._groups[exited.handle]
                     events.append(exited)
             events += self._sample()
-            if events or remaining_s == 0.0:
+            if events or time.monotonic() >= deadline:
                 return events
 
     def cancel(self, handle: Handle, *, kill: bool) -> None:

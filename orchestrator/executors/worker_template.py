@@ -91,9 +91,7 @@ class WorkerTemplate:
 
         :param added: variables set in its environment; None removes one.
         """
-        self._look_after(
-            process.worker_environment(ANY_LAUNCH, 0, channel=None, token=self.token, added=added)
-        )
+        self._look_after(added)
         return self._is_ready or self._refused is not None or time.monotonic() >= self._wait_until
 
     def wait(self, timeout_s: float) -> None:
@@ -112,9 +110,9 @@ class WorkerTemplate:
         Where :meth:`prepare` was not called before, it waits until the template has imported its
         packages.
         """
-        variables = process.worker_environment(launch, 0, channel=None, token=token, added=added)
-        if (why := self._make_ready(variables)) is not None:
+        if (why := self._make_ready(added)) is not None:
             return why
+        variables = process.worker_environment(launch, 0, channel=None, token=token, added=added)
         ours = self._order(launch, log, variables)
         found = _await_worker(ours)
         if isinstance(found, _NoneReady) and (found.pid is None or found.hangs):
@@ -178,14 +176,14 @@ class WorkerTemplate:
         self._control = None
         self._is_ready = False
 
-    def _make_ready(self, variables: Mapping[str, str]) -> str | None:
+    def _make_ready(self, added: Mapping[str, str | None]) -> str | None:
         """Start a template where there is none, and wait for its imports. Returns why no worker
         can be forked now; None if one can.
         """
-        self._look_after(variables)
+        self._look_after(added)
         if self._control is not None and not self._is_ready:
             self.wait(max(0.0, self._wait_until - time.monotonic()))
-            self._look_after(variables)
+            self._look_after(added)
         if self._refused is not None:
             return f"the template process: {self._refused}"
         if self._is_ready:
@@ -194,13 +192,13 @@ class WorkerTemplate:
             return "the template process has ended"
         return "the template process is still importing its packages"
 
-    def _look_after(self, variables: Mapping[str, str]) -> None:
+    def _look_after(self, added: Mapping[str, str | None]) -> None:
         """Start a template where there is none, and take note of its answer if it has imported its
         packages.
         """
         if self._popen is None:
             if self._refused is None:
-                self._start(variables)
+                self._start(added)
             return
         assert self._control is not None
         if self._is_ready:
@@ -221,7 +219,10 @@ class WorkerTemplate:
         if self._refused is not None:
             self.close()
 
-    def _start(self, variables: Mapping[str, str]) -> None:
+    def _start(self, added: Mapping[str, str | None]) -> None:
+        variables = process.worker_environment(
+            ANY_LAUNCH, 0, channel=None, token=self.token, added=added
+        )
         mark = "template".ljust(TOKEN_BYTES - len(self.token) - 1, "-")
         self._environment = {**variables, TOKEN_VARIABLE: f"{self.token}/{mark}"}
         try:

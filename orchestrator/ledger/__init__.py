@@ -13,11 +13,10 @@ import functools
 import json
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.decoding import decode
+from orchestrator.core.decoding import decode, field_values
 from orchestrator.core.errors import LedgerDamagedError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import (
@@ -364,7 +363,11 @@ class Ledger:
                 " learner = coalesce(:learner, learner),"
                 " env_steps_per_s = coalesce(:env_steps_per_s, env_steps_per_s),"
                 " learner_reason = coalesce(:learner_reason, learner_reason) WHERE job_id = :job_id",
-                {**asdict(record), "env_steps_per_s": record.env_steps_per_s, "job_id": job_id},
+                {
+                    **field_values(record),
+                    "env_steps_per_s": record.env_steps_per_s,
+                    "job_id": job_id,
+                },
             )
 
     def losses(self) -> dict[str, int]:

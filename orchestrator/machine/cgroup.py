@@ -13,6 +13,7 @@ root of the file system, for tests.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -123,9 +124,10 @@ def _chain(root: Path, mount: _Mount, path: str) -> list[Path]:
     return [directory for directory in directories if directory.is_dir()]
 
 
+@functools.cache
 def groups(root: Path, controller: Controller) -> tuple[Cgroup, ...]:
     """The group of this process and its ancestors, innermost first, in all hierarchies with
-    ``controller``.
+    ``controller``; those in which it was when they were first asked for.
     """
     mounts = list(_mounts(root))
     visible_groups: list[Cgroup] = []

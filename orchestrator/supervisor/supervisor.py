@@ -271,7 +271,7 @@ class Supervisor:
     def _poll_timeout_s(self) -> float:
         """How long to wait for an event: not at all while there is a job to launch, and room."""
         is_job_waiting = self._may_launch and bool(self._jobs.queue)
-        if not is_job_waiting or len(self._active) >= self.slots.jobs_at_once:
+        if not is_job_waiting or self.slots.is_full:
             return IDLE_S
         if (due := self._jobs.queue.next_due) is not None:
             return min(IDLE_S, max(0.0, due - self.now()))
@@ -412,7 +412,7 @@ class Supervisor:
 
     def _launch_waiting(self) -> None:
         """Launch the waiting jobs that there is room for, in the queue's order."""
-        if len(self._active) >= self.slots.jobs_at_once:
+        if self.slots.is_full:
             return
         # Measured once a turn, if at all.
         available_memory_mib = functools.cache(self.available_memory_mib)

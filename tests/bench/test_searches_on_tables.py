@@ -368,6 +368,7 @@ def test_beliefs_are_intervals_around_what_a_search_expects() -> None:
         true_value=5.0, best_value=9.0, best_tried=7.0, env_steps=1, finished=1, mean=6.0, error=0.6
     )
     assert chosen.regret == 4.0
+    assert chosen.regret_of_tried == 2.0
     assert chosen.is_in_belief
     assert not chosen.is_in_fresh, "none were trained"
 
@@ -469,6 +470,8 @@ def test_the_part_of_the_benchmark_has_a_line_for_each_figure(
         "cmaes without rungs, raced, the best shrunken (8 searches)",
         "HyperbandPruner, five seeds",
         "five fresh seeds",
+        "regret without error in the choice among its bodies",
+        "regret without error in the choice / its own",
         "judged by the other two",
         "env_steps with early rungs / without rungs",
     ):

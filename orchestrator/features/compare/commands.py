@@ -35,7 +35,8 @@ def compare(
         Option(
             metavar="A,B,...",
             help="Compare these jobs of one run directory over their seeds, each with the first. A name with "
-            "one * means several bodies: 'ppo-*,sac-*' compares two algorithms over the same bodies.",
+            "one * means several bodies: 'ppo-*,sac-*' compares two algorithms over the same bodies. The id of one "
+            "seed means the job with all of its seeds.",
         ),
     ] = None,
     by: Annotated[

@@ -34,7 +34,6 @@ from orchestrator.features.compare.equal_trainings import (
     training_but_for_seed,
 )
 from orchestrator.features.compare.job_groups import Cases
-from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import JobRow, SummaryRow
 
 
@@ -162,8 +161,7 @@ class Field:
 def read(run_dir: Path, names: Sequence[str], by: str | None, conditions: Conditions) -> Field:
     """Read the two jobs of a race from their run directory.
 
-    :param names: of jobs without their seeds; an id with a seed means the job with all of its
-        seeds.
+    :param names: of jobs, as :func:`.job_groups.names_without_seeds` takes them.
     :raises UsageError: these jobs cannot be raced.
     """
     if len(names) != 2:
@@ -171,10 +169,7 @@ def read(run_dir: Path, names: Sequence[str], by: str | None, conditions: Condit
     snapshot = run_snapshot.status(run_dir)
     declared = {row.job_id: row for row in declared_settings.declared_jobs(snapshot.paths)}
     cases = job_groups.cases_of(snapshot.rows)
-    case_of = {row["job_id"]: without_seed(row["job_id"], row["seed"]) for row in snapshot.rows}
-    names = [name if name in cases else case_of.get(name, name) for name in names]
-    if names[0] == names[1]:
-        raise UsageError(f"{run_dir}: {option('jobs')}: {names[0]} is named twice")
+    names = job_groups.names_without_seeds(run_dir, names, cases)
     for name in names:
         _refuse_several(run_dir, name, cases)
     chooser = chosen_jobs.chooser(snapshot.paths, with_objectives=by is None)

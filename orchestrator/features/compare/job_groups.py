@@ -129,11 +129,10 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
         raise UsageError(
             f"{run_dir}: {option('jobs')}: expected two or more names of jobs, found {len(names)}"
         )
-    if repeated := [name for place, name in enumerate(names) if name in names[:place]]:
-        raise UsageError(f"{run_dir}: {option('jobs')}: {repeated[0]} is named twice")
     snapshot = run_snapshot.status(run_dir)
     declared = {row.job_id: row for row in declared_jobs(snapshot.paths)}
     cases = cases_of(snapshot.rows)
+    names = names_without_seeds(run_dir, names, cases)
     bodies = {name: bodies_named(run_dir, name, cases) for name in names}
     chooser = chosen_jobs.chooser(snapshot.paths, with_objectives=by is None)
     named = [row for of_group in bodies.values() for row in _rows(of_group, cases)]
@@ -167,6 +166,7 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
             *_remarks_on_protocols(groups, common),
             *_remarks_on_unlike_seeds(groups, common, with_value),
             *_remarks_on_few_seeds(shown),
+            *_remarks_on_ratios(shown, others),
             *_remarks_on_bodies(groups, common),
         ],
     )
@@ -180,6 +180,19 @@ def cases_of(rows: Sequence[SummaryRow]) -> Cases:
     for row in rows:
         cases.setdefault(without_seed(row["job_id"], row["seed"]), []).append(row)
     return cases
+
+
+def names_without_seeds(run_dir: Path, names: Sequence[str], cases: Cases) -> list[str]:
+    """``names``, where an id with a seed, as other commands show it, means the job with all of its
+    seeds.
+
+    :raises UsageError: two of them mean the same.
+    """
+    case_of = {row["job_id"]: case for case, rows in cases.items() for row in rows}
+    found = [name if name in cases else case_of.get(name, name) for name in names]
+    if repeated := [name for place, name in enumerate(found) if name in found[:place]]:
+        raise UsageError(f"{run_dir}: {option('jobs')}: {repeated[0]} is named twice")
+    return found
 
 
 def bodies_named(run_dir: Path, name: str, cases: Cases) -> dict[str, str]:
@@ -333,6 +346,31 @@ def _remarks_on_few_seeds(groups: Sequence[GroupFigures]) -> list[str]:
         remarks.append(
             f"{fewest} seeds tell only large differences from chance; train {ENOUGH_SEEDS} or more,"
             f" or let a race of two jobs train them ({option('race', True)})."
+        )
+    return remarks
+
+
+def _remarks_on_ratios(
+    shown: Sequence[GroupFigures], others: Sequence[AgainstFirst]
+) -> list[str]:
+    """Why there is no ratio to the first group, or none with an interval."""
+    remarks = []
+    without = [other.name for other in others if other.figures.ratio is None]
+    if without:
+        remarks.append(
+            f"No ratio of {listed(without)} to {shown[0].name}: not all values of both are above 0."
+        )
+    unbounded = [
+        other.name
+        for other, group in zip(others, shown[1:], strict=True)
+        if other.figures.ratio is not None
+        and other.figures.ratio.interval is None
+        and min(group.fewest_seeds, shown[0].fewest_seeds) > 1
+    ]
+    if unbounded:
+        remarks.append(
+            f"The ratio of {listed(unbounded)} to {shown[0].name} has no interval: the mean of"
+            f" {shown[0].name} is not told from 0, so that the ratio may be of any size."
         )
     return remarks
 

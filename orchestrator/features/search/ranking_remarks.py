@@ -38,8 +38,8 @@ RACED = (
 )
 
 LINEAGE = (
-    "Some of these jobs began with a trained policy, so they cannot be compared at equal env_steps. lineage has those "
-    "of all jobs that have trained it."
+    "Not all of these jobs began with a policy that had been trained for as many env_steps, so they cannot be compared "
+    "at equal env_steps. lineage has those of all jobs that have trained the policy."
 )
 
 
@@ -56,13 +56,16 @@ def of(ranking: Ranking) -> list[str]:
 def _of_lineages(ranking: Ranking) -> list[str]:
     if ranking.has_lineages and any(trial.parent is not None for trial in ranking.shown):
         return [INHERITED]
-    return [LINEAGE] if ranking.has_lineage and not _have_one_start(ranking) else []
+    return [LINEAGE] if ranking.has_lineage and not _have_begun_alike(ranking) else []
 
 
-def _have_one_start(ranking: Ranking) -> bool:
-    """Whether all shown trials of a search began with one policy."""
-    parents = {trial.parent for trial in ranking.shown if not trial.role}
-    return len(parents) == 1 and None not in parents
+def _have_begun_alike(ranking: Ranking) -> bool:
+    """Whether the policies that the jobs of all shown trials started from had been trained for
+    equally many env_steps.
+    """
+    found = [ranking.lineages[trial.number].before for trial in ranking.shown if not trial.role]
+    before = frozenset().union(*found)
+    return len(before) == 1 and None not in before
 
 
 def _of_values(ranking: Ranking) -> list[str]:

@@ -39,7 +39,10 @@ class TrialLineage:
     """What the jobs of a trial started from."""
 
     env_steps: int | None
-    """Those of the trial, with those of the policies; None: not known."""
+    """Those of the trial, with those of the policies, of each of its jobs; None: not known."""
+    before: frozenset[int | None]
+    """env_steps that the policies had when its jobs started from them: 0 for random weights, None:
+    not known."""
     parents: Sequence[str]
     """Jobs of the same run directory."""
 
@@ -81,6 +84,7 @@ class TrialFigures:
         earlier = [env_steps_before(row["env_steps"], row["lineage_env_steps"]) for row in rows]
         return TrialLineage(
             env_steps=trials.with_earlier(trial, earlier),
+            before=frozenset(earlier),
             parents=list(dict.fromkeys(row["parent"] for row in rows if row["parent"])),
         )
 

@@ -378,7 +378,8 @@ def _surpasses(one: Sequence[float], other: Sequence[float]) -> bool:
 
 def lineage_env_steps(ledger: Ledger, chosen: Iterable[Trial]) -> dict[int, int | None]:
     """By the number of each of these trials: its env_steps, with those of the policies that its jobs
-    started from one after another; None: not known.
+    started from one after another; None: not known. A policy that several of its jobs started from
+    counts for each of them.
     """
     trials = list(chosen)
     earlier = job_figures.earlier_env_steps(ledger, [one for trial in trials for one in trial.jobs])

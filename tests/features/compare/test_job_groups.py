@@ -216,6 +216,28 @@ def test_jobs_that_have_not_succeeded_are_left_out_and_counted(tmp_path: Path) -
     assert found.remarks[0] == "b: 1 job without a value left out."
 
 
+def test_an_id_with_a_seed_is_the_job_with_all_of_its_seeds(run_dir: Path) -> None:
+    found = compared(run_dir, "parent-s1", "child-s0")
+    assert found == compared(run_dir, "parent", "child")
+    assert [group.name for group in found.groups] == ["parent", "child"]
+
+
+def test_a_missing_ratio_and_one_without_an_interval_are_explained(tmp_path: Path) -> None:
+    jobs = [
+        *trained("a", seeds(1.0, 9.0)),
+        *trained("b", seeds(4.0, 5.0)),
+        *trained("below", seeds(-1.0, 2.0)),
+    ]
+    found = compared(make_run_dir(tmp_path / "run", jobs).root, "a", "b", "below")
+    no_interval, none_at_all = (other.figures.ratio for other in found.others)
+    assert no_interval is not None
+    assert no_interval.interval is None
+    assert none_at_all is None
+    said = " ".join(found.remarks)
+    assert "No ratio of below to a: not all values of both are above 0." in said
+    assert "The ratio of b to a has no interval: the mean of a is not told from 0" in said
+
+
 def test_bodies_that_are_left_out_are_in_no_remark(tmp_path: Path) -> None:
     jobs = [
         *trained("a-x", seeds(1.0, 2.0)),
@@ -236,6 +258,7 @@ def test_bodies_that_are_left_out_are_in_no_remark(tmp_path: Path) -> None:
     [
         (["parent"], None, "jobs: expected two or more names of jobs, found 1"),
         (["parent", "parent"], None, "parent is named twice"),
+        (["parent", "parent-s3"], None, "parent is named twice"),
         (["parent", "chlid"], None, "chlid is no job, .* did you mean child?"),
         (
             ["parent", "x*"],

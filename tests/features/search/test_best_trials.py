@@ -200,6 +200,22 @@ def test_of_plain_jobs_those_that_started_from_another_one_are_told_apart(tmp_pa
     assert "parent-s0" in shown
 
 
+def test_plain_jobs_that_began_with_equally_trained_policies_can_be_compared(
+    tmp_path: Path,
+) -> None:
+    jobs = [
+        Trained(name="parent", case="parent", evaluated=1.0),
+        Trained(name="shorter", case="shorter", evaluated=2.0, init="job:parent-s0"),
+        Trained(name="longer", case="longer", evaluated=3.0, init="job:parent-s0"),
+    ]
+    paths = make_run_dir(tmp_path / "run", jobs)
+    children = commands.succeed("best", paths.root, "-n", "2", cwd=tmp_path).stdout
+    assert "lineage" in children
+    assert "equal env_steps" not in children
+    with_parent = commands.succeed("best", paths.root, "-n", "3", cwd=tmp_path).stdout
+    assert "cannot be compared at equal env_steps" in " ".join(with_parent.split())
+
+
 def test_before_a_trial_has_finished_there_is_nothing_to_copy(tmp_path: Path) -> None:
     paths = search_run(tmp_path / "run", [Told(reached=[1.0]), Told()], is_over=False)
     assert best(paths.root) == []

@@ -137,4 +137,5 @@ def test_middle_and_corner_of_the_space_are_examined_before_anything_is_launched
     refused = commands.invoke("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path)
     assert refused.returncode == 2
     assert "model.geom.leg.size: no geom of the robot is called 'leg'" in refused.stderr
+    assert "jobs[0] (the middle of [search.space])" in refused.stderr
     assert not (tmp_path / "run" / "jobs").exists()

@@ -119,7 +119,8 @@ class SearchDeclaration(JobSource):
         """
         if self.search is None:
             return experiment.jobs
-        probes = list(jobs_at(experiment, "middle", self.search.middle)[:1])
+        middle = jobs_at(experiment, "middle", self.search.middle)[0]
+        probes = [replace(middle, where=f"{middle.where} (the middle of [search.space])")]
         with contextlib.suppress(SpecError):  # then some trials fail, with this reason
             probes += jobs_at(experiment, "corner", self.search.corner)[:1]
         return tuple(probes)
