@@ -33,6 +33,7 @@ from benchmarks.bodies.landscape import Landscape
 from benchmarks.bodies.maker import Part
 from benchmarks.bodies.simulated_search import Strategy
 from benchmarks.harness import Line
+from orchestrator.features.search.auto_sampler import SearchTraits, sampler_for
 from orchestrator.features.search.declaration.spec import RaceSpec, SchedulerSpec
 from orchestrator.features.search.search_source import SearchSource
 
@@ -170,6 +171,7 @@ def of_landscape(
         lines = [
             *_of_table(robot, met),
             *_of_strategies(what, found),
+            *of_auto(what, found, sampler_of_auto(met, trainings)),
             *_of_best(what, found, peers),
         ]
         lines += _of_held_out(what, found, comparison, known, budget)
@@ -216,6 +218,29 @@ def _of_strategies(what: str, found: Found) -> list[Line]:
         )
         for key, chosen in found.items()
     ]
+
+
+def sampler_of_auto(met: Landscape, trainings: int) -> str:
+    """What ``sampler = "auto"`` is in a search of so many trainings."""
+    choices = sum(bool(dimension.choices) for dimension in met.space)
+    numbers = len(met.space) - choices
+    return sampler_for(SearchTraits(numbers=numbers, choices=choices, trials=trainings))
+
+
+def of_auto(what: str, found: Found, sampler: str) -> list[Line]:
+    """``sampler = "auto"``, of which the best estimated is chosen: with the rungs of the baseline,
+    which is what has an aim, and without any; none where its sampler is not compared.
+    """
+    baseline = baseline_of(found)
+    with_rungs = baseline[0].removeprefix("random ")
+    lines = []
+    for how, aim in ((with_rungs, MOST_TO_BASELINE), ("without rungs", None)):
+        key = f"{sampler} {how}", ESTIMATED
+        if key in found:
+            name = f"{what}: auto ({sampler}) {how}, {ESTIMATED}: regret / that of"
+            ratio = ratio_of_means(regrets(found[key]), regrets(found[baseline]))
+            lines.append(_ratio(f"{name} {', '.join(baseline)}", ratio, aim))
+    return lines
 
 
 def _ratio(what: str, ratio: Ratio, most: float | None = None) -> Line:

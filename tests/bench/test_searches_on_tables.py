@@ -401,6 +401,24 @@ def test_the_best_strategy_is_the_best_of_the_first_half_of_its_searches() -> No
     assert searches_on_table.baseline_of(found)[0] == "random with a late rung"
 
 
+def test_auto_is_judged_with_the_rungs_of_the_baseline_and_without_any() -> None:
+    estimated = searches_on_table.ESTIMATED
+    found: searches_on_table.Found = {
+        ("random with early rungs", "seen"): regret_of(4.0, 4.0, 4.0, 4.0),
+        ("random with a late rung", "seen"): regret_of(6.0, 6.0, 6.0, 6.0),
+        ("tpe with early rungs", estimated): regret_of(1.0, 1.0, 1.0, 1.0),
+        ("tpe without rungs", estimated): regret_of(3.0, 3.0, 3.0, 3.0),
+    }
+    with_rungs, without = searches_on_table.of_auto("here", found, "tpe")
+    assert "auto (tpe) with early rungs" in with_rungs.what
+    assert (with_rungs.values[0], with_rungs.target, with_rungs.good) == (0.25, "≤ 0.5", True)
+    assert "auto (tpe) without rungs" in without.what
+    assert (without.values[0], without.target) == (0.75, "")
+    assert searches_on_table.of_auto("here", found, "gp") == []
+    met = landscape_of(20)
+    assert [searches_on_table.sampler_of_auto(met, one) for one in (24, 25)] == ["tpe", "gp"]
+
+
 def test_rungs_say_what_their_rank_correlation_says() -> None:
     found = landscape_of(100)
     assert landscape.foretold(found, found.returns[:, :, 0]) == pytest.approx(1.0)

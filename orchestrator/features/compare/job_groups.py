@@ -350,9 +350,7 @@ def _remarks_on_few_seeds(groups: Sequence[GroupFigures]) -> list[str]:
     return remarks
 
 
-def _remarks_on_ratios(
-    shown: Sequence[GroupFigures], others: Sequence[AgainstFirst]
-) -> list[str]:
+def _remarks_on_ratios(shown: Sequence[GroupFigures], others: Sequence[AgainstFirst]) -> list[str]:
     """Why there is no ratio to the first group, or none with an interval."""
     remarks = []
     without = [other.name for other in others if other.figures.ratio is None]

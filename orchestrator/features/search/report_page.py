@@ -36,6 +36,10 @@ MOST_DIMENSIONS = 12
 MOST_COLUMNS = 5
 """Dimensions, measures and previews up to which each dimension has a column of its own."""
 MOST_REASONS = 12
+LUCKY = (
+    " A value is a draw, and the best one had luck, too: with `reevaluate` in [search] the best are trained again with "
+    "fresh seeds."
+)
 
 
 def headlines(facts: SearchFacts) -> list[Headline]:
@@ -178,6 +182,8 @@ def _caption_of_best(
         caption += LINEAGE
     if any(one["repeated"] for one in rows):
         caption += _caption_of_repeated(facts, rows)
+    elif not facts["race"]:
+        caption += LUCKY
     return caption
 
 

@@ -137,6 +137,7 @@ def test_the_values_that_are_shown_are_those_of_the_fresh_seeds(tmp_path: Path) 
     (_, _, best) = report_page.sections(facts, {})[0].parts
     assert isinstance(best, Table)
     assert [row[0].text for row in best.rows] == ["trial 2", "trial 1", "trial 0"]
+    assert report_page.LUCKY not in best.caption
     leaders = live_section.of(reader, "").tables[-1]
     names = [column.name for column in leaders.columns[:3]]
     assert names == ["trial", "eval_mean", "eval_mean in the search"]

@@ -77,6 +77,7 @@ def test_the_best_come_first_with_their_points_and_jobs(document: Document) -> N
     ranked = sorted(values, key=values.__getitem__, reverse=True)
     assert facts["best"] == ranked
     found = table(document, "Search")
+    assert "the best one had luck, too" in found.caption
     assert column(found, "trial") == [f"trial {number}" for number in ranked]
     best = facts["trials"][ranked[0]]
     cells = dict(zip(found.columns, (cell.text for cell in found.rows[0]), strict=True))
