@@ -511,7 +511,7 @@ def _archive(facts: SearchFacts, images: Mapping[str, str]) -> list[Section]:
         columns["preview"] = lambda one: _picture(known[one["trial"]], images)
     columns[one_line(facts["objectives"][0])] = lambda one: number(one["value"])
     for place, axis in enumerate(facts["axes"]):
-        columns.setdefault(one_line(axis["name"]), partial(_range, facts, place))
+        columns.setdefault(one_line(axis["name"]), partial(_range, facts, known, place))
     caption = "The elites with the highest values, and the cell that each is the best of."
     if facts["directions"][0] == "minimize":
         caption = caption.replace("highest", "lowest")
@@ -536,11 +536,21 @@ def _beyond_axes(facts: SearchFacts) -> str:
     )
 
 
-def _range(facts: SearchFacts, place: int, elite: ArchiveElite) -> str:
+def _range(
+    facts: SearchFacts, trials: Mapping[int, ReportedTrial], place: int, elite: ArchiveElite
+) -> str:
+    """The part of an axis that is the elite's cell; with its own measure where that lies beyond.
+
+    :param trials: by number.
+    """
     axis = facts["axes"][place]
     cell = elite["cell"][place]
     width = (axis["high"] - axis["low"]) / axis["cells"]
-    return f"{number(axis['low'] + cell * width)} to {number(axis['low'] + (cell + 1) * width)}"
+    shown = f"{number(axis['low'] + cell * width)} to {number(axis['low'] + (cell + 1) * width)}"
+    measures = trials[elite["trial"]]["measures"]
+    if measures and not axis["low"] <= measures[place] <= axis["high"]:
+        shown += f" (measured: {number(measures[place])})"
+    return shown
 
 
 def _front(facts: SearchFacts) -> list[Section]:

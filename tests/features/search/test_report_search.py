@@ -409,6 +409,12 @@ def test_what_lies_beyond_the_ends_of_an_axis_is_said() -> None:
     said = report_page._beyond_axes(facts)
     assert said.endswith("beyond the ends of the axis: speed of 1 trial, as far as 9.")
     assert report_page._beyond_axes({**facts, "trials": of_trials[:1]}) == ""
+    trials: Any = dict(enumerate(of_trials))
+    cells: Any = {"axes": [{**axes[0], "cells": 2}]}
+    within: Any = {"trial": 0, "cell": (0,), "value": 1.0}
+    beyond: Any = {"trial": 1, "cell": (1,), "value": 1.0}
+    assert report_page._range(cells, trials, 0, within) == "0 to 2"
+    assert report_page._range(cells, trials, 0, beyond) == "2 to 4 (measured: 9)"
 
 
 def test_previews_are_drawn_of_the_finished_trials_that_a_report_shows(
