@@ -228,17 +228,19 @@ def sampler_of_auto(met: Landscape, trainings: int) -> str:
 
 
 def of_auto(what: str, found: Found, sampler: str) -> list[Line]:
-    """``sampler = "auto"``, of which the best estimated is chosen: with the rungs of the baseline,
-    which is what has an aim, and without any; none where its sampler is not compared.
+    """``sampler = "auto"`` with the rungs of the baseline and without any, and by both choices; none
+    where its sampler is not compared. The aim is of rungs and of the best estimated.
     """
     baseline = baseline_of(found)
     with_rungs = baseline[0].removeprefix("random ")
     lines = []
-    for how, aim in ((with_rungs, MOST_TO_BASELINE), ("without rungs", None)):
-        key = f"{sampler} {how}", ESTIMATED
+    for how, way in itertools.product((with_rungs, "without rungs"), (ESTIMATED, SEEN)):
+        key = f"{sampler} {how}", way
         if key in found:
-            name = f"{what}: auto ({sampler}) {how}, {ESTIMATED}: regret / that of"
+            has_aim = how == with_rungs and way == ESTIMATED
+            name = f"{what}: auto ({sampler}) {how}, {way}: regret / that of"
             ratio = ratio_of_means(regrets(found[key]), regrets(found[baseline]))
+            aim = MOST_TO_BASELINE if has_aim else None
             lines.append(_ratio(f"{name} {', '.join(baseline)}", ratio, aim))
     return lines
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal, Self
 
 from orchestrator.core.decoding import FilePath, Message, Natural, decode, field_values
@@ -24,13 +24,20 @@ INIT_SUFFIX = ".init"
 """Ends the name of a staged policy to start from; before it is that of the robot's folder."""
 
 
+def _fields_of(value: object) -> dict[str, Any]:
+    """What JSON has in place of a dataclass. :raises TypeError: for any other value."""
+    if is_dataclass(value):
+        return field_values(value)
+    raise TypeError(f"{type(value).__name__} is no JSON type")
+
+
 class JsonLine:
     """A dataclass that is sent as one line of JSON."""
 
     __slots__ = ()
 
     def to_line(self) -> bytes:
-        return json.dumps(self, default=field_values, sort_keys=True).encode() + b"\n"
+        return json.dumps(self, default=_fields_of, sort_keys=True).encode() + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> Self:

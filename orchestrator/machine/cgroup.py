@@ -13,7 +13,6 @@ root of the file system, for tests.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -124,11 +123,24 @@ def _chain(root: Path, mount: _Mount, path: str) -> list[Path]:
     return [directory for directory in directories if directory.is_dir()]
 
 
-@functools.cache
 def groups(root: Path, controller: Controller) -> tuple[Cgroup, ...]:
     """The group of this process and its ancestors, innermost first, in all hierarchies with
-    ``controller``; those in which it was when they were first asked for.
+    ``controller``; those in which it was when they were first found.
     """
+    known = _found_groups.get((root, controller))
+    if known is not None:
+        return known
+    found = _look_for_groups(root, controller)
+    if found:  # none may also mean that this process has too many files open now
+        _found_groups[root, controller] = found
+    return found
+
+
+_found_groups: dict[tuple[Path, Controller], tuple[Cgroup, ...]] = {}
+"""By root and controller."""
+
+
+def _look_for_groups(root: Path, controller: Controller) -> tuple[Cgroup, ...]:
     mounts = list(_mounts(root))
     visible_groups: list[Cgroup] = []
     for version, path in _memberships(root, controller):

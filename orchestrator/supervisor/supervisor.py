@@ -252,6 +252,15 @@ class Supervisor:
     def _may_launch(self) -> bool:
         return bool(self._jobs.queue or self.policies.is_busy) and not self._termination.stage
 
+    @property
+    def _has_room(self) -> bool:
+        """Whether a waiting job may get a slot. Slots that grow are asked for one also when they
+        are full: what they refuse is how they know that more are needed.
+        """
+        if len(self._active) >= self.slots.jobs_at_once:
+            return False
+        return self.slots.grows or not self.slots.is_full
+
     def _has_work(self) -> bool:
         return bool(self._active) or self._may_launch
 
@@ -271,7 +280,7 @@ class Supervisor:
     def _poll_timeout_s(self) -> float:
         """How long to wait for an event: not at all while there is a job to launch, and room."""
         is_job_waiting = self._may_launch and bool(self._jobs.queue)
-        if not is_job_waiting or self.slots.is_full:
+        if not is_job_waiting or not self._has_room:
             return IDLE_S
         if (due := self._jobs.queue.next_due) is not None:
             return min(IDLE_S, max(0.0, due - self.now()))
@@ -412,7 +421,7 @@ class Supervisor:
 
     def _launch_waiting(self) -> None:
         """Launch the waiting jobs that there is room for, in the queue's order."""
-        if self.slots.is_full:
+        if not self._has_room:
             return
         # Measured once a turn, if at all.
         available_memory_mib = functools.cache(self.available_memory_mib)

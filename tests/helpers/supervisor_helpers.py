@@ -20,7 +20,7 @@ from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
 from orchestrator.ledger import Ledger, Request
 from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine.gpu import Gpu
-from orchestrator.machine.slots import SlotPool
+from orchestrator.machine.slots import SlotPool, Slots
 from orchestrator.machine.topology import Cpu, Machine
 from orchestrator.supervisor.events import View
 from orchestrator.supervisor.supervisor import Supervisor
@@ -141,6 +141,7 @@ class Experiment:
         gpus: int = 0,
         max_parallel: int | None = None,
         executor: Executor | None = None,
+        slots: Slots | None = None,
         **settings: Any,
     ) -> None:
         self.jobs = list(jobs)
@@ -163,7 +164,7 @@ class Experiment:
             rows=self.ledger.jobs(),
             ledger=self.ledger,
             executor=executor or self.fake,
-            slots=SlotPool(make_machine(cpus, gpus), max_parallel),
+            slots=slots or SlotPool(make_machine(cpus, gpus), max_parallel),
             reporter=self.reporter,
             **settings,
         )

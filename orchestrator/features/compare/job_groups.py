@@ -190,8 +190,14 @@ def names_without_seeds(run_dir: Path, names: Sequence[str], cases: Cases) -> li
     """
     case_of = {row["job_id"]: case for case, rows in cases.items() for row in rows}
     found = [name if name in cases else case_of.get(name, name) for name in names]
-    if repeated := [name for place, name in enumerate(found) if name in found[:place]]:
-        raise UsageError(f"{run_dir}: {option('jobs')}: {repeated[0]} is named twice")
+    for place, name in enumerate(found):
+        if name not in found[:place]:
+            continue
+        both = [given for given, meant in zip(names, found, strict=True) if meant == name]
+        what = f"{name} is named twice"
+        if len({*both}) > 1:
+            what += f": {listed(both)} are one job with all of its seeds"
+        raise UsageError(f"{run_dir}: {option('jobs')}: {what}")
     return found
 
 

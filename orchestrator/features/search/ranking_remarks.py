@@ -22,10 +22,9 @@ FRONTS = (
     "their values in the search."
 )
 
-LUCKY = (
-    "A value is a draw, and the best one had luck, too. `estimate` is what a model of all finished trials says of "
-    "the point; `--by estimate` ranks by it."
-)
+DRAWN = "A value is a draw, and the best one had luck, too."
+
+LUCKY = f"{DRAWN} `estimate` is what a model of all finished trials says of the point; `--by estimate` ranks by it."
 
 INTERVALS = (
     "[ ] is the 95 % interval of the mean over the fresh seeds of a trial, by {method}. The best of several such means "
@@ -38,8 +37,8 @@ RACED = (
 )
 
 LINEAGE = (
-    "Not all of these jobs began with a policy that had been trained for as many env_steps, so they cannot be compared "
-    "at equal env_steps. lineage has those of all jobs that have trained the policy."
+    "Not all of these jobs began with a policy that had been trained for as many env_steps, or it is not known of all, "
+    "so they cannot be compared at equal env_steps. lineage has those of all jobs that have trained the policy."
 )
 
 

@@ -11,6 +11,7 @@ from statistics import median
 from orchestrator.analysis.statistics import MEDIAN_INTERVALS
 from orchestrator.core.text import count, listed
 from orchestrator.features.search import report_figures as figures
+from orchestrator.features.search.ranking_remarks import DRAWN
 from orchestrator.features.search.report_data import (
     AT_FIRST_RUNG,
     ReportedDimension,
@@ -36,10 +37,7 @@ MOST_DIMENSIONS = 12
 MOST_COLUMNS = 5
 """Dimensions, measures and previews up to which each dimension has a column of its own."""
 MOST_REASONS = 12
-LUCKY = (
-    " A value is a draw, and the best one had luck, too: with `reevaluate` in [search] the best are trained again with "
-    "fresh seeds."
-)
+LUCKY = f" {DRAWN} Training it again with fresh seeds (`reevaluate` in [search]) shows what it is worth."
 
 
 def headlines(facts: SearchFacts) -> list[Headline]:
@@ -182,7 +180,7 @@ def _caption_of_best(
         caption += LINEAGE
     if any(one["repeated"] for one in rows):
         caption += _caption_of_repeated(facts, rows)
-    elif not facts["race"]:
+    elif len(facts["objectives"]) == 1 and len(rows) > 1 and not facts["race"]:
         caption += LUCKY
     return caption
 

@@ -258,7 +258,11 @@ def test_bodies_that_are_left_out_are_in_no_remark(tmp_path: Path) -> None:
     [
         (["parent"], None, "jobs: expected two or more names of jobs, found 1"),
         (["parent", "parent"], None, "parent is named twice"),
-        (["parent", "parent-s3"], None, "parent is named twice"),
+        (
+            ["parent-s0", "parent-s3"],
+            None,
+            "parent is named twice: parent-s0, parent-s3 are one job with all of its seeds",
+        ),
         (["parent", "chlid"], None, "chlid is no job, .* did you mean child?"),
         (
             ["parent", "x*"],

@@ -19,6 +19,7 @@ from supervisor_helpers import (
     behaviours,
     ledgers_closed,  # noqa: F401 - a fixture
     make_job,
+    make_machine,
     names,
     once,
     rows,
@@ -31,6 +32,7 @@ from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Event, Exited, Handle, Launch
 from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
 from orchestrator.ledger import Ledger, summary
+from orchestrator.machine.slots import Slot, SlotPool
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import View
 from orchestrator.supervisor.retry_policy import exit_code
@@ -73,6 +75,43 @@ def test_max_parallel_caps(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job(name) for name in names(4)], cpus=8, max_parallel=1)
     experiment.run()
     assert experiment.fake.time_s == pytest.approx(4.0)
+
+
+class WatchedSlots(SlotPool):
+    """Counts what it is asked for. Where it grows, it has no room before it has refused once."""
+
+    def __init__(self, cpus: int, *, grows: bool = False) -> None:
+        super().__init__(make_machine(cpus, 0))
+        self.grows = grows
+        self.asked: list[bool] = []
+        """Whether each request got a slot."""
+
+    @property
+    def is_full(self) -> bool:
+        return super().is_full or (self.grows and not self.asked)
+
+    def acquire(self, cores: int, gpus: float = 0, **others: Any) -> Slot | None:
+        slot = None if self.is_full else super().acquire(cores, gpus, **others)
+        self.asked.append(slot is not None)
+        return slot
+
+
+def test_no_slot_is_asked_for_while_jobs_of_several_cores_fill_the_machine(tmp_path: Path) -> None:
+    """But once after those that have just been launched."""
+    slots = WatchedSlots(4)
+    jobs = [make_job(name, cores=2, threads=2) for name in names(6)]
+    experiment = Experiment(tmp_path, jobs, lambda launch: Behaviour(after_s=10.0), slots=slots)
+    assert set(experiment.run().values()) == {"SUCCEEDED"}
+    assert slots.asked == [True, True, False, True, True, False, True, True]
+    assert experiment.fake.time_s == pytest.approx(30.0)
+
+
+@pytest.mark.timeout(30)
+def test_slots_that_grow_are_asked_for_more_while_they_are_full(tmp_path: Path) -> None:
+    slots = WatchedSlots(2, grows=True)
+    experiment = Experiment(tmp_path, [make_job("a")], slots=slots)
+    assert experiment.run() == {"a": "SUCCEEDED"}
+    assert slots.asked == [False, True]
 
 
 def test_running_jobs_have_cpus_and_gpus_of_their_own(tmp_path: Path) -> None:
