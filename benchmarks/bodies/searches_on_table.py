@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -50,7 +51,11 @@ RUNGS: Mapping[str, SchedulerSpec | None] = {
     "without rungs": None,
 }
 RACE = RaceSpec(seeds=8)
-SAMPLERS = ("random", "sobol", "tpe", "cmaes", "gp")
+SAMPLERS = ("random", "sobol", "tpe", "cmaes", "cmaes-lr_adapt", "gp")
+WITH_OPTIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "cmaes-lr_adapt": ("cmaes", {"lr_adapt": True}),
+}
+"""The names in :data:`SAMPLERS` that are samplers with options."""
 SLOW = ("gp",)
 """Samplers that take seconds for a search."""
 SEEN, SHRUNKEN, ESTIMATED = choosing.CHOICES
@@ -95,10 +100,11 @@ class Extent:
 
 def plain_strategies(samplers: Sequence[str]) -> dict[str, Strategy]:
     """Each sampler with each of :data:`RUNGS`: one seed a body, and no race."""
-    return {
-        f"{sampler} {how}": Strategy(sampler=sampler, scheduler=rungs)
-        for sampler, (how, rungs) in itertools.product(samplers, RUNGS.items())
-    }
+    found = {}
+    for name, (how, rungs) in itertools.product(samplers, RUNGS.items()):
+        sampler, options = WITH_OPTIONS.get(name, (name, {}))
+        found[f"{name} {how}"] = Strategy(sampler=sampler, sampler_options=options, scheduler=rungs)
+    return found
 
 
 def strategies(samplers: Sequence[str]) -> Mapping[str, Strategy]:

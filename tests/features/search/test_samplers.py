@@ -192,14 +192,17 @@ def test_a_failed_trial_is_no_better_than_a_further_seed_of_another(
     assert [failing.ask(number) for number in (4, 5)] == [valued.ask(number) for number in (4, 5)]
 
 
-def test_pickled_distribution_draws_the_same_places_to_the_last_bit() -> None:
+@pytest.mark.parametrize("options", [{}, {"lr_adapt": True}])
+def test_pickled_distribution_draws_the_same_places_to_the_last_bit(
+    options: dict[str, Any],
+) -> None:
     """Points of few digits would hide what is lost."""
     from orchestrator.features.search.searcher.cmaes_sampler import (
         AsynchronousCma,
     )  # takes longer to import than all else here
 
     space = Space(tuple(Dimension(key=f"d{number}") for number in range(20)))
-    whole, pickled = AsynchronousCma(space, 3, {}), AsynchronousCma(space, 3, {})
+    whole, pickled = AsynchronousCma(space, 3, options), AsynchronousCma(space, 3, options)
     for number in range(100):
         places = whole.ask(number), pickled.ask(number)
         assert places[0].tobytes() == places[1].tobytes(), number
@@ -246,6 +249,15 @@ def test_cmaes_adapts_to_trials_of_earlier_generations() -> None:
     spec = spec_of("cmaes", sampler_options={"population_size": 4, "sigma": 0.2})
     far, near = asked(spec, 150, at_once=12)[:20], asked(spec, 150, at_once=12)[-20:]
     assert sum(map(value, near)) > sum(map(value, far)) / 2
+
+
+def test_cmaes_whose_learning_rates_follow_the_noise_adapts_otherwise() -> None:
+    options = {"population_size": 6, "lr_adapt": True}
+    plain = asked(spec_of("cmaes", sampler_options={"population_size": 6}), 120)
+    adapted = asked(spec_of("cmaes", sampler_options=options), 120)
+    assert adapted[:6] == plain[:6]
+    assert adapted[-6:] != plain[-6:]
+    assert sum(map(value, adapted[-20:])) > sum(map(value, adapted[:20]))
 
 
 def test_cmaes_starts_around_another_place_when_it_has_converged() -> None:

@@ -118,6 +118,12 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
         "expected a whole number from 3 to 1_000_000, found 2.5",
     ),
     (
+        "option that is no switch",
+        {"sampler": "cmaes", "sampler_options": {"lr_adapt": 1}},
+        "search.sampler_options.lr_adapt",
+        "expected true or false, found 1",
+    ),
+    (
         "unknown objective",
         {"objective": "eval_mena"},
         "search.objective",

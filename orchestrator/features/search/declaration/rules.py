@@ -614,6 +614,10 @@ def _check_options(search: SearchSpec, problems: Problems) -> None:
             )
             continue
         kind, least, most = options[name]
+        if kind is bool:
+            if not isinstance(value, bool):
+                problems.add(where, f"expected true or false, found {value!r:.60}")
+            continue
         is_number = isinstance(value, int if kind is int else int | float) and not isinstance(
             value, bool
         )

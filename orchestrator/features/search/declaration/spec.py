@@ -321,7 +321,11 @@ SAMPLER_OPTIONS: Mapping[str, Mapping[str, tuple[type, float, float]]] = {
         "mutation_prob": _SHARE,
         "crossover_prob": _SHARE,
     },
-    "cmaes": {"sigma": (float, 1e-6, 10.0), "population_size": (int, 3, 10**6)},
+    "cmaes": {
+        "sigma": (float, 1e-6, 10.0),
+        "population_size": (int, 3, 10**6),
+        "lr_adapt": (bool, 0, 1),
+    },
     "map-elites": {
         "initial": _COUNT,
         "iso_sigma": (float, 1e-9, 10.0),
@@ -329,5 +333,5 @@ SAMPLER_OPTIONS: Mapping[str, Mapping[str, tuple[type, float, float]]] = {
     },
     "cma-me": {"sigma": (float, 1e-6, 10.0), "population_size": (int, 3, 10**6)},
 }
-"""Options of each sampler: type, and lowest and highest value. Lengths are those of the unit
-cube."""
+"""Options of each sampler: type, and lowest and highest value of a number. Lengths are those of the
+unit cube."""

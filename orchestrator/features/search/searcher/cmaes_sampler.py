@@ -33,11 +33,15 @@ class AsynchronousCma:
     A trial may be one of a later generation than that of the distribution which it was drawn from.
     """
 
+    _adapts_learning_rate = False
+    """Also of one that was saved by a version without this option."""
+
     def __init__(self, space: Space, seed: int, options: Mapping[str, Any]) -> None:
         n_dimensions = len(space.dimensions)
         self._space = space
         self._seed = seed
         self._sigma = options.get("sigma", SIGMA)
+        self._adapts_learning_rate = options.get("lr_adapt", False)
         self._bounds = np.tile([0.0, 1.0], (n_dimensions, 1))
         self._asked: dict[int, tuple[int, Place]] = {}
         """Trials that are not told yet: the generation in which each was drawn, and its place."""
@@ -53,12 +57,22 @@ class AsynchronousCma:
         the dimensions.
         """
         self._strategy = CMA(
-            mean=mean, sigma=self._sigma, bounds=self._bounds, population_size=population_size
+            mean=mean,
+            sigma=self._sigma,
+            bounds=self._bounds,
+            population_size=population_size,
+            lr_adapt=self._adapts_learning_rate,
         )
         self._generation += OLDEST + 1
         self._is_one_point = False
         self._has_adapted = False
         self._told = []
+
+    def _make_symmetric(self) -> None:
+        """Pickling keeps one triangle of a covariance that is symmetric up to rounding: a copy has
+        to draw the same, and to adapt in the same way.
+        """
+        self._strategy = pickle.loads(pickle.dumps(self._strategy))
 
     @property
     def population_size(self) -> int:
@@ -100,10 +114,9 @@ class AsynchronousCma:
         if len(self._told) < self.population_size:
             return ()
         ranked = sorted(self._told, key=lambda told: told[2])
+        self._make_symmetric()
         self._strategy.tell([(place, float(rank)) for rank, (_, place, _) in enumerate(ranked)])
-        # Pickling keeps one triangle of a covariance that is symmetric up to rounding: a copy has
-        # to draw the same.
-        self._strategy = pickle.loads(pickle.dumps(self._strategy))
+        self._make_symmetric()
         self._is_one_point = (
             len({tuple(self._space.decode(place).values()) for _, place, _ in ranked}) == 1
         )
