@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import resource
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -32,12 +33,12 @@ def main() -> int:
             run_dir=options.run_dir,
         )
         begun = time.monotonic()
-        is_ok = maker.train(part).ok
+        exit_code = maker.train(part).exit_code
         wall_s = time.monotonic() - begun
         used = resource.getrusage(resource.RUSAGE_SELF)
         cpu_s = used.ru_utime + used.ru_stime
         print(f"supervisor: {cpu_s:.1f} s of a core in {wall_s:,.0f} s ({cpu_s / wall_s:.2%})")
-        return 0 if is_ok else 1
+        return exit_code
     with tempfile.TemporaryDirectory() as folder:
         return _make(options, options.run_dir or Path(folder) / "run")
 
@@ -81,7 +82,11 @@ def _make(options: argparse.Namespace, run_dir: Path) -> int:
         bodies=options.bodies,
         run_dir=run_dir,
     )
-    made = maker.make(part, kill_every_s=options.kill_every, seed=part.first)
+    try:
+        made = maker.make(part, kill_every_s=options.kill_every, seed=part.first)
+    except subprocess.CalledProcessError as error:
+        print(f"{run_dir}: nothing was added, as the training has ended with {error.returncode}")
+        return error.returncode
     new = maker.read(part)
     (new if before is None else before.extended(new)).save(path)
     cores = topology.detect().capacity

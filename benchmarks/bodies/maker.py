@@ -99,7 +99,8 @@ def _ends(command: Sequence[str], kill_after_s: float | None) -> bool:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         return False
-    if code not in (0, 1):  # 1: some bodies could not be trained
+    # 1: some bodies could not be trained. Others: it was stopped, for example.
+    if code not in (0, 1):
         raise subprocess.CalledProcessError(code, command)
     return True
 
