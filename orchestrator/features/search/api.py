@@ -46,7 +46,8 @@ class TrialResult:
         which has no ``parent``. Otherwise empty.
     :ivar env_steps: of all of its trainings together.
     :ivar lineage_env_steps: ``env_steps``, and those of the policies that its trainings started from
-        one after another; None if they are not known.
+        one after another, which count for each training that started from them; None if they are
+        not known.
     :ivar parent: the trial whose policy it started from; None: it started from nothing.
     :ivar reevaluates: the trial whose point is trained again from nothing, with other seeds; None:
         it is no such trial.

@@ -27,7 +27,8 @@ from orchestrator.report.document import Cell, Columns, Figure, Headline, Part, 
 from orchestrator.report.number_format import DASH, number, one_line, percent, sentence, signed
 
 LINEAGE = (
-    " “lineage” has its env_steps with those of all trainings of the policy that it started from."
+    " “lineage” has its env_steps with those of all trainings of the policy that it started from, which count for "
+    "each of its seeds."
 )
 MOST_SHOWN = 15
 """Rows of a table that are not folded."""
