@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import resource
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -84,10 +83,11 @@ def _make(options: argparse.Namespace, run_dir: Path) -> int:
     )
     try:
         made = maker.make(part, kill_every_s=options.kill_every, seed=part.first)
-    except subprocess.CalledProcessError as error:
-        print(f"{run_dir}: nothing was added, as the training has ended with {error.returncode}")
-        return error.returncode
-    new = maker.read(part)
+        new = maker.read(part)
+    except maker.EndedError as error:
+        goes_on = "; the same command goes on" if options.run_dir else ""
+        print(f"{path}: nothing was added, as the run has ended before its end ({error}){goes_on}")
+        return 1
     (new if before is None else before.extended(new)).save(path)
     cores = topology.detect().capacity
     print(

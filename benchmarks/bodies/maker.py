@@ -57,10 +57,14 @@ class Made:
     failed: int
 
 
+class EndedError(Exception):
+    """A run has ended before its bodies were trained. The text says with which exit code."""
+
+
 def make(part: Part, *, kill_every_s: float, seed: int = 0) -> Made:
     """Train the bodies of ``part``. :param kill_every_s: mean time between kills; 0: none.
 
-    :raises subprocess.CalledProcessError: the run ended with an error.
+    :raises EndedError: it was stopped, or ended with an error.
     """
     command = [sys.executable, "-m", "benchmarks.bodies", "train", part.robot]
     command += ["--first", str(part.first), "--bodies", str(part.bodies)]
@@ -71,7 +75,7 @@ def make(part: Part, *, kill_every_s: float, seed: int = 0) -> Made:
     while not _ends(command, chance.expovariate(1 / kill_every_s) if kill_every_s else None):
         kills += 1
     wall_s = time.monotonic() - begun
-    results = train(part)
+    results = _results(part)
     rows = run_snapshot.status(part.run_dir).rows
     return Made(
         wall_s=wall_s,
@@ -91,6 +95,8 @@ def _first_launch(run_dir: Path) -> float:
 def _ends(command: Sequence[str], kill_after_s: float | None) -> bool:
     """Whether the run came to its end before it was killed, by SIGKILL, with nothing said to its
     workers.
+
+    :raises EndedError: it was stopped, or ended with an error.
     """
     process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
     try:
@@ -99,15 +105,29 @@ def _ends(command: Sequence[str], kill_after_s: float | None) -> bool:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         return False
-    # 1: some bodies could not be trained. Others: it was stopped, for example.
-    if code not in (0, 1):
-        raise subprocess.CalledProcessError(code, command)
+    except BaseException:  # Ctrl-C, which a process of another session does not get
+        process.terminate()
+        process.wait()
+        raise
+    if code:
+        raise EndedError(f"exit code {code}")
     return True
 
 
 def train(part: Part) -> orchestrator.ExperimentResult:
     """Run, or resume, the search of ``part`` in this process."""
     return run_quietly(experiment_of(part), part.run_dir)
+
+
+def _results(part: Part) -> orchestrator.ExperimentResult:
+    """Of the search of ``part``, which has come to its end.
+
+    :raises EndedError: it had not, went on, and was stopped, or ended with an error.
+    """
+    results = train(part)
+    if results.exit_code:
+        raise EndedError(f"exit code {results.exit_code}")
+    return results
 
 
 def experiment_of(part: Part) -> Experiment:
@@ -131,7 +151,7 @@ def read(part: Part) -> Table:
     points = np.full((part.bodies, len(keys)), np.nan, np.float32)
     returns = np.full((part.bodies, len(seeds), len(rungs)), np.nan, np.float32)
     measures = np.full((part.bodies, len(seeds), len(MEASURES)), np.nan, np.float32)
-    for result in train(part):
+    for result in _results(part):
         assert result.job_id is not None
         assert result.job_dir is not None
         found = JOB_NAME.fullmatch(result.job_id)

@@ -235,7 +235,7 @@ def sampler_of_auto(met: Landscape, trainings: int) -> str:
 
 def of_auto(what: str, found: Found, sampler: str) -> list[Line]:
     """``sampler = "auto"`` with the rungs of the baseline and without any, and by both choices; none
-    where its sampler is not compared. The aim is of rungs and of the best estimated.
+    where its sampler is not compared. Only the line with rungs and by the estimate has an aim.
     """
     baseline = baseline_of(found)
     with_rungs = baseline[0].removeprefix("random ")

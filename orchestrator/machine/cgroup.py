@@ -123,6 +123,10 @@ def _chain(root: Path, mount: _Mount, path: str) -> list[Path]:
     return [directory for directory in directories if directory.is_dir()]
 
 
+_found_groups: dict[tuple[Path, Controller], tuple[Cgroup, ...]] = {}
+"""By root and controller."""
+
+
 def groups(root: Path, controller: Controller) -> tuple[Cgroup, ...]:
     """The group of this process and its ancestors, innermost first, in all hierarchies with
     ``controller``; those in which it was when they were first found.
@@ -134,10 +138,6 @@ def groups(root: Path, controller: Controller) -> tuple[Cgroup, ...]:
     if found:  # none may also mean that this process has too many files open now
         _found_groups[root, controller] = found
     return found
-
-
-_found_groups: dict[tuple[Path, Controller], tuple[Cgroup, ...]] = {}
-"""By root and controller."""
 
 
 def _look_for_groups(root: Path, controller: Controller) -> tuple[Cgroup, ...]:

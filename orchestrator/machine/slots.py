@@ -126,8 +126,8 @@ class Slots(Protocol):
     def acquire(
         self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1
     ) -> Slot | None:
-        """A slot with these resources for all ranks together; None while there is none. Where
-        :attr:`grows`, a request that is refused tells that more room is needed.
+        """A slot with these resources for all ranks together; None while there is none. Slots that
+        grow may take note of what they have refused.
         """
 
     def has_cores(self, cores: int, *, ranks: int = 1) -> bool:

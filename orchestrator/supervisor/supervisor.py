@@ -255,7 +255,7 @@ class Supervisor:
     @property
     def _has_room(self) -> bool:
         """Whether a waiting job may get a slot. Slots that grow are asked for one also when they
-        are full: what they refuse is how they know that more are needed.
+        are full: pilots of Slurm are submitted for what was refused.
         """
         if len(self._active) >= self.slots.jobs_at_once:
             return False

@@ -407,9 +407,12 @@ def test_auto_is_judged_with_the_rungs_of_the_baseline_and_without_any() -> None
         ("random with early rungs", "seen"): regret_of(4.0, 4.0, 4.0, 4.0),
         ("random with a late rung", "seen"): regret_of(6.0, 6.0, 6.0, 6.0),
         ("tpe with early rungs", estimated): regret_of(1.0, 1.0, 1.0, 1.0),
+        ("tpe with early rungs", searches_on_table.SEEN): regret_of(2.0, 2.0, 2.0, 2.0),
         ("tpe without rungs", estimated): regret_of(3.0, 3.0, 3.0, 3.0),
     }
-    with_rungs, without = searches_on_table.of_auto("here", found, "tpe")
+    with_rungs, seen, without = searches_on_table.of_auto("here", found, "tpe")
+    assert (seen.values[0], seen.target) == (0.5, "")
+    assert "the best seen" in seen.what
     assert "auto (tpe) with early rungs" in with_rungs.what
     assert (with_rungs.values[0], with_rungs.target, with_rungs.good) == (0.25, "≤ 0.5", True)
     assert "auto (tpe) without rungs" in without.what

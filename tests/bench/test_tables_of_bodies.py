@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import table_of_bodies
+from benchmarks.bodies import __main__ as bodies_command
 from benchmarks.bodies import maker, robots
 from benchmarks.bodies.maker import Part
 from benchmarks.bodies.sobol_from import SobolFrom
@@ -90,6 +92,28 @@ def test_parts_of_another_job_file_are_refused() -> None:
         table_of(2).extended(table_of(2, rungs=np.array([10, 30])))
     with pytest.raises(ValueError, match="same keys and rungs"):
         table_of(2).extended(table_of(2, keys=("params.a", "params.c")))
+
+
+@pytest.mark.parametrize("code", [1, 130])
+def test_a_run_that_does_not_come_to_its_end_adds_nothing(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ends = maker._ends
+
+    def ends_with_code(_command: object, kill_after_s: float | None) -> bool:
+        return ends([sys.executable, "-c", f"raise SystemExit({code})"], kill_after_s)
+
+    monkeypatch.setattr(maker, "_ends", ends_with_code)
+    path = tmp_path / "runner.npz"
+    table_of(2).save(path)
+    before = path.read_bytes()
+    monkeypatch.setattr(table_of_bodies, "table_file", lambda _: path)
+    monkeypatch.setattr(
+        sys, "argv", ["bodies", "make", "runner", "--run-dir", str(tmp_path / "run")]
+    )
+    assert bodies_command.main() == 1
+    assert f"(exit code {code}); the same command goes on" in capsys.readouterr().out
+    assert path.read_bytes() == before
 
 
 @pytest.mark.slow

@@ -193,10 +193,11 @@ def names_without_seeds(run_dir: Path, names: Sequence[str], cases: Cases) -> li
     for place, name in enumerate(found):
         if name not in found[:place]:
             continue
-        both = [given for given, meant in zip(names, found, strict=True) if meant == name]
+        pairs = zip(names, found, strict=True)
+        given = list(dict.fromkeys(given for given, meant in pairs if meant == name))
         what = f"{name} is named twice"
-        if len({*both}) > 1:
-            what += f": {listed(both)} are one job with all of its seeds"
+        if given != [name]:
+            what += f": {listed(given)} means the job with all of its seeds"
         raise UsageError(f"{run_dir}: {option('jobs')}: {what}")
     return found
 

@@ -37,8 +37,8 @@ RACED = (
 )
 
 LINEAGE = (
-    "Not all of these jobs began with a policy that had been trained for as many env_steps, or it is not known of all, "
-    "so they cannot be compared at equal env_steps. lineage has those of all jobs that have trained the policy."
+    "These jobs cannot be compared at equal env_steps: their first policies had been trained for different numbers of "
+    "them, or it is not known for how many. lineage has the env_steps of all jobs that have trained a policy."
 )
 
 

@@ -290,6 +290,7 @@ def test_several_objectives_have_a_pareto_front(tmp_path: Path) -> None:
         if not any(m >= mean and c <= cost and (m, c) != (mean, cost) for m, c in values.values())
     }
     assert set(facts["front"]) == front
+    assert report_page.LUCKY not in table(document, "Search").caption
     assert column(table(document, "Search"), "trial") == [
         f"trial {number}" for number in facts["front"]
     ]

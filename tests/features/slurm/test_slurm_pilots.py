@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from executor_helpers import ASLEEP, Order, await_files, await_gone, until_exit, until_heard
 from slurm_helpers import OBEDIENT, UNTIL_GO, FakeSlurm, Scene, joined, registry
+from supervisor_helpers import Experiment, make_job, once
 
 from benchmarks.slurm_cluster import until
 from orchestrator.core.errors import ClusterLostError
@@ -29,6 +30,7 @@ from orchestrator.features.slurm.pilot_messages import (
     PilotHello,
 )
 from orchestrator.features.slurm.pilot_registry import PilotRegistry
+from orchestrator.features.slurm.pilot_slots import PilotSlots
 from orchestrator.features.slurm.session_file import Session, write_session
 from orchestrator.features.slurm.slurm_settings import SlurmSettings
 from orchestrator.machine.provenance import CODE, installed_versions
@@ -47,6 +49,20 @@ def scenes(fake_slurm: FakeSlurm, tmp_path: Path) -> Iterator[list[Scene]]:
     yield made
     for scene in made:
         scene.executor.close()
+
+
+@pytest.mark.timeout(60)
+def test_the_first_pilot_is_submitted_for_a_job_that_has_found_no_room(tmp_path: Path) -> None:
+    slots = PilotSlots()
+    slots.expected_cores = 4
+    assert slots.is_full, "none has joined"
+    run = Experiment(tmp_path, [make_job("a")], slots=slots)
+    run.reporter.each_turn = once(
+        lambda view: slots.has_refused(within_s=60.0),
+        lambda: run.supervisor.request_stop("it was refused"),
+    )
+    assert run.run() == {"a": "PENDING"}
+    assert run.fake.launches == []
 
 
 def worker_of(job_dir: Path) -> int:

@@ -143,6 +143,16 @@ class TestCgroups:
         cpu_tree(tmp_path, [(0,), (1,), (2,), (3,)])
         return tmp_path
 
+    def test_groups_are_looked_up_once_they_are_there_and_limits_each_time(
+        self, root: Path
+    ) -> None:
+        assert cgroup.memory_limit(root) is None
+        v2(root, "/a", {"a/memory.max": "4096\n", "b/memory.max": "1024\n"})
+        assert cgroup.memory_limit(root) == 4096
+        write(root, {"proc/self/cgroup": "0::/b\n"})
+        write(root / "sys/fs/cgroup", {"a/memory.max": "8192\n"})
+        assert cgroup.memory_limit(root) == 8192
+
     def test_v2_quota_of_a_grandparent_counts(self, root: Path) -> None:
         v2(
             root,

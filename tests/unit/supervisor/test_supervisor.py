@@ -109,9 +109,10 @@ def test_no_slot_is_asked_for_while_jobs_of_several_cores_fill_the_machine(tmp_p
 @pytest.mark.timeout(30)
 def test_slots_that_grow_are_asked_for_more_while_they_are_full(tmp_path: Path) -> None:
     slots = WatchedSlots(2, grows=True)
-    experiment = Experiment(tmp_path, [make_job("a")], slots=slots)
-    assert experiment.run() == {"a": "SUCCEEDED"}
-    assert slots.asked == [False, True]
+    jobs = [make_job(name) for name in names(4)]
+    experiment = Experiment(tmp_path, jobs, lambda launch: Behaviour(after_s=10.0), slots=slots)
+    assert set(experiment.run().values()) == {"SUCCEEDED"}
+    assert slots.asked == [False, True, True, True, True], "and not beyond the jobs at once"
 
 
 def test_running_jobs_have_cpus_and_gpus_of_their_own(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ class AsynchronousCma:
     """
 
     _adapts_learning_rate = False
-    """Also of one that was saved by a version without this option."""
+    """Default for samplers that were saved before there was this option."""
 
     def __init__(self, space: Space, seed: int, options: Mapping[str, Any]) -> None:
         n_dimensions = len(space.dimensions)
@@ -114,7 +114,7 @@ class AsynchronousCma:
         if len(self._told) < self.population_size:
             return ()
         ranked = sorted(self._told, key=lambda told: told[2])
-        self._make_symmetric()
+        self._make_symmetric()  # asking has changed the covariance
         self._strategy.tell([(place, float(rank)) for rank, (_, place, _) in enumerate(ranked)])
         self._make_symmetric()
         self._is_one_point = (
