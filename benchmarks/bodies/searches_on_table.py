@@ -38,8 +38,8 @@ from orchestrator.features.search.auto_sampler import SearchTraits, sampler_for
 from orchestrator.features.search.declaration.spec import RaceSpec, SchedulerSpec
 from orchestrator.features.search.search_source import SearchSource
 
-TRAININGS = 24
-"""The budget of a search on a table."""
+TRAININGS = 60
+"""The most that a search on a table has."""
 BODIES_A_TRAINING = 16
 """A landscape has at least so many bodies for each of them: rungs try more than three for one."""
 EARLY = SchedulerSpec(kind="asha", min_env_steps=6_144, factor=3)
@@ -264,8 +264,14 @@ def _ratio(what: str, ratio: Ratio, most: float | None = None) -> Line:
 
 def best_of_first_half(found: Found) -> Key:
     """The one with the lowest mean regret in the first half of its searches: it is judged by the
-    others, as the best of many is so by luck, too."""
-    means = {key: regrets(chosen)[: len(chosen) // 2].mean() for key, chosen in found.items()}
+    others, as the best of many is so by luck, too. Those with fewer searches than others, of a slow
+    sampler, are left out: their means are the luckiest."""
+    most = max(map(len, found.values()))
+    means = {
+        key: regrets(chosen)[: most // 2].mean()
+        for key, chosen in found.items()
+        if len(chosen) == most
+    }
     return min(means, key=lambda key: means[key])
 
 

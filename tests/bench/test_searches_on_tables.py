@@ -396,6 +396,7 @@ def test_the_best_strategy_is_the_best_of_the_first_half_of_its_searches() -> No
         ("random with early rungs", "seen"): regret_of(4.0, 4.0, 1.0, 1.0),
         ("random with a late rung", "seen"): regret_of(3.0, 3.0, 2.0, 2.0),
         ("random without rungs", "seen"): regret_of(2.0, 2.0, 5.0, 5.0),
+        ("gp without rungs", "seen"): regret_of(0.0, 0.0),
     }
     assert searches_on_table.best_of_first_half(found)[0] == "cmaes without rungs"
     assert searches_on_table.baseline_of(found)[0] == "random with a late rung"
