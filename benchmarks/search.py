@@ -3,7 +3,8 @@ as one table.
 
     python -m benchmarks.search [--repeats 5] [--only start,tiny,derl,choices,table,surrogate,confirmation,…]
         [--jobs 200] [--load 4] [--searches 1000] [--slow-searches 100] [--processes 2]
-        [--trainings 60] [--robots runner,quadruped] [--samplers random,tpe,…] [--run-dir DIR]
+        [--trainings 60] [--robots runner,quadruped] [--samplers random,tpe,…] [--plain]
+        [--run-dir DIR]
 
 A and B of a ratio are measured interleaved in the same run, now A first and now B, and given as
 medians with their range. Run it on an otherwise idle machine.
@@ -258,6 +259,11 @@ def main() -> None:
         f" (default: {','.join(searches_on_table.SAMPLERS)})",
     )
     options.add_argument(
+        "--plain",
+        action="store_true",
+        help="part table with one seed a body and without races, as in the part surrogate",
+    )
+    options.add_argument(
         "--run-dir",
         type=Path,
         metavar="DIR",
@@ -272,6 +278,7 @@ def main() -> None:
         processes=chosen.processes,
         robots=chosen.robots,
         samplers=chosen.samplers,
+        is_plain=chosen.plain,
     )
     parts: dict[str, Callable[[int], list[Line]]] = {
         "start": functools.partial(start, jobs=chosen.jobs),

@@ -89,6 +89,8 @@ class Extent:
     processes: int
     robots: Sequence[str] = table_of_bodies.ROBOTS
     samplers: Sequence[str] = SAMPLERS
+    is_plain: bool = False
+    """Whether trials have one seed each, and there are no races."""
     trainings: int = TRAININGS
     """The budget of a search, in trainings of one seed to their end; less where there are few
     bodies."""
@@ -129,7 +131,8 @@ def searches_on_tables(_repeats: int, extent: Extent) -> list[Line]:
     lines = []
     for robot in extent.robots:
         if table_of_bodies.table_file(robot).exists():
-            known = strategies(extent.samplers)
+            make = plain_strategies if extent.is_plain else strategies
+            known = make(extent.samplers)
             lines += of_landscape(robot, landscape_of_robot(robot), extent, known)
     return lines
 

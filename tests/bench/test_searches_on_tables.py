@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -499,3 +500,7 @@ def test_the_part_of_the_benchmark_has_a_line_for_each_figure(
     ):
         assert part in text
     assert all(np.isfinite(line.values).all() for line in lines)
+    plain = replace(extent, samplers=("random",), is_plain=True)
+    text = "\n".join(line.what for line in searches_on_table.searches_on_tables(1, plain))
+    assert "random without rungs" in text
+    assert "raced" not in text
