@@ -13,7 +13,7 @@ import pytest
 from trial_helpers import Told, search_run
 
 from orchestrator.features.search.declaration.spec import Dimension
-from orchestrator.features.search.estimates import FEWEST, estimates
+from orchestrator.features.search.estimates import FEWEST, estimates, predicted
 from orchestrator.features.search.history import Trial
 
 pytestmark = pytest.mark.skipif(
@@ -52,6 +52,19 @@ def test_estimates_are_nearer_to_the_truth_than_what_was_seen() -> None:
     assert np.sqrt((of_model**2).mean()) < 0.6 * np.sqrt((seen**2).mean())
     assert all(0 < one.error < 1.5 for one in found.values())
     assert estimates(SPACE, trials) == found, "the same trials have the same estimates"
+
+
+def test_a_dozen_values_do_not_show_that_there_is_no_noise() -> None:
+    """The likeliest noise of so few is often none: a belief as sure as that holds half as often."""
+    held = []
+    for seed in range(20):
+        chance = np.random.default_rng(seed)
+        places = chance.random((12, 3))
+        truth = places[:, 0]
+        means, errors = predicted(places, truth + 0.3 * chance.standard_normal(12), places)
+        best = int(means.argmax())
+        held.append(abs(truth[best] - means[best]) <= 1.96 * errors[best])
+    assert np.mean(held) >= 0.75
 
 
 def test_a_trial_with_more_seeds_is_known_better() -> None:
