@@ -39,8 +39,8 @@ NETWORK = {"policy_kwargs.net_arch": {"choices": [[32], [64]]}}
     ("numbers", "choices", "trials", "sampler"),
     [
         (1, 0, 1, "tpe"),
-        (8, 0, 24, "tpe"),
-        (8, 0, 25, "gp"),
+        (8, 0, 19, "tpe"),
+        (8, 0, 20, "gp"),
         (8, 0, 300, "gp"),
         (9, 0, 300, "tpe"),
         (8, 0, 301, "cmaes"),
