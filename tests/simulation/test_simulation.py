@@ -59,7 +59,7 @@ FOUND = {
         ),
     ),
     "a slot is not given back": (
-        "FAILED (launch-failed) before its launch",
+        "nothing runs, and nothing happens",
         Scenario(jobs=(SimulatedJob(name="j0"), SimulatedJob(name="j1")), cpus=1),
     ),
     "no wait before a retry": ("is retried too early", Scenario(jobs=(REFUSED,))),

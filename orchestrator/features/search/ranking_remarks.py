@@ -6,6 +6,7 @@ from orchestrator.core.task_names import measure_of_task
 from orchestrator.core.text import count
 from orchestrator.features.search import trials
 from orchestrator.features.search.ranking import Ranking
+from orchestrator.features.search.trial_values import DRAWN
 
 INHERITED = (
     "Some of these trials began with the policy of another one, so they cannot be compared at equal env_steps. "
@@ -21,8 +22,6 @@ FRONTS = (
     "There are two Pareto fronts: that of the trials that were trained again, and below it that of the others, by "
     "their values in the search."
 )
-
-DRAWN = "A value is a draw, and the best one had luck, too."
 
 LUCKY = f"{DRAWN} `estimate` is what a model of all finished trials says of the point; `--by estimate` ranks by it."
 

@@ -11,7 +11,6 @@ from statistics import median
 from orchestrator.analysis.statistics import MEDIAN_INTERVALS
 from orchestrator.core.text import count, listed
 from orchestrator.features.search import report_figures as figures
-from orchestrator.features.search.ranking_remarks import DRAWN
 from orchestrator.features.search.report_data import (
     AT_FIRST_RUNG,
     ReportedDimension,
@@ -22,6 +21,7 @@ from orchestrator.features.search.report_data import (
     value_text,
 )
 from orchestrator.features.search.shown_trials import MOST_REPORTED, ArchiveElite
+from orchestrator.features.search.trial_values import DRAWN
 from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.report.document import Cell, Columns, Figure, Headline, Part, Section, Text, table
 from orchestrator.report.number_format import DASH, number, one_line, percent, sentence, signed

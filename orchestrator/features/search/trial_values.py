@@ -13,6 +13,8 @@ from orchestrator.features.search.declaration.rules import COLUMNS
 from orchestrator.features.search.declaration.spec import Aggregate
 from orchestrator.ledger import SummaryRow
 
+DRAWN = "A value is a draw, and the best one had luck, too."
+"""What has to be known of the best of several trials."""
 AGGREGATES: Mapping[Aggregate, Callable[[Iterable[float]], float]] = {
     "median": statistics.median,
     "mean": statistics.fmean,
