@@ -1,7 +1,7 @@
 """What a search costs beside the trainings themselves, and what it finds for its env_steps, printed
 as one table.
 
-    python -m benchmarks.search [--repeats 5] [--only start,tiny,derl,choices,table,surrogate,confirmation,…]
+    python -m benchmarks.search [--repeats 5] [--only start,tiny,derl,choices,beliefs,table,surrogate,confirmation,…]
         [--jobs 200] [--load 4] [--searches 1000] [--slow-searches 100] [--processes 2]
         [--trainings 60] [--robots runner,quadruped] [--samplers random,tpe,…] [--plain]
         [--run-dir DIR]
@@ -32,7 +32,7 @@ from benchmarks import (
     search_simulation,
     table_of_bodies,
 )
-from benchmarks.bodies import confirmation, searches_on_surrogate, searches_on_table
+from benchmarks.bodies import beliefs, confirmation, searches_on_surrogate, searches_on_table
 from benchmarks.harness import ROOT, Line, at_most, both_ways, busy_loop, print_table
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
@@ -217,7 +217,8 @@ def main() -> None:
         type=int,
         default=1_000,
         metavar="N",
-        help="searches of each strategy in the parts table and surrogate (default: 1,000)",
+        help="searches of each strategy in the parts table and surrogate, and cases of the part beliefs"
+        " (default: 1,000)",
     )
     options.add_argument(
         "--slow-searches",
@@ -245,7 +246,7 @@ def main() -> None:
         type=functools.partial(names_of, table_of_bodies.ROBOTS),
         default=list(table_of_bodies.ROBOTS),
         metavar="NAME,…",
-        help=f"of the parts table and surrogate (default: {','.join(table_of_bodies.ROBOTS)})",
+        help=f"of the parts beliefs, table and surrogate (default: {','.join(table_of_bodies.ROBOTS)})",
     )
     options.add_argument(
         "--figures", type=Path, metavar="DIR", help="also write figures of what was learned to DIR"
@@ -291,6 +292,7 @@ def main() -> None:
         "ledger": search_ledger.ledger,
         "races": races.races,
         "choices": choices.choices,
+        "beliefs": functools.partial(beliefs.beliefs, extent=extent),
         "table": functools.partial(searches_on_table.searches_on_tables, extent=extent),
         "surrogate": functools.partial(
             searches_on_surrogate.searches_on_surrogates,

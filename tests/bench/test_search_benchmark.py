@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks import choices, search_figures, search_learning
+from benchmarks.bodies import beliefs
+from benchmarks.bodies.searches_on_table import Extent
 from benchmarks.search_figures import Curve
 from benchmarks.search_learning import Grid
+from orchestrator.features.search.gaussian_process import Belief
 
 
 @pytest.fixture(autouse=True)
@@ -143,3 +147,29 @@ def test_the_best_value_of_a_function_is_at_its_peak_or_above_it() -> None:
         points = choices.np.random.default_rng(1).random((100, 6))
         assert tried.value(points).max() <= tried.best
         assert tried.spread > 0
+
+
+def test_beliefs_are_judged_by_what_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beliefs, "TRIALS", (8,))
+    monkeypatch.setattr(beliefs, "NOISES", (1.0,))
+    extent = Extent(searches=5, slow_searches=1, processes=1, robots=())
+    (line,) = beliefs.beliefs(1, extent)
+    assert line.values[0] * 5 in range(6)
+
+    def sure_of_what_is_wrong(places: Any, values: Any, at: Any) -> Belief:
+        return Belief(means=np.full(len(at), 1e9), errors=np.ones(len(at)), noise=1.0)
+
+    monkeypatch.setattr(
+        "orchestrator.features.search.gaussian_process.belief", sure_of_what_is_wrong
+    )
+    (line,) = beliefs.beliefs(1, extent)
+    assert line.values == [0.0]
+    assert not line.good
+
+
+def test_values_of_a_function_have_the_noise_that_is_asked_for() -> None:
+    exact = beliefs.of_function(0.0, 3, 50)
+    np.testing.assert_array_equal(exact.values, exact.truth)
+    noisy = beliefs.of_function(0.5, 3, 5_000)
+    spread = choices.function(3).spread
+    assert (noisy.values - noisy.truth).std() == pytest.approx(0.5 * spread, rel=0.1)

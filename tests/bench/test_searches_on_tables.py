@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks import table_of_bodies
 from benchmarks.bodies import (
+    beliefs,
     choosing,
     compared_searches,
     landscape,
@@ -27,13 +28,14 @@ from benchmarks.bodies.landscape import Landscape
 from benchmarks.bodies.searches_on_table import Extent
 from benchmarks.bodies.simulated_search import Found, Strategy, search
 from benchmarks.table_of_bodies import MEASURES, Table
-from orchestrator.features.search import estimates
+from orchestrator.features.search import gaussian_process
 from orchestrator.features.search.declaration.spec import (
     Dimension,
     RaceSpec,
     SchedulerSpec,
     SearchSpec,
 )
+from orchestrator.features.search.gaussian_process import Belief
 from orchestrator.features.search.racing import Contender, Rule
 from orchestrator.features.search.searcher.samplers import FurtherOutcome, TrialOutcome
 from orchestrator.features.search.searcher.simple_samplers import RandomSampler
@@ -81,6 +83,12 @@ def test_bodies_lie_where_their_values_are_in_the_space() -> None:
     np.testing.assert_allclose(found.places, units, atol=1e-5)
     assert found.env_steps == N_RUNGS * ITERATION
     assert found.point(3)["params.force"] == pytest.approx(0.5 * 4 ** units[3, 1], rel=1e-5)
+
+
+def test_trials_of_a_table_have_seeds_of_their_bodies() -> None:
+    trials = beliefs.of_bodies(landscape_of(20), 1, 8)
+    np.testing.assert_allclose(trials.values, trials.truth)
+    assert len({tuple(place) for place in trials.places}) == 8
 
 
 def test_bodies_at_the_ends_of_a_range_are_within_it() -> None:
@@ -269,16 +277,17 @@ def test_estimates_of_a_raced_search_rest_on_every_seed(monkeypatch: pytest.Monk
     found = landscape_of(100, noise=3.0)
     strategy = Strategy(sampler="random", race=RACE)
     searched = search(landscape.resampled(found, 0), strategy, budget=20 * found.env_steps, seed=0)
-    fitted: list[float] = []
+    fitted: list[Sequence[float]] = []
 
-    def predicted(places: Any, values: Any, at: Any) -> Any:
+    def belief(places: Any, values: Any, at: Any) -> Belief:
         fitted.extend(values)
-        return np.arange(len(at), dtype=float), np.ones(len(at))
+        means = np.arange(len(at), dtype=float)
+        return Belief(means=means, errors=np.ones(len(at)), noise=1.0)
 
-    monkeypatch.setattr(estimates, "predicted", predicted)
+    monkeypatch.setattr(gaussian_process, "belief", belief)
     choice = choosing.best_estimated(found, searched)
-    assert fitted == [value for trial in searched.finished for value in trial.seed_values]
-    assert len(fitted) == 20
+    assert fitted == [trial.seed_values for trial in searched.finished]
+    assert sum(map(len, fitted)) == 20
     assert choice.body == searched.body(searched.finished[-1])
 
 

@@ -17,7 +17,6 @@ from orchestrator.core.text import decimal
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import copied_trials, estimates, trials
 from orchestrator.features.search.declaration.spec import (
-    INSTALL,
     Direction,
     SearchSpec,
 )
@@ -46,8 +45,9 @@ class Ranking:
     over_seeds: Mapping[int, OverSeeds]
     """Of the shown trials, by number."""
     estimates: Mapping[int, Estimate]
-    """Of finished trials, by number; empty where they are not ranked by them (see
-    :mod:`.estimates`)."""
+    """Of finished trials, by number; empty where there are none (see :mod:`.estimates`), where
+    trials are ranked by another figure than the objective, and with a race, which has
+    :attr:`believed`."""
     believed: Mapping[int, Shrunken]
     """What a race makes of finished trials, by number; empty where they are not ranked by it."""
     lineages: Mapping[int, TrialLineage]
@@ -63,8 +63,6 @@ class Ranking:
     values in the search, None where it has none of this figure. Those that are shown in their place
     are of that training."""
     is_by_estimate: bool
-    may_be_estimated: bool
-    """Whether there are enough trials for estimates, which take a while."""
     is_search: bool
     has_lineages: bool
     """Whether trials begin with the policies of others."""
@@ -201,7 +199,6 @@ def read(
         trials=len(content.trials),
         in_search=order.in_search,
         is_by_estimate=by == ESTIMATE,
-        may_be_estimated=by is None and estimates.are_possible(content.measured),
         is_search=content.search is not None,
         has_lineages=content.search is not None and content.search.has_lineages,
         is_over=content.is_over,
@@ -307,7 +304,8 @@ class _Order:
 
 
 def _order_of_objectives(content: _Content) -> _Order:
-    return _order(content, content.objectives, content.directions, content.search)
+    order = _order(content, content.objectives, content.directions, content.search)
+    return order if order.believed else replace(order, estimates=content.estimates())
 
 
 def _order_of_figure(content: _Content, by: str, direction: Direction) -> _Order:
@@ -372,7 +370,4 @@ def _why_without_estimates(search: SearchSpec | None) -> str:
         return "there is no search, whose space a model could be fitted to"
     if len(search.objectives) > 1:
         return "a search with several objectives has none"
-    return (
-        f"needs {estimates.FEWEST} finished trials that have begun alike, and the extra"
-        f" search ({INSTALL})"
-    )
+    return f"needs {estimates.FEWEST} finished trials that have begun alike"

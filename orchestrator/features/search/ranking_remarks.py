@@ -78,7 +78,7 @@ def _of_values(ranking: Ranking) -> list[str]:
         found.append(INTERVALS.format(method=method))
     if ranking.believed:
         found.append(RACED)
-    if ranking.may_be_estimated and not ranking.is_by_estimate:
+    if ranking.estimates and not ranking.is_by_estimate:
         found.append(LUCKY)
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,10 @@ import pytest
 from trial_helpers import Told, search_run
 
 from orchestrator.features.search.declaration.spec import Dimension
-from orchestrator.features.search.estimates import FEWEST, estimates, predicted
+from orchestrator.features.search.estimates import FEWEST, estimates
+from orchestrator.features.search.gaussian_process import Belief, belief
 from orchestrator.features.search.history import Trial
 
-pytestmark = pytest.mark.skipif(
-    not importlib.util.find_spec("sklearn"), reason="needs scikit-learn, of the extra search"
-)
 SPACE = (
     Dimension(key="a", low=0.0, high=1.0),
     Dimension(key="b", low=1e-4, high=1e-1, log=True),
@@ -54,17 +51,48 @@ def test_estimates_are_nearer_to_the_truth_than_what_was_seen() -> None:
     assert estimates(SPACE, trials) == found, "the same trials have the same estimates"
 
 
-def test_a_dozen_values_do_not_show_that_there_is_no_noise() -> None:
-    """The likeliest noise of so few is often none: a belief as sure as that holds half as often."""
+def test_a_belief_from_few_values_is_not_too_sure() -> None:
+    """The likeliest noise of so few is often none, and a belief as sure as that holds half as
+    often as it says."""
     held = []
-    for seed in range(20):
+    for seed in range(40):
         chance = np.random.default_rng(seed)
         places = chance.random((12, 3))
         truth = places[:, 0]
-        means, errors = predicted(places, truth + 0.3 * chance.standard_normal(12), places)
-        best = int(means.argmax())
-        held.append(abs(truth[best] - means[best]) <= 1.96 * errors[best])
-    assert np.mean(held) >= 0.75
+        values = [[value] for value in truth + 0.3 * chance.standard_normal(12)]
+        found = belief(places, values, places)
+        best = int(found.means.argmax())
+        held.append(abs(truth[best] - found.means[best]) <= 1.96 * found.errors[best])
+    assert np.mean(held) >= 0.85
+
+
+@pytest.mark.parametrize("noise", [0.1, 1.0])
+def test_the_noise_of_a_seed_is_learnt_from_seeds_of_the_same_points(noise: float) -> None:
+    chance = np.random.default_rng(3)
+    places = chance.random((30, 2))
+    truth = np.sin(4 * places[:, 0])
+    values = [[float(true + noise * chance.standard_normal()) for _ in range(4)] for true in truth]
+    assert belief(places, values, places).noise == pytest.approx(noise, rel=0.25)
+
+
+def test_where_nothing_was_seen_the_belief_is_as_wide_as_the_values() -> None:
+    chance = np.random.default_rng(4)
+    places = 0.2 * chance.random((20, 2))
+    values = [[float(place.sum() + 0.01 * chance.standard_normal())] for place in places]
+    at = np.array([places[0], [1.0, 1.0]])
+    near, far = belief(places, values, at).errors
+    assert far > 5 * near
+
+
+def test_a_belief_does_not_depend_on_the_unit_of_the_values() -> None:
+    chance = np.random.default_rng(5)
+    places = chance.random((15, 2))
+    values = chance.standard_normal(15)
+    found = belief(places, [[value] for value in values], places)
+    other = belief(places, [[1e6 - 1e4 * value] for value in values], places)
+    np.testing.assert_allclose(other.means, 1e6 - 1e4 * found.means)
+    np.testing.assert_allclose(other.errors, 1e4 * found.errors)
+    assert other.noise == pytest.approx(1e4 * found.noise)
 
 
 def test_a_trial_with_more_seeds_is_known_better() -> None:
@@ -103,7 +131,9 @@ def test_best_shows_estimates_and_ranks_by_them(tmp_path: Path) -> None:
     done = commands.succeed("best", paths.root, "--json", "-n", "10", cwd=tmp_path)
     shown: list[dict[str, Any]] = json.loads(done.stdout)
     assert shown[0]["trial"] == 4
-    assert all(one["estimate"] is None for one in shown), "they take a while"
+    assert [one["values"]["eval_mean"] for one in shown] == sorted(values, reverse=True)
+    beliefs = [one["estimate"] for one in shown]
+    assert None not in beliefs
     text = commands.succeed("best", paths.root, cwd=tmp_path).stdout
     assert "--by estimate" in text
     done = commands.succeed(
@@ -115,6 +145,24 @@ def test_best_shows_estimates_and_ranks_by_them(tmp_path: Path) -> None:
     assert means == sorted(means, reverse=True)
     text = commands.succeed("best", paths.root, "--by", "estimate", cwd=tmp_path).stdout
     assert "by estimated eval_mean (largest first)" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "table"),
+    [(["--by", "env_steps"], {}), ([], {"race": {"seeds": 5}})],
+    ids=["by another figure", "with a race"],
+)
+def test_estimates_are_of_the_objective_and_not_beside_what_a_race_believes(
+    tmp_path: Path, options: list[str], table: dict[str, Any]
+) -> None:
+    values = [1.0, 2.0, 3.0, 4.0, 9.0, 5.0, 6.0, 7.0, 8.0, 0.0]
+    told = [Told(values=[value]) for value in values]
+    paths = search_run(tmp_path / "run", told, **table)
+    done = commands.succeed("best", paths.root, "--json", *options, cwd=tmp_path)
+    shown = json.loads(done.stdout)
+    assert shown
+    assert all(one["estimate"] is None for one in shown)
+    assert all((one["believed"] is not None) == ("race" in table) for one in shown)
 
 
 @pytest.mark.parametrize(
@@ -150,24 +198,23 @@ def test_trials_before_those_that_the_model_is_fitted_to_have_estimates_too(
     assert list(estimates(SPACE, trials)) == list(range(30))
 
 
-def test_what_the_model_is_fitted_to_are_whole_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The latest ones with all of their seeds, as many as have 20 values; at least one."""
+def test_what_the_model_is_fitted_to_are_the_latest_trials_with_all_of_their_seeds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("orchestrator.features.search.estimates.MOST", 20)
     trials, _ = noisy_trials(30)
-    fitted: list[int] = []
+    fitted: list[list[float]] = []
 
-    def predicted(places: Any, values: Any, at: Any) -> Any:
-        fitted.append(len(values))
-        return np.zeros(len(at)), np.zeros(len(at))
+    def belief(places: Any, values: Any, at: Any) -> Belief:
+        assert len(places) == len(values)
+        fitted.extend(values)
+        return Belief(means=np.zeros(len(at)), errors=np.zeros(len(at)), noise=1.0)
 
-    monkeypatch.setattr("orchestrator.features.search.estimates.predicted", predicted)
+    monkeypatch.setattr("orchestrator.features.search.gaussian_process.belief", belief)
     for trial in trials:
-        trial.of_seeds = [1.0]
+        trial.of_seeds = [float(trial.number)]
         for place in range(trial.number % 3):
             seed = Trial(number=30 + place, point=trial.point, jobs=(), values=[2.0], is_over=True)
             trial.further.append(seed)
     assert list(estimates(SPACE, trials)) == list(range(30))
-    assert fitted == [sum(1 + number % 3 for number in range(21, 30))] == [18]
-    trials[-1].further *= 20
-    assert list(estimates(SPACE, trials)) == list(range(30))
-    assert fitted[1:] == [41]
+    assert fitted == [[float(number)] + [2.0] * (number % 3) for number in range(10, 30)]

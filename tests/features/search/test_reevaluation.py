@@ -17,7 +17,6 @@ from trial_helpers import Told, point_of, search_run
 
 from orchestrator.core.errors import SpecError
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import is_installed
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import (
@@ -312,7 +311,6 @@ def test_the_best_and_the_unchanged_job_are_trained_again_with_the_same_fresh_se
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not is_installed("sklearn"), reason="needs scikit-learn, of the extra search")
 def test_those_with_the_best_estimates_are_trained_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -430,8 +430,6 @@ def _check_estimates(search: SearchSpec, problems: Problems) -> None:
     if search.has_lineages:
         begin = "trials that begin with policies of others have no estimates"
         problems.add(where, f'{begin}; expected value, or start = "reference"')
-    if not is_installed("sklearn"):
-        problems.add(where, f"estimate needs scikit-learn, which is not installed: {INSTALL}")
 
 
 def place_of_reference(search: SearchSpec) -> str:
