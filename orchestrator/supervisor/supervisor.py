@@ -255,7 +255,7 @@ class Supervisor:
     @property
     def _has_room(self) -> bool:
         """Whether a waiting job may get a slot. Slots that grow are asked for one also when they
-        are full: pilots of Slurm are submitted for what was refused.
+        are full: what was refused may be why they grow.
         """
         if len(self._active) >= self.slots.jobs_at_once:
             return False

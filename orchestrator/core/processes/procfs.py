@@ -97,8 +97,8 @@ def process_stat(pid: int | Literal["self"], proc: Path = PROC) -> ProcessStat |
 def stat_in(folder: str) -> ProcessStat | None:
     """The stat of the process or thread whose folder below ``/proc`` this is; None likewise.
 
-    A folder is no :class:`~pathlib.Path` here: of every process of the machine that is read every
-    few seconds, and to put a path together takes longer than to read the file.
+    A folder is no :class:`~pathlib.Path` here: this file of every process of the machine is read
+    every few seconds, and to put a path together takes longer than to read it.
     """
     # The second field is the command in parentheses, and may hold anything.
     head, _, tail = content_of(f"{folder}/stat").rpartition(b")")

@@ -197,7 +197,8 @@ def names_without_seeds(run_dir: Path, names: Sequence[str], cases: Cases) -> li
         given = list(dict.fromkeys(given for given, meant in pairs if meant == name))
         what = f"{name} is named twice"
         if given != [name]:
-            what += f": {listed(given)} means the job with all of its seeds"
+            verb = "means" if len(given) == 1 else "mean"
+            what += f": {listed(given)} {verb} the job with all of its seeds"
         raise UsageError(f"{run_dir}: {option('jobs')}: {what}")
     return found
 

@@ -6,11 +6,12 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator import api
+from orchestrator.analysis.two_groups import Figure
 from orchestrator.core.errors import RunDirError, UsageError
 from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import RunPaths, absolute, current_directory
@@ -19,8 +20,11 @@ from orchestrator.core.text import plain
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.planning import run_plan
 from orchestrator.experiment.resuming.declared_changes import OnChange
+from orchestrator.features.search import ranking
 from orchestrator.features.search.declaration.tables import SearchTable
+from orchestrator.features.search.estimates import Estimate
 from orchestrator.features.search.history import Trial
+from orchestrator.features.search.racing import Shrunken
 from orchestrator.features.search.trials import TrialReader, failed_further_seeds, lineage_env_steps
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.keys.value_types import is_maker
@@ -44,6 +48,12 @@ class TrialResult:
     :ivar in_search: where these are those of another training, with fresh seeds: its values in the
         search. ``env_steps``, ``lineage_env_steps`` and ``results`` are then of that training, too,
         which has no ``parent``. Otherwise empty.
+    :ivar estimate: of :meth:`Search.best`: what a model of all finished trials says of the point,
+        ``mean`` and ``error`` (standard deviation); None where there is none.
+    :ivar believed: of :meth:`Search.best` in a search with ``race``: what that makes of it, as
+        ``estimate``.
+    :ivar fresh_means: of :meth:`Search.best`, where a trial was trained again: for each objective
+        the mean over its fresh seeds, with an ``interval`` of 95 %. Otherwise empty.
     :ivar env_steps: of all of its trainings together.
     :ivar lineage_env_steps: ``env_steps``, and those of the policies that its trainings started from
         one after another, which count for each training that started from them; None if they are
@@ -64,6 +74,9 @@ class TrialResult:
     value: float | None
     values: Sequence[float] = ()
     in_search: Sequence[float] = ()
+    estimate: Estimate | None = None
+    believed: Shrunken | None = None
+    fresh_means: Sequence[Figure | None] = ()
     env_steps: int
     lineage_env_steps: int | None
     parent: int | None
@@ -150,14 +163,33 @@ class Search:
         """
         return _results(self._reader(), lambda reader: reader.trials)
 
-    def best(self, count: int = 5) -> list[TrialResult]:
+    def best(self, count: int = 5, by: str | None = None) -> list[TrialResult]:
         """Finished trials, the best first; of several objectives those that no other surpasses in
-        all of them.
+        all of them. They are those of the command ``best``, without the unchanged job.
 
         Those that were trained again come first, as that training (see :class:`TrialResult`);
         :meth:`trials` has both trainings as trials of their own.
+
+        :param by: a measure, a column or an expression of them, the largest first; or
+            ``"estimate"``, what a model of all trials says of the objective. The results have its
+            values.
+        :raises UsageError: none of the finished trials has a value of ``by``.
         """
-        return _results(self._reader(), lambda reader: reader.best(count))
+        self._reader()  # refuses what is no search
+        found = ranking.read(self.run_dir, count + 1, by)
+        shown = [trial for trial in found.shown if not trial.role][:count]
+        with run_directory.reading_ledger(found.paths) as ledger:
+            return [
+                replace(
+                    _trial_result(
+                        trial, found.paths, ledger, found.lineages[trial.number].env_steps
+                    ),
+                    estimate=found.estimates.get(trial.number),
+                    believed=found.believed.get(trial.number),
+                    fresh_means=found.fresh_means(trial),
+                )
+                for trial in shown
+            ]
 
     def _reader(self) -> TrialReader:
         """What reads the search in the run directory, before it has read any trial."""

@@ -261,10 +261,10 @@ def test_bodies_that_are_left_out_are_in_no_remark(tmp_path: Path) -> None:
         (
             ["parent-s0", "parent-s3"],
             None,
-            "parent is named twice: parent-s0, parent-s3 means the job with all of its seeds",
+            "parent is named twice: parent-s0, parent-s3 mean the job with all of its seeds",
         ),
         (["parent-s0", "parent-s0"], None, "parent is named twice: parent-s0 means the job with"),
-        (["parent", "parent-s3"], None, "parent is named twice: parent, parent-s3 means the job"),
+        (["parent", "parent-s3"], None, "parent is named twice: parent, parent-s3 mean the job"),
         (["parent", "chlid"], None, "chlid is no job, .* did you mean child?"),
         (
             ["parent", "x*"],

@@ -3,6 +3,7 @@ of them."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -13,9 +14,9 @@ import command_helpers as commands
 import pytest
 from command_helpers import HOPPER
 from report_helpers import Trained, make_run_dir
-from trial_helpers import Told, point_of, search_run
+from trial_helpers import SPACE, Told, point_of, search_run
 
-from orchestrator import Search
+from orchestrator import Search, UsageError
 from orchestrator.core.job import Job, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import begun_source
@@ -183,6 +184,46 @@ def test_trials_that_were_trained_again_have_jobs_and_env_steps_of_that_training
     with_results(paths)
     commands.succeed("best", paths.root, "-n", "1", "--to", "copy", cwd=tmp_path)
     assert [job.job_id for job in load(tmp_path / "copy/jobs.toml").jobs] == jobs
+
+
+def test_python_has_what_the_command_shows(tmp_path: Path) -> None:
+    """In the same order, with the same figures, but for the unchanged job."""
+    values = [3.0, 8.0, 1.0, 2.0, 4.0, 5.0, 6.0, 7.0]
+    again = Told(values=[4.0], reevaluates=1, point=point_of(1))
+    reference = Told(values=[9.0], role="reference")
+    told = [*(Told(values=[value]) for value in values), again, reference]
+    paths = search_run(tmp_path / "run", told, seeds=[0, 1])
+    search = Search(xml=HOPPER, space=SPACE, trials=8, run_dir=paths.root)
+    for options, by in (
+        ([], None),
+        (["--by", "estimate"], "estimate"),
+        (["--by", "env_steps"], "env_steps"),
+    ):
+        shown = [one for one in best(paths.root, "-n", "20", *options) if one["role"] is None]
+        found = search.best(20, by=by)
+        assert [one.number for one in found] == [one["trial"] for one in shown]
+        assert len(found) == len(values)
+        for one, facts in zip(found, shown, strict=True):
+            assert list(one.values) == list(facts["values"].values())
+            assert one.lineage_env_steps == facts["lineage_env_steps"]
+            belief = None if one.estimate is None else dataclasses.asdict(one.estimate)
+            assert belief == facts["estimate"]
+    assert len(search.best(3)) == 3
+    with pytest.raises(UsageError, match="speed"):
+        search.best(by="speed")
+
+
+@pytest.mark.parametrize("is_raced", [False, True])
+def test_trials_in_python_have_the_belief_of_a_race_and_fresh_means(
+    tmp_path: Path, is_raced: bool
+) -> None:
+    told = [Told(values=[float(value)]) for value in range(9)]
+    race: dict[str, Any] = {"race": {"seeds": 5}} if is_raced else {}
+    paths = search_run(tmp_path / "run", told, **race)
+    for one in Search(xml=HOPPER, space=SPACE, trials=9, run_dir=paths.root, **race).best(9):
+        assert (one.believed is not None) == is_raced
+        assert (one.estimate is None) == is_raced
+        assert one.fresh_means == ()
 
 
 def test_of_plain_jobs_those_that_started_from_another_one_are_told_apart(tmp_path: Path) -> None:
