@@ -153,18 +153,17 @@ def test_beliefs_are_judged_by_what_is_true(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(beliefs, "TRIALS", (8,))
     monkeypatch.setattr(beliefs, "NOISES", (1.0,))
     extent = Extent(searches=5, slow_searches=1, processes=1, robots=())
-    (line,) = beliefs.beliefs(1, extent)
-    assert line.values[0] * 5 in range(6)
+    errors = {"wide": 1e9, "narrow": 1e-9}
+    held = {}
+    for how, error in errors.items():
 
-    def sure_of_what_is_wrong(places: Any, values: Any, at: Any) -> Belief:
-        return Belief(means=np.full(len(at), 1e9), errors=np.ones(len(at)), noise=1.0)
+        def belief(places: Any, values: Any, at: Any, error: float = error) -> Belief:
+            return Belief(means=np.zeros(len(at)), errors=np.full(len(at), error))
 
-    monkeypatch.setattr(
-        "orchestrator.features.search.gaussian_process.belief", sure_of_what_is_wrong
-    )
-    (line,) = beliefs.beliefs(1, extent)
-    assert line.values == [0.0]
-    assert not line.good
+        monkeypatch.setattr("orchestrator.features.search.gaussian_process.belief", belief)
+        (line,) = beliefs.beliefs(1, extent)
+        held[how] = line.values, line.good
+    assert held == {"wide": ([1.0], True), "narrow": ([0.0], False)}
 
 
 def test_values_of_a_function_have_the_noise_that_is_asked_for() -> None:

@@ -282,7 +282,7 @@ def test_estimates_of_a_raced_search_rest_on_every_seed(monkeypatch: pytest.Monk
     def belief(places: Any, values: Any, at: Any) -> Belief:
         fitted.extend(values)
         means = np.arange(len(at), dtype=float)
-        return Belief(means=means, errors=np.ones(len(at)), noise=1.0)
+        return Belief(means=means, errors=np.ones(len(at)))
 
     monkeypatch.setattr(gaussian_process, "belief", belief)
     choice = choosing.best_estimated(found, searched)

@@ -53,7 +53,8 @@ class TrialResult:
     :ivar believed: of :meth:`Search.best` in a search with ``race``: what that makes of it, as
         ``estimate``.
     :ivar fresh_means: of :meth:`Search.best`, where a trial was trained again: for each objective
-        the mean over its fresh seeds, with an ``interval`` of 95 %. Otherwise empty.
+        the mean over its fresh seeds, with an ``interval`` of 95 %, or None where it has one seed.
+        Otherwise empty.
     :ivar env_steps: of all of its trainings together.
     :ivar lineage_env_steps: ``env_steps``, and those of the policies that its trainings started from
         one after another, which count for each training that started from them; None if they are
@@ -163,21 +164,31 @@ class Search:
         """
         return _results(self._reader(), lambda reader: reader.trials)
 
-    def best(self, count: int = 5, by: str | None = None) -> list[TrialResult]:
+    def best(
+        self, count: int = 5, by: str | None = None, *, smallest: bool = False
+    ) -> list[TrialResult]:
         """Finished trials, the best first; of several objectives those that no other surpasses in
         all of them. They are those of the command ``best``, without the unchanged job.
 
         Those that were trained again come first, as that training (see :class:`TrialResult`);
         :meth:`trials` has both trainings as trials of their own.
 
-        :param by: a measure, a column or an expression of them, the largest first; or
-            ``"estimate"``, what a model of all trials says of the objective. The results have its
-            values.
-        :raises UsageError: none of the finished trials has a value of ``by``.
+        :param by: another figure, whose values the results have: a measure, a column or an
+            expression of them. Or ``"estimate"``: by what a model of the finished trials says of
+            the objective; all results are then of the search itself.
+        :param smallest: whether the smallest of ``by`` comes first, and not the largest.
+        :raises UsageError: there is no run directory yet, or it cannot be read; none of the
+            finished trials has a value of ``by``; or there are no estimates.
         """
-        self._reader()  # refuses what is no search
-        found = ranking.read(self.run_dir, count + 1, by)
-        shown = [trial for trial in found.shown if not trial.role][:count]
+        with python_program():
+            return self._best(count, by, is_smallest_first=smallest)
+
+    def _best(self, count: int, by: str | None, *, is_smallest_first: bool) -> list[TrialResult]:
+        if self._reader().search is None:
+            raise self._no_search_error()
+        found = ranking.read(
+            self.run_dir, count, by, is_smallest_first=is_smallest_first, with_reference=False
+        )
         with run_directory.reading_ledger(found.paths) as ledger:
             return [
                 replace(
@@ -188,7 +199,7 @@ class Search:
                     believed=found.believed.get(trial.number),
                     fresh_means=found.fresh_means(trial),
                 )
-                for trial in shown
+                for trial in found.shown
             ]
 
     def _reader(self) -> TrialReader:
@@ -196,8 +207,11 @@ class Search:
         paths = run_directory.existing_run(self.run_dir)
         reader = TrialReader.of(paths)
         if reader is None:
-            raise RunDirError(f"{paths.root}: no search has been run here; `run()` begins it")
+            raise self._no_search_error()
         return reader
+
+    def _no_search_error(self) -> RunDirError:
+        return RunDirError(f"{self.run_dir}: no search has been run here; `run()` begins it")
 
     def to_dataframe(self) -> Any:
         """A :class:`pandas.DataFrame` with a row for each trial: its number, its point, and its

@@ -94,16 +94,16 @@ def _columns_of_objective(ranking: Ranking, index: int) -> list[Column[Trial]]:
         columns.append(
             number_column("mean, 95 %", lambda trial: _interval(_mean(ranking, trial, index)))
         )
-    if ranking.estimates:
-        columns.append(
-            number_column("estimate", lambda trial: _belief(ranking.estimates.get(trial.number)))
-        )
     if ranking.in_search:
         columns.append(
             number_column(
                 f"{name} in the search",
                 lambda trial: _value(ranking.in_search.get(trial.number), index),
             )
+        )
+    if ranking.estimates:
+        columns.append(
+            number_column("estimate", lambda trial: _belief(ranking.estimates.get(trial.number)))
         )
     return columns
 

@@ -52,17 +52,8 @@ def best(
     Without a search, jobs are ranked by eval_mean; those that differ in their seed alone are one
     trial. The exit code is 1 where all have ended and none has finished.
     """
-    from orchestrator.core.errors import UsageError
     from orchestrator.features.search import best_view, ranking
 
-    if smallest and by is None:
-        raise UsageError(
-            "best: --smallest is for --by; the objectives have directions of their own"
-        )
-    if smallest and by == ranking.ESTIMATE:
-        raise UsageError(
-            "best: --smallest does not go with --by estimate, which has the direction of the objective"
-        )
     found = ranking.read(run_dir, number, by, is_smallest_first=smallest)
     job_file = None if to is None else found.copy(to)
     if as_json:

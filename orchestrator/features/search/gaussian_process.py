@@ -1,14 +1,14 @@
 """A Gaussian process of noisy values, averaged over what its parameters may be.
 
 What is modelled: the value of a point is a smooth function of its place, and a deviation of its
-own that no neighbour tells of (bodies are rougher than a smooth function); each seed adds noise
-(Rasmussen & Williams 2006, "Gaussian Processes for Machine Learning", chapters 2 and 5).
+own that no neighbour tells of (a nugget: bodies are rougher than a smooth function); each seed adds
+noise (Rasmussen & Williams 2006, "Gaussian Processes for Machine Learning", chapters 2 and 5).
 
 How smooth the function is and how large the noise is, is not known either. The parameters that make
 the values likeliest are a guess, and from a few dozen values a bad one: often that there is no noise
-at all. So all parameters of a grid are weighed by how likely they make the values, and beliefs are
+at all. So all parameters of a grid are weighed by their marginal likelihood, and beliefs are
 averaged over them (Bayesian model averaging). Constant mean and variance are integrated in closed
-form.
+form, which for the mean is universal kriging.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 LENGTHS = (0.1, 0.2, 0.4, 0.8, 1.6)
-"""Over which the function changes, in diagonals of the unit cube."""
+"""Length scales of the function, in diagonals of the unit cube."""
 NOISES = (0.05, 0.2, 0.4, 0.6, 0.8)
 """Variance of a seed, as a share of the variance of the model."""
 ROUGHNESSES = (0.0, 0.1)
 """Variance of the deviation that each place has of its own, as such a share."""
-LEAST_SMOOTH = 0.04
-"""Share of the variance that is left to the smooth function at least."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -39,22 +37,22 @@ class Belief:
     means: Floats
     errors: Floats
     """Standard deviations."""
-    noise: float
-    """Standard deviation of a seed."""
 
 
 def belief(places: Floats, values: Sequence[Sequence[float]], at: Floats) -> Belief:
     """What noisy values at some places say of the values at others, or at the same.
 
     :param places: ``(points, axes)``, in the unit cube.
-    :param values: of each point those of its seeds, one or more.
+    :param values: of each point those of its seeds, one or more; finite.
     :param at: ``(others, axes)``.
     """
     together = np.concatenate([np.asarray(one, float) for one in values])
-    middle = float(together.mean())
-    spread = float(together.std())
-    if spread == 0.0:
-        return Belief(means=np.full(len(at), middle), errors=np.zeros(len(at)), noise=0.0)
+    if together.min() == together.max():
+        return Belief(means=np.full(len(at), together[0]), errors=np.zeros(len(at)))
+    # The squares of huge values would be infinite.
+    largest = float(np.abs(together).max())
+    middle = largest * float((together / largest).mean())
+    spread = largest * float((together / largest).std())
     model = _Model.of(places, [(np.asarray(one, float) - middle) / spread for one in values], at)
     beliefs = list(model.posteriors())
     likelihoods = np.array([one.log_likelihood for one in beliefs])
@@ -65,12 +63,7 @@ def belief(places: Floats, values: Sequence[Sequence[float]], at: Floats) -> Bel
     variances = weights @ (
         np.array([one.variances for one in beliefs]) + (of_parameters - means) ** 2
     )
-    noise = float(weights @ np.array([one.noise_variance for one in beliefs]))
-    return Belief(
-        means=middle + spread * means,
-        errors=spread * np.sqrt(variances),
-        noise=spread * math.sqrt(noise),
-    )
+    return Belief(means=middle + spread * means, errors=spread * np.sqrt(variances))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +77,7 @@ class _Shares:
 
 def _all_shares() -> Iterator[_Shares]:
     for noise, roughness in itertools.product(NOISES, ROUGHNESSES):
-        smooth = 1.0 - noise - roughness
-        if smooth >= LEAST_SMOOTH:
-            yield _Shares(smooth=smooth, roughness=roughness, noise=noise)
+        yield _Shares(smooth=1.0 - noise - roughness, roughness=roughness, noise=noise)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -97,14 +88,12 @@ class _Posterior:
     """Of these parameters, but for a constant."""
     means: Floats
     variances: Floats
-    noise_variance: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Model:
     """The values, with mean 0 and variance 1, and how far everything is from everything."""
 
-    axes: int
     seeds: Floats
     """``(points,)``: how many values each has."""
     values: Floats
@@ -112,14 +101,13 @@ class _Model:
     squares_within: float
     """Sum of the squares of the values around the mean of their point."""
     distances: Floats
-    """``(points, points)``."""
+    """``(points, points)``, in diagonals of the unit cube."""
     distances_at: Floats
     """``(others, points)``."""
 
     @classmethod
     def of(cls, places: Floats, values: Sequence[Floats], at: Floats) -> _Model:
         return cls(
-            axes=places.shape[1],
             seeds=np.array([len(one) for one in values], float),
             values=np.array([one.mean() for one in values]),
             squares_within=math.fsum(((one - one.mean()) ** 2).sum() for one in values),
@@ -132,9 +120,8 @@ class _Model:
         is_same = (self.distances == 0.0).astype(float)
         is_same_at = (self.distances_at == 0.0).astype(float)
         for length in LENGTHS:
-            scale = length * math.sqrt(self.axes)
-            correlations = _matern(self.distances / scale)
-            correlations_at = _matern(self.distances_at / scale)
+            correlations = _matern(self.distances / length)
+            correlations_at = _matern(self.distances_at / length)
             for shares in _all_shares():
                 yield self._posterior(
                     shares,
@@ -175,20 +162,22 @@ class _Model:
             log_likelihood=float(log_likelihood),
             means=mean + known @ weighted,
             variances=scale * np.maximum(variances, 0.0),
-            noise_variance=scale * shares.noise,
         )
 
 
 def _distances(ones: Floats, others: Floats) -> Floats:
-    differences = ones[:, None, :] - others[None, :, :]
-    distances: Floats = np.sqrt((differences**2).sum(axis=-1))
+    """In diagonals of the unit cube, ``(ones, others)``."""
+    squares = np.zeros((len(ones), len(others)))
+    for axis in range(ones.shape[1]):
+        squares += (ones[:, axis, None] - others[None, :, axis]) ** 2
+    distances: Floats = np.sqrt(squares / ones.shape[1])
     return distances
 
 
 def _matern(distances: Floats) -> Floats:
     """Matérn's covariance function with smoothness 5/2.
 
-    :param distances: in lengths.
+    :param distances: in length scales.
     """
     scaled = math.sqrt(5.0) * distances
     correlations: Floats = (1.0 + scaled + scaled**2 / 3.0) * np.exp(-scaled)

@@ -45,9 +45,9 @@ class Ranking:
     over_seeds: Mapping[int, OverSeeds]
     """Of the shown trials, by number."""
     estimates: Mapping[int, Estimate]
-    """Of finished trials, by number; empty where there are none (see :mod:`.estimates`), where
-    trials are ranked by another figure than the objective, and with a race, which has
-    :attr:`believed`."""
+    """Of the shown trials of the search, by number; empty where there are none (see
+    :mod:`.estimates`), where trials are ranked by another figure than the objective, and with a
+    race, which has :attr:`believed`."""
     believed: Mapping[int, Shrunken]
     """What a race makes of finished trials, by number; empty where they are not ranked by it."""
     lineages: Mapping[int, TrialLineage]
@@ -166,17 +166,27 @@ def _belief_facts(found: Estimate | Shrunken | None) -> dict[str, float | None] 
 
 
 def read(
-    run_dir: Path, number: int, by: str | None = None, *, is_smallest_first: bool = False
+    run_dir: Path,
+    number: int,
+    by: str | None = None,
+    *,
+    is_smallest_first: bool = False,
+    with_reference: bool = True,
 ) -> Ranking:
     """The best ``number`` trials of a run directory; where there is no search, of its jobs.
 
     :param by: a measure, a column or an expression of them; :data:`ESTIMATE`; None: what the search
         has as its objectives, or the evaluation where there is none.
     :param is_smallest_first: of ``by``.
-    :raises UsageError: it is no run directory, its ledger cannot be read, or none of the finished
-        trials has a value of ``by``.
+    :param with_reference: whether the unchanged job is among them, if it was trained again, too.
+    :raises UsageError: it is no run directory, its ledger cannot be read, none of the finished
+        trials has a value of ``by``, or that has a direction of its own.
     """
+    if is_smallest_first and by in (None, ESTIMATE):
+        raise UsageError(_direction_is_known(by))
     content = _read(run_directory.existing_run(run_dir))
+    if not with_reference:
+        content = replace(content, reference=None)
     if by is None:
         order = _order_of_objectives(content)
     elif by == ESTIMATE:
@@ -184,6 +194,9 @@ def read(
     else:
         order = _order_of_figure(content, by, "minimize" if is_smallest_first else "maximize")
     shown = order.ranked[:number]
+    found = order.estimates
+    if by is None and not order.believed:
+        found = content.estimates([trial for trial in shown if not trial.role])
     jobs = content.jobs
     return Ranking(
         paths=content.paths,
@@ -192,7 +205,7 @@ def read(
         shown=shown,
         over_seeds={trial.number: jobs.over_seeds(trial, order.objectives) for trial in shown},
         lineages={trial.number: jobs.lineage(trial) for trial in shown},
-        estimates=order.estimates,
+        estimates=found,
         believed=order.believed,
         finished=order.finished,
         left_out=order.left_out,
@@ -202,6 +215,18 @@ def read(
         is_search=content.search is not None,
         has_lineages=content.search is not None and content.search.has_lineages,
         is_over=content.is_over,
+    )
+
+
+def _direction_is_known(by: str | None) -> str:
+    smallest = option("smallest")
+    if by is None:
+        return (
+            f"best: {smallest} is for {option('by')}; the objectives have directions of their own"
+        )
+    return (
+        f"best: {smallest} does not go with {option('by')} {ESTIMATE}, which has the direction of the"
+        " objective"
     )
 
 
@@ -253,9 +278,10 @@ class _Content:
             return ()
         return [trial for trial in self.trials if is_measured(trial)]
 
-    def estimates(self) -> Mapping[int, Estimate]:
+    def estimates(self, of: Sequence[Trial] | None = None) -> Mapping[int, Estimate]:
+        """:param of: those that are estimated; None: all that have finished."""
         space = () if self.search is None else self.search.space
-        return estimates.estimates(space, self.measured)
+        return estimates.estimates(space, self.measured, of)
 
 
 def _read(paths: RunPaths) -> _Content:
@@ -299,13 +325,13 @@ class _Order:
     in_search: Mapping[int, Sequence[float] | None]
     """As in :class:`Ranking`."""
     estimates: Mapping[int, Estimate]
+    """By number, where these are what the order goes by; otherwise empty."""
     believed: Mapping[int, Shrunken]
     """As in :class:`Ranking`."""
 
 
 def _order_of_objectives(content: _Content) -> _Order:
-    order = _order(content, content.objectives, content.directions, content.search)
-    return order if order.believed else replace(order, estimates=content.estimates())
+    return _order(content, content.objectives, content.directions, content.search)
 
 
 def _order_of_figure(content: _Content, by: str, direction: Direction) -> _Order:

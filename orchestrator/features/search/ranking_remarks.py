@@ -23,7 +23,10 @@ FRONTS = (
     "their values in the search."
 )
 
-LUCKY = f"{DRAWN} `estimate` is what a model of all finished trials says of the point; `--by estimate` ranks by it."
+LUCKY = (
+    f"{DRAWN} `estimate` is what a model of the finished trials of the search says of the point; `--by estimate` ranks "
+    "by it."
+)
 
 INTERVALS = (
     "[ ] is the 95 % interval of the mean over the fresh seeds of a trial, by {method}. The best of several such means "

@@ -16,7 +16,7 @@ from command_helpers import HOPPER
 from report_helpers import Trained, make_run_dir
 from trial_helpers import SPACE, Told, point_of, search_run
 
-from orchestrator import Search, UsageError
+from orchestrator import RunDirError, Search, UsageError
 from orchestrator.core.job import Job, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import begun_source
@@ -24,6 +24,7 @@ from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import copied_trials, search_events, trials
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import load
 from orchestrator.ledger import Ledger, SummaryRow
@@ -205,12 +206,19 @@ def test_python_has_what_the_command_shows(tmp_path: Path) -> None:
         assert len(found) == len(values)
         for one, facts in zip(found, shown, strict=True):
             assert list(one.values) == list(facts["values"].values())
+            assert list(one.in_search) == list((facts["in_search"] or {}).values())
+            means = [None if mean is None else dataclasses.asdict(mean) for mean in one.fresh_means]
+            assert means == list((facts["fresh_means"] or {}).values())
             assert one.lineage_env_steps == facts["lineage_env_steps"]
             belief = None if one.estimate is None else dataclasses.asdict(one.estimate)
             assert belief == facts["estimate"]
     assert len(search.best(3)) == 3
-    with pytest.raises(UsageError, match="speed"):
+    with pytest.raises(UsageError, match=": by speed:"):
         search.best(by="speed")
+    with pytest.raises(UsageError, match="smallest is for by"):
+        search.best(smallest=True)
+    smallest, *_ = search.best(by="env_steps", smallest=True)
+    assert smallest.value == min(one.value or 0 for one in search.best(20, by="env_steps"))
 
 
 @pytest.mark.parametrize("is_raced", [False, True])
@@ -224,6 +232,41 @@ def test_trials_in_python_have_the_belief_of_a_race_and_fresh_means(
         assert (one.believed is not None) == is_raced
         assert (one.estimate is None) == is_raced
         assert one.fresh_means == ()
+
+
+def test_the_unchanged_job_hides_no_trial_from_a_program(tmp_path: Path) -> None:
+    """Of several objectives it may be better than all trials in each."""
+    objectives = ["eval_mean", "env_steps"]
+    told = [
+        Told(values=(3.0, 5.0)),
+        Told(values=(2.0, 6.0)),
+        Told(values=(1.0, 7.0), reevaluates=0, point=point_of(0)),
+        Told(values=(9.0, 9.0), role="reference"),
+    ]
+    paths = search_run(tmp_path / "run", told, sampler="nsga2", objective=objectives)
+    search = Search(
+        xml=HOPPER,
+        space=SPACE,
+        trials=2,
+        run_dir=paths.root,
+        sampler="nsga2",
+        objective=objectives,
+    )
+    first, *_ = best(paths.root)
+    assert first["role"] == "reference"
+    assert [one.number for one in search.best()] == [0, 1]
+
+
+def test_rungs_without_a_search_are_none_to_a_program(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [Told(values=[1.0])])
+    declaration = SearchPaths(paths.root).declaration
+    declared = json.loads(declaration.read_text())
+    del declared["data"]["search"]
+    declared["data"]["scheduler"] = {"min_env_steps": 100}
+    declaration.write_text(json.dumps(declared))
+    search = Search(xml=HOPPER, space=SPACE, trials=1, run_dir=paths.root)
+    with pytest.raises(RunDirError, match="no search has been run"):
+        search.best()
 
 
 def test_of_plain_jobs_those_that_started_from_another_one_are_told_apart(tmp_path: Path) -> None:

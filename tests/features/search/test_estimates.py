@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import command_helpers as commands
 import numpy as np
 import pytest
+import threadpoolctl
 from trial_helpers import Told, search_run
 
+from orchestrator.features.search import gaussian_process
 from orchestrator.features.search.declaration.spec import Dimension
 from orchestrator.features.search.estimates import FEWEST, estimates
 from orchestrator.features.search.gaussian_process import Belief, belief
@@ -66,16 +69,56 @@ def test_a_belief_from_few_values_is_not_too_sure() -> None:
     assert np.mean(held) >= 0.85
 
 
-@pytest.mark.parametrize("noise", [0.1, 1.0])
-def test_the_noise_of_a_seed_is_learnt_from_seeds_of_the_same_points(noise: float) -> None:
+def some_values() -> tuple[np.ndarray[Any, Any], list[list[float]]]:
+    """Of ten points, with one to four seeds each."""
     chance = np.random.default_rng(3)
-    places = chance.random((30, 2))
-    truth = np.sin(4 * places[:, 0])
-    values = [[float(true + noise * chance.standard_normal()) for _ in range(4)] for true in truth]
-    assert belief(places, values, places).noise == pytest.approx(noise, rel=0.25)
+    places = chance.random((10, 2))
+    return places, [list(chance.normal(place[0], 0.3, 1 + n % 4)) for n, place in enumerate(places)]
 
 
-def test_where_nothing_was_seen_the_belief_is_as_wide_as_the_values() -> None:
+def test_seeds_of_a_point_are_as_values_at_the_same_place() -> None:
+    places, values = some_values()
+    at = np.concatenate([places, [[0.5, 0.5]]])
+    found = belief(places, values, at)
+    one_by_one = np.repeat(places, [len(one) for one in values], axis=0)
+    other = belief(one_by_one, [[value] for one in values for value in one], at)
+    np.testing.assert_allclose(found.means, other.means)
+    np.testing.assert_allclose(found.errors, other.errors)
+
+
+def test_a_belief_is_that_of_a_normal_distribution_of_all_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With known parameters, and a prior of the mean that is as good as flat, by conditioning."""
+    length, rough, noise = 0.4, 0.1, 0.3
+    monkeypatch.setattr(gaussian_process, "LENGTHS", (length,))
+    monkeypatch.setattr(gaussian_process, "ROUGHNESSES", (rough,))
+    monkeypatch.setattr(gaussian_process, "NOISES", (noise,))
+    places, values = some_values()
+    at = np.array([places[2], [0.9, 0.1]])
+    found = belief(places, values, at)
+
+    seeds = np.repeat(places, [len(one) for one in values], axis=0)
+    seen = np.concatenate(values)
+    both = np.concatenate([seeds, at])
+    apart = np.linalg.norm(both[:, None] - both[None], axis=-1)
+    scaled = np.sqrt(5 / 2) * apart / length
+    covariances = (1 - rough - noise) * (1 + scaled + scaled**2 / 3) * np.exp(-scaled)
+    covariances += rough * (apart == 0)
+    flat = 1e6
+    with_mean = covariances + flat
+    number = len(seen)
+    of_seen = with_mean[:number, :number] + noise * np.eye(number)
+    weights = np.linalg.solve(of_seen, with_mean[:number, number:])
+    centre = seen.mean()
+    np.testing.assert_allclose(found.means, centre + weights.T @ (seen - centre), rtol=1e-4)
+    variances = np.diag(with_mean[number:, number:] - weights.T @ with_mean[:number, number:])
+    explained = (seen - centre) @ np.linalg.solve(of_seen, seen - centre)
+    scale = (seen.var() + explained) / (number - 2)
+    np.testing.assert_allclose(found.errors, np.sqrt(scale * variances), rtol=1e-3)
+
+
+def test_where_nothing_was_seen_the_belief_is_far_wider() -> None:
     chance = np.random.default_rng(4)
     places = 0.2 * chance.random((20, 2))
     values = [[float(place.sum() + 0.01 * chance.standard_normal())] for place in places]
@@ -89,10 +132,10 @@ def test_a_belief_does_not_depend_on_the_unit_of_the_values() -> None:
     places = chance.random((15, 2))
     values = chance.standard_normal(15)
     found = belief(places, [[value] for value in values], places)
-    other = belief(places, [[1e6 - 1e4 * value] for value in values], places)
-    np.testing.assert_allclose(other.means, 1e6 - 1e4 * found.means)
-    np.testing.assert_allclose(other.errors, 1e4 * found.errors)
-    assert other.noise == pytest.approx(1e4 * found.noise)
+    for start, unit in ((1e6, -1e4), (0.0, 1e200), (0.0, 1e-200)):
+        other = belief(places, [[start + unit * value] for value in values], places)
+        np.testing.assert_allclose(other.means, start + unit * found.means)
+        np.testing.assert_allclose(other.errors, abs(unit) * found.errors)
 
 
 def test_a_trial_with_more_seeds_is_known_better() -> None:
@@ -114,8 +157,43 @@ def test_a_trial_with_more_seeds_is_known_better() -> None:
 def test_equal_values_are_estimated_as_they_are() -> None:
     trials, _ = noisy_trials(FEWEST)
     for trial in trials:
-        trial.values = [2.0]
-    assert {(one.mean, one.error) for one in estimates(SPACE, trials).values()} == {(2.0, 0.0)}
+        trial.values = [0.1]  # three times 0.1 have another mean
+    assert {(one.mean, one.error) for one in estimates(SPACE, trials).values()} == {(0.1, 0.0)}
+
+
+def test_a_seed_without_a_number_has_no_part_in_estimates() -> None:
+    """The median of the seeds of a trial may be one all the same."""
+    trials, _ = noisy_trials(20)
+    trials[4].of_seeds = [*(trials[4].values or ())]
+    expected = estimates(SPACE, trials)
+    trials[4].of_seeds = [*trials[4].of_seeds, math.inf, math.nan]
+    assert estimates(SPACE, trials) == expected
+
+
+def test_a_model_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several wait for each other beside trainings."""
+    trials, _ = noisy_trials(FEWEST)
+    threads: list[int] = []
+
+    def belief(places: Any, values: Any, at: Any) -> Belief:
+        found = threadpoolctl.threadpool_info()
+        threads.extend(one["num_threads"] for one in found if one["user_api"] == "blas")
+        return Belief(means=np.zeros(len(at)), errors=np.zeros(len(at)))
+
+    monkeypatch.setattr("orchestrator.features.search.gaussian_process.belief", belief)
+    with threadpoolctl.threadpool_limits(limits=2, user_api="blas"):
+        estimates(SPACE, trials)
+    assert set(threads) == {1}
+
+
+def test_estimates_of_some_trials_rest_on_all() -> None:
+    trials, _ = noisy_trials(20)
+    found = estimates(SPACE, trials)
+    of_two = estimates(SPACE, trials, of=[trials[7], trials[2]])
+    assert list(of_two) == [7, 2]
+    for number, one in of_two.items():
+        assert one.mean == pytest.approx(found[number].mean)
+        assert one.error == pytest.approx(found[number].error)
 
 
 def test_few_trials_and_those_that_began_with_policies_of_others_have_no_estimates() -> None:
@@ -208,7 +286,7 @@ def test_what_the_model_is_fitted_to_are_the_latest_trials_with_all_of_their_see
     def belief(places: Any, values: Any, at: Any) -> Belief:
         assert len(places) == len(values)
         fitted.extend(values)
-        return Belief(means=np.zeros(len(at)), errors=np.zeros(len(at)), noise=1.0)
+        return Belief(means=np.zeros(len(at)), errors=np.zeros(len(at)))
 
     monkeypatch.setattr("orchestrator.features.search.gaussian_process.belief", belief)
     for trial in trials:

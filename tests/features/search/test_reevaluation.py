@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from jobfile_helpers import HOPPER
 from searcher_helpers import examine_no_trials
 from trial_helpers import Told, point_of, search_run
 
+from orchestrator import Search
 from orchestrator.core.errors import SpecError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
@@ -179,6 +181,15 @@ def test_the_mean_over_fresh_seeds_has_an_interval_whose_method_is_named(tmp_pat
     assert "4 (mean 4 [-0.968, 8.97])" in page
     assert "by Student's t" in page
     assert first_reported(paths)["fresh_means"] == [mean]
+    search = Search(
+        xml=commands.HOPPER,
+        space={"ppo.gamma": {"low": 0.9, "high": 0.99}},
+        trials=2,
+        run_dir=paths.root,
+    )
+    in_python, other = search.best()
+    assert [dataclasses.asdict(one) for one in in_python.fresh_means if one] == [mean]
+    assert other.fresh_means == ()
     for table in ("declared", "jobs"):
         damage(paths, f"DELETE FROM {table} WHERE job_id = 'hopper-t00002-s1'")
     assert ranking.read(paths.root, 1).facts()[0]["fresh_means"] == {"ep_rew_mean": None}
