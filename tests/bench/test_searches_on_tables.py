@@ -475,6 +475,7 @@ def test_several_processes_find_the_same() -> None:
     ]
 
 
+@pytest.mark.one_a_commit("a part that searches on tables")
 @pytest.mark.slow  # Optuna's import
 def test_the_part_of_the_benchmark_has_a_line_for_each_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

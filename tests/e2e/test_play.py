@@ -60,6 +60,7 @@ def shown(
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a policy that is played")
 def test_play_writes_a_video_in_real_time_and_a_film_strip(
     shown: tuple[Path, str], finished_once: Experiment
 ) -> None:
@@ -75,6 +76,7 @@ def test_play_writes_a_video_in_real_time_and_a_film_strip(
     assert not job_dir(finished_once, "hopper-s0").video.exists()  # it went where it was asked to
 
 
+@pytest.mark.one_a_commit("a policy that is played")
 @pytest.mark.usefixtures("opengl")
 @pytest.mark.slow
 def test_the_last_checkpoint_acts_as_the_finished_policy_from_the_same_starts_and_keeps_apart(
@@ -145,6 +147,7 @@ def test_what_cannot_be_played_is_told(
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a policy that is played")
 def test_a_policy_is_shown_with_the_robot_of_another_file(
     shown: tuple[Path, str], finished_once: Experiment, tmp_path: Path
 ) -> None:
@@ -165,6 +168,7 @@ def test_a_policy_is_shown_with_the_robot_of_another_file(
     assert "expected the robot of the job" in done.stderr
 
 
+@pytest.mark.one_a_commit("a policy that is played")
 @pytest.mark.usefixtures("opengl")
 @pytest.mark.slow
 def test_the_nominal_robot_is_shown_as_if_the_job_drew_nothing(tmp_path: Path) -> None:
@@ -191,6 +195,7 @@ def test_the_nominal_robot_is_shown_as_if_the_job_drew_nothing(tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a policy that is played")
 def test_a_checkpoint_of_another_robot_and_a_file_that_is_none_are_told_apart(
     finished_once: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,6 +346,7 @@ def test_video_does_not_belong_to_what_decides_a_training() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a policy that is played")
 def test_gymnasiums_mujoco_environments_are_drawn_by_us(tmp_path: Path, opengl: None) -> None:
     jobs = write_experiment(tmp_path, {"name": "swimmer", "env": "Swimmer-v5"})
     assert invoke("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0

@@ -214,7 +214,7 @@ def check_kills(root: Path, spec: WorkerSpec, learnt: list[Any], kills: int) -> 
     assert list(paths.checkpoints.glob("replay*")) == [], "nobody needs them any more"
 
 
-@pytest.mark.one_a_commit
+@pytest.mark.one_a_commit("ranks that are killed")
 @pytest.mark.parametrize("name", ["ppo", "sac"])
 def test_with_any_rank_killed_at_random_instants_not_a_bit_is_lost(
     name: str, undisturbed: Undisturbed, tmp_path: Path
@@ -224,7 +224,7 @@ def test_with_any_rank_killed_at_random_instants_not_a_bit_is_lost(
 
 
 @pytest.mark.slow
-@pytest.mark.one_a_commit
+@pytest.mark.one_a_commit("ranks that are killed")
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "name", ["ppo sb3", "ppo randomised", "sac randomised", "sac parameter-server", "tqc"]
@@ -250,6 +250,7 @@ def ranks_of(supervisor: int) -> dict[int, int]:
     return pids
 
 
+@pytest.mark.one_a_commit("ranks that are killed")
 @needs_two_cores
 def test_a_hung_rank_is_given_up_and_who_asks_to_leave_can_resume_bit_identically(
     undisturbed: Undisturbed, tmp_path: Path

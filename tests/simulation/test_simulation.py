@@ -310,6 +310,7 @@ FAILS_AT: dict[str, tuple[float, Scenario]] = {
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit
 @pytest.mark.parametrize("name", FAILS_AT)
 def test_any_of_the_next_statements_of_the_ledger_may_fail(name: str) -> None:
     at_s, scenario = FAILS_AT[name]

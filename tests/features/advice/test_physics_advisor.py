@@ -102,6 +102,7 @@ def advice_on(
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("advice that is measured")
 def test_a_urdf_is_measured_as_the_robot_that_is_made_of_it(tmp_path: Path) -> None:
     urdf_helpers = pytest.importorskip("urdf_helpers", reason="there is no feature of URDFs")
     (tmp_path / "r.urdf").write_text(urdf_helpers.GOOD)
@@ -313,6 +314,7 @@ def test_a_longer_timestep_keeps_the_control_period(frame_skip: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("advice that is measured")
 def test_every_change_of_a_robot_with_everything_is_measured(tmp_path: Path) -> None:
     advice = advice_on(crawler(tmp_path), task_options=LIES)
     assert (advice.problem, advice.env_steps_per_s > 0 if advice.env_steps_per_s else False) == (
@@ -346,6 +348,7 @@ def test_every_change_of_a_robot_with_everything_is_measured(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("advice that is measured")
 def test_the_jobs_own_changes_stay_and_are_part_of_the_original(tmp_path: Path) -> None:
     edits = {
         "option.timestep": 0.02,
@@ -367,6 +370,7 @@ def test_an_option_of_the_task_follows_the_timestep() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("advice that is measured")
 def test_a_change_that_makes_physics_diverge_says_so(tmp_path: Path) -> None:
     spring = 'stiffness="120" armature="0.0001"'  # stable with RK4 and this timestep only
     advice = advice_on(

@@ -108,6 +108,7 @@ def robot_filmed(filmed: Filmed, tmp_path_factory: pytest.TempPathFactory) -> Fi
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a video that is made")
 def test_every_job_that_asks_gets_its_video_when_all_training_is_over(
     filmed: Filmed, robot_filmed: Filmed
 ) -> None:
@@ -125,6 +126,7 @@ def test_every_job_that_asks_gets_its_video_when_all_training_is_over(
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a video that is made")
 def test_a_video_that_fails_is_a_warning_and_changes_nothing_else(filmed: Filmed) -> None:
     experiment, events = filmed
     [warning] = [
@@ -137,6 +139,7 @@ def test_a_video_that_fails_is_a_warning_and_changes_nothing_else(filmed: Filmed
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a video that is made")
 def test_the_same_command_makes_what_is_missing_or_old_and_trains_nothing(
     robot_filmed: Filmed, tmp_path: Path
 ) -> None:
@@ -170,6 +173,7 @@ def drawing(filmed: Filmed, tmp_path: Path) -> Iterator[commands.Run]:
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a video that is ended")
 def test_ctrl_c_ends_videos_under_way_and_leaves_the_results(drawing: commands.Run) -> None:
     [player] = players_of(drawing.popen.pid)
     drawing.signal(signal.SIGINT)
@@ -181,6 +185,7 @@ def test_ctrl_c_ends_videos_under_way_and_leaves_the_results(drawing: commands.R
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a video that is ended")
 def test_a_stop_from_elsewhere_ends_videos_too(drawing: commands.Run) -> None:
     assert invoke("stop", "run", cwd=drawing.cwd).returncode == 0
     assert drawing.end() == 0
@@ -190,6 +195,7 @@ def test_a_stop_from_elsewhere_ends_videos_too(drawing: commands.Run) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a video that is ended")
 def test_no_player_outlives_a_supervisor_that_is_killed(drawing: commands.Run) -> None:
     [player] = players_of(drawing.popen.pid)
     drawing.popen.kill()
@@ -220,6 +226,7 @@ def test_a_player_that_fails_or_takes_too_long_is_a_warning_and_the_next_one_goe
     assert told.messages().count(why) == 2
 
 
+@pytest.mark.one_a_commit("a video that is made")
 @pytest.mark.usefixtures("opengl")
 @pytest.mark.slow
 def test_all_robots_are_in_one_video_and_in_a_gif(
@@ -236,6 +243,7 @@ def test_all_robots_are_in_one_video_and_in_a_gif(
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a video that is made")
 def test_an_environment_that_draws_itself_is_asked_to(filmed: Filmed) -> None:
     shown, rate = frames(job_dir(filmed[0], "own-s0").video)
     assert (len(shown), rate) == (300, 30)

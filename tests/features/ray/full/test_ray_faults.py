@@ -115,6 +115,7 @@ def test_a_job_whose_node_dies_resumes_elsewhere_from_the_received_checkpoint(
     assert row["weights_sha256"] == undisturbed["ending-s0"]
 
 
+@pytest.mark.one_a_commit("a cluster that gets room")
 def test_a_node_that_joins_while_a_job_waits_for_room_gets_it(
     tmp_path: Path, ray_cluster: Cluster
 ) -> None:
@@ -129,6 +130,7 @@ def test_a_node_that_joins_while_a_job_waits_for_room_gets_it(
             assert run.end() == 130
 
 
+@pytest.mark.one_a_commit("a cluster that gets room")
 def test_different_nodes_get_the_jobs_that_they_have_room_for(
     tmp_path: Path, ray_cluster: Cluster
 ) -> None:

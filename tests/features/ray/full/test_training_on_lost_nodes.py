@@ -113,6 +113,7 @@ def newest(paths: JobPaths) -> int:
     )
 
 
+@pytest.mark.one_a_commit("a cluster that fails")
 @pytest.mark.parametrize("changes", SPECS.values(), ids=SPECS.keys())
 def test_a_training_whose_node_is_lost_resumes_on_another_node_bit_identically(
     tmp_path: Path, changes: dict[str, Any]
