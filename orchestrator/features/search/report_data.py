@@ -11,7 +11,8 @@ from typing import Any, TypeAlias, TypedDict
 from orchestrator.analysis.main_effects import MainEffect, main_effect
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search.course import Improvement, SpentByThen
-from orchestrator.features.search.declaration.spec import ArchiveAxis, Dimension
+from orchestrator.features.search.declaration.spec import ArchiveAxis, Dimension, SearchSpec
+from orchestrator.features.search.estimates import Estimate, estimates
 from orchestrator.features.search.history import Trial, is_measured
 from orchestrator.features.search.racing import Shrunken, believed
 from orchestrator.features.search.shown_trials import (
@@ -50,6 +51,9 @@ class ReportedTrial(TypedDict):
     values: Sequence[float] | None
     believed: ReportedBelief | None
     """What a race makes of it."""
+    estimate: ReportedBelief | None
+    """Of the best of a search with one objective and without a race: what a model of the finished
+    trials says of it (:mod:`.estimates`)."""
     repeated: Sequence[float] | None
     fresh_means: Sequence[ReportedMean | None]
     """Of each objective, over the seeds of that training; None with fewer than two."""
@@ -174,6 +178,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         }
     lineages = lineage_env_steps(ledger, asked)
     worth = believed(asked, search)
+    estimated = _estimates(search, finished, leading.best[:MOST_REPORTED])
     numbers = {trial.number for trial in finished}
     spent = {number: one for number, one in reader.course.spent.items() if number in numbers}
     return {
@@ -199,6 +204,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
                 trial,
                 reader.state(trial),
                 worth.get(trial.number),
+                estimated.get(trial.number),
                 repeated.get(trial.number),
                 _fresh_means(ledger, repeated.get(trial.number), names),
                 lineages[trial.number],
@@ -244,6 +250,17 @@ def _fresh_means(
     return [None if mean is None else asdict(mean) for mean in means]
 
 
+def _estimates(
+    search: SearchSpec | None, finished: Sequence[Trial], numbers: Sequence[int]
+) -> Mapping[int, Estimate]:
+    """Of the trials with these numbers; empty with several objectives, and with a race, which has
+    its own belief.
+    """
+    if search is None or len(search.objectives) > 1 or search.race is not None:
+        return {}
+    return estimates(search.space, finished, [one for one in finished if one.number in numbers])
+
+
 def _first_return(trial: Trial) -> float | None:
     value = trial.reached[0] if trial.reached else None
     return value if value is not None and math.isfinite(value) else None
@@ -253,6 +270,7 @@ def _trial(
     trial: Trial,
     state: str,
     belief: Shrunken | None,
+    estimate: Estimate | None,
     repetition: Trial | None,
     fresh_means: Sequence[ReportedMean | None],
     lineage: int | None,
@@ -262,7 +280,8 @@ def _trial(
         "state": state,
         "point": trial.point,
         "values": trial.values,
-        "believed": None if belief is None else {"mean": belief.mean, "error": belief.error},
+        "believed": _belief(belief),
+        "estimate": _belief(estimate),
         "repeated": None if repetition is None else repetition.values,
         "fresh_means": fresh_means,
         "measures": trial.measures,
@@ -276,6 +295,10 @@ def _trial(
         "repeated_jobs": () if repetition is None else repetition.jobs,
         "why": trial.why,
     }
+
+
+def _belief(found: Shrunken | Estimate | None) -> ReportedBelief | None:
+    return None if found is None else {"mean": found.mean, "error": found.error}
 
 
 def _axis(axis: ArchiveAxis) -> ReportedAxis:

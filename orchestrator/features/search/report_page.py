@@ -13,6 +13,7 @@ from orchestrator.core.text import count, listed
 from orchestrator.features.search import report_figures as figures
 from orchestrator.features.search.report_data import (
     AT_FIRST_RUNG,
+    ReportedBelief,
     ReportedDimension,
     ReportedMean,
     ReportedTrial,
@@ -38,6 +39,7 @@ MOST_DIMENSIONS = 12
 MOST_COLUMNS = 5
 """Dimensions, measures and previews up to which each dimension has a column of its own."""
 MOST_REASONS = 12
+ESTIMATE = " “estimate” is what a model of the finished trials of the search says of the point, ± standard deviation."
 LUCKY = f" {DRAWN} Training it again with fresh seeds (`reevaluate` in [search]) shows what it is worth."
 
 
@@ -179,6 +181,8 @@ def _caption_of_best(
         caption += f" Of {len(facts['best']):,} finished trials; report.json has all."
     if has_lineages:
         caption += LINEAGE
+    if any(one["estimate"] for one in rows):
+        caption += ESTIMATE
     if any(one["repeated"] for one in rows):
         caption += _caption_of_repeated(facts, rows)
     elif len(facts["objectives"]) == 1 and len(rows) > 1 and not facts["race"]:
@@ -267,8 +271,10 @@ def _columns(
         columns[one_line(name)] = partial(_text_of_value, place)
     if any(one["repeated"] for one in rows):
         columns["from nothing"] = lambda one: _with_means(one["repeated"], one["fresh_means"])
+    if any(one["estimate"] for one in rows):
+        columns.setdefault("estimate", lambda one: _belief(one["estimate"]))
     if facts["race"]:
-        columns.setdefault("believed", _believed)
+        columns.setdefault("believed", lambda one: _belief(one["believed"]))
         columns.setdefault("seeds", lambda one: str(len(one["jobs"])))
     if len(facts["dimensions"]) + len(facts["axes"]) + ("preview" in columns) <= MOST_COLUMNS:
         for dimension in facts["dimensions"]:
@@ -305,8 +311,7 @@ def _with_means(values: Sequence[float] | None, means: Sequence[ReportedMean | N
     return ", ".join(shown) or DASH
 
 
-def _believed(one: ReportedTrial) -> str:
-    belief = one["believed"]
+def _belief(belief: ReportedBelief | None) -> str:
     if belief is None:
         return DASH
     mean = number(belief["mean"])
