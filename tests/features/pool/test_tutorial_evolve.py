@@ -19,6 +19,7 @@ VERDICT = re.compile(
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a tutorial")
 @pytest.mark.skipif(not is_installed("optuna"), reason="needs Optuna, of the extra search")
 def test_a_body_is_evolved_searched_and_raced_against_the_first_one(tmp_path: Path) -> None:
     reader = Reader(

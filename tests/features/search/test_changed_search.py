@@ -159,6 +159,7 @@ def test_an_edited_robot_is_another_search_that_can_only_start_over(tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a search that is changed")
 def test_a_changed_search_goes_on_as_it_was_or_starts_over(tmp_path: Path) -> None:
     jobs = tmp_path / "jobs.toml"
     jobs.write_text(SEARCH)
@@ -201,6 +202,7 @@ def test_from_python_the_message_names_arguments(
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a search that is changed")
 def test_an_edited_robot_of_a_compared_matrix_is_kept_as_it_was_or_refused(tmp_path: Path) -> None:
     jobs, robot, run_dir = tmp_path / "jobs.toml", tmp_path / "hopper.xml", tmp_path / "run"
     jobs.write_text(MATRIX)

@@ -216,7 +216,7 @@ def exported(paths: RunPaths) -> None:
     journal.export(paths.root)
 
 
-@few_or_many(6, 150)
+@few_or_many(6, 60)
 def test_any_row_about_a_search_is_read_or_called_damaged(
     tmp_path: Path, examples: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -216,6 +216,7 @@ def told_at_rung(run_dir: Path, job_id: str) -> dict[int, float]:
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a search that trains")
 def test_trials_are_compared_at_rungs_by_measures_of_their_training(tmp_path: Path) -> None:
     jobs = search_file(tmp_path, BY_MEASURE, seeds=[0, 1], settings="eval_episodes = 1")
     done = finish(jobs)
@@ -265,6 +266,7 @@ def test_the_jobs_of_a_matrix_are_compared_by_a_measure_and_only_then_measured(
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a search that trains")
 def test_a_trial_inherits_the_policy_of_the_nearest_finished_one(tmp_path: Path) -> None:
     jobs = search_file(
         tmp_path, 'sampler = "random"\ntrials = 5\nobjective = "ep_rew_mean"\ninherit = "nearest"'

@@ -117,6 +117,7 @@ def test_every_sampler_is_asked_and_told_by_a_search(
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a search that trains")
 def test_by_the_median_half_go_on_and_the_best_are_trained_again_from_nothing(
     tmp_path: Path,
 ) -> None:

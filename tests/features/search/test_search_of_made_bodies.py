@@ -95,6 +95,7 @@ seed = 270
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a search that trains")
 def test_a_body_that_the_policy_of_its_parent_does_not_fit_starts_from_nothing(
     tmp_path: Path,
 ) -> None:

@@ -76,6 +76,7 @@ def test_tensorboard_shows_the_preview_of_a_job_without_video(paths: RunPaths) -
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a tracker")
 def test_mlflow_gives_video_and_preview_back(paths: RunPaths, tmp_path: Path) -> None:
     publish(paths, "mlflow")
     from mlflow.tracking import MlflowClient
@@ -106,6 +107,7 @@ def test_trackio_gives_video_and_preview_back(
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a tracker")
 def test_wandb_reads_its_log_back_with_points_video_and_preview(paths: RunPaths) -> None:
     publish(paths, "wandb", mode="offline")
     from orchestrator.features.tracking import wandb_tracker

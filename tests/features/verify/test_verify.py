@@ -96,6 +96,7 @@ def verified(directory: Path, *jobs: dict[str, Any]) -> dict[str, dict[str, Any]
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a run that is verified")
 def test_all_jobs_of_a_cleaned_run_directory_pass_without_their_original_files(
     finished: Experiment,
 ) -> None:
@@ -120,6 +121,7 @@ def test_all_jobs_of_a_cleaned_run_directory_pass_without_their_original_files(
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a run that is verified")
 def test_a_job_that_paused_at_a_rung_passes(finished: Experiment) -> None:
     with contextlib.closing(sqlite3.connect(RunPaths(finished.run_dir).ledger)) as ledger:
         ledger.execute("UPDATE declared SET spec = json_set(spec, '$.pause_at', 128)")
@@ -134,6 +136,7 @@ def test_a_job_that_paused_at_a_rung_passes(finished: Experiment) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a run that is verified")
 def test_only_jobs_that_depend_on_neighbours_randomness_or_state_outside_of_the_checkpoint_fail(
     tmp_path: Path,
 ) -> None:
