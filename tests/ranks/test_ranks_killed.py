@@ -250,7 +250,6 @@ def ranks_of(supervisor: int) -> dict[int, int]:
     return pids
 
 
-@pytest.mark.one_a_commit("ranks that are killed")
 @needs_two_cores
 def test_a_hung_rank_is_given_up_and_who_asks_to_leave_can_resume_bit_identically(
     undisturbed: Undisturbed, tmp_path: Path

@@ -48,10 +48,11 @@ class TrialResult:
     :ivar in_search: where these are those of another training, with fresh seeds: its values in the
         search. ``env_steps``, ``lineage_env_steps`` and ``results`` are then of that training, too,
         which has no ``parent``. Otherwise empty.
-    :ivar estimate: of :meth:`Search.best`: what a model of all finished trials says of the point,
-        ``mean`` and ``error`` (standard deviation); None where there is none.
-    :ivar believed: of :meth:`Search.best` in a search with ``race``: what that makes of it, as
-        ``estimate``.
+    :ivar estimate: of :meth:`Search.best` by the objective or by ``"estimate"``: what a model of
+        the finished trials says of the point, ``mean`` and ``error`` (standard deviation); None
+        where there is none, and where there is ``believed``.
+    :ivar believed: of :meth:`Search.best` by the objective in a search with ``race``: what that
+        makes of it, as ``estimate``.
     :ivar fresh_means: of :meth:`Search.best`, where a trial was trained again: for each objective
         the mean over its fresh seeds, with an ``interval`` of 95 %, or None where it has one seed.
         Otherwise empty.
@@ -168,7 +169,8 @@ class Search:
         self, count: int = 5, by: str | None = None, *, smallest: bool = False
     ) -> list[TrialResult]:
         """Finished trials, the best first; of several objectives those that no other surpasses in
-        all of them. They are those of the command ``best``, without the unchanged job.
+        all of them. They are ranked as the command ``best`` does, as if the unchanged job were not
+        there.
 
         Those that were trained again come first, as that training (see :class:`TrialResult`);
         :meth:`trials` has both trainings as trials of their own.

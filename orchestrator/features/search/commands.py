@@ -30,7 +30,7 @@ def best(
         Option(
             metavar="FIGURE",
             help="Rank by a measure of the task, a column such as eval_mean, or an expression of them such as "
-            "'distance_m / energy_j'; the largest first. estimate: by a model of all finished trials.",
+            "'distance_m / energy_j'; the largest first. estimate: by a model of the finished trials.",
             show_default="the objectives of the search; eval_mean without a search",
         ),
     ] = None,

@@ -1,7 +1,7 @@
-"""What the points of a search are worth, estimated from all of them by a model.
+"""What the points of a search are worth, estimated from the latest of them by a model.
 
 The value of a trial is a draw: another seed gives another one. So the best value *seen* is mostly
-that of a point that had luck. A Gaussian process (:mod:`.gaussian_process`) of all finished trials
+that of a point that had luck. A Gaussian process (:mod:`.gaussian_process`) of the finished trials
 takes neighbouring points as evidence for each other, and tells noise from differences between
 points.
 """
@@ -12,11 +12,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-from threadpoolctl import threadpool_limits
-
-from orchestrator.features.search import gaussian_process
 from orchestrator.features.search.declaration.spec import Dimension, Direction
 from orchestrator.features.search.history import Trial
 
@@ -25,7 +20,6 @@ FEWEST = 8
 MOST = 300
 """Trials that the model is fitted to at most, the latest: the cost grows with the third power of their
 number."""
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +40,23 @@ def estimates(
     :param trials: finished, none of which repeats another.
     :param of: those of them that are estimated; None: all.
     """
-    if not _are_possible(trials):
-        return {}
     in_order = sorted(trials, key=lambda trial: trial.number)
     fitted = in_order[-MOST:]
     estimated = in_order if of is None else of
+    if not (estimated and _are_possible(trials)):
+        return {}
+    # Late: NumPy takes a while, and most that imports this module estimates nothing.
+    import numpy as np
+    from threadpoolctl import threadpool_limits
+
+    from orchestrator.features.search import gaussian_process
+
     # More threads wait for each other where trainings have the cores: 300 trials took 21 s.
     with threadpool_limits(limits=1, user_api="blas"):
         belief = gaussian_process.belief(
-            _places(space, fitted),
+            np.array([_place(space, trial) for trial in fitted]),
             [_finite(trial.seed_values) for trial in fitted],
-            _places(space, estimated),
+            np.array([_place(space, trial) for trial in estimated]),
         )
     return {
         trial.number: Estimate(mean=float(mean), error=float(error))
@@ -85,11 +85,6 @@ def _are_possible(trials: Sequence[Trial]) -> bool:
     """Whether these finished trials have estimates."""
     starts_alike = len({trial.parent for trial in trials}) == 1
     return len(trials) >= FEWEST and starts_alike
-
-
-def _places(space: Sequence[Dimension], trials: Sequence[Trial]) -> Floats:
-    """``(trials, axes)``."""
-    return np.array([_place(space, trial) for trial in trials])
 
 
 def _place(space: Sequence[Dimension], trial: Trial) -> list[float]:

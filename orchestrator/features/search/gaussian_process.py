@@ -1,14 +1,14 @@
 """A Gaussian process of noisy values, averaged over what its parameters may be.
 
 What is modelled: the value of a point is a smooth function of its place, and a deviation of its
-own that no neighbour tells of (a nugget: bodies are rougher than a smooth function); each seed adds
+own that no neighbour tells of (a part of the nugget: bodies are rougher than a smooth function); each seed adds
 noise (Rasmussen & Williams 2006, "Gaussian Processes for Machine Learning", chapters 2 and 5).
 
 How smooth the function is and how large the noise is, is not known either. The parameters that make
 the values likeliest are a guess, and from a few dozen values a bad one: often that there is no noise
 at all. So all parameters of a grid are weighed by their marginal likelihood, and beliefs are
 averaged over them (Bayesian model averaging). Constant mean and variance are integrated in closed
-form, which for the mean is universal kriging.
+form, which for the mean is ordinary kriging.
 """
 
 from __future__ import annotations

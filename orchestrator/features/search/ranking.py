@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ from orchestrator.jobfile import safe_name
 from orchestrator.ledger.lineage import env_steps_before
 
 ESTIMATE = "estimate"
-"""What trials may be ranked by in place of a figure: what a model of all of them says."""
+"""What trials may be ranked by in place of a figure: what a model of them says."""
 
 _Value = TypeVar("_Value")
 
@@ -45,9 +45,9 @@ class Ranking:
     over_seeds: Mapping[int, OverSeeds]
     """Of the shown trials, by number."""
     estimates: Mapping[int, Estimate]
-    """Of the shown trials of the search, by number; empty where there are none (see
-    :mod:`.estimates`), where trials are ranked by another figure than the objective, and with a
-    race, which has :attr:`believed`."""
+    """Of at least the shown trials of the search, by number; empty where there are none (see
+    :mod:`.estimates`), where trials are ranked by another figure than the objective, and in the
+    order of a race, which has :attr:`believed`."""
     believed: Mapping[int, Shrunken]
     """What a race makes of finished trials, by number; empty where they are not ranked by it."""
     lineages: Mapping[int, TrialLineage]
@@ -196,7 +196,7 @@ def read(
     shown = order.ranked[:number]
     found = order.estimates
     if by is None and not order.believed:
-        found = content.estimates([trial for trial in shown if not trial.role])
+        found = content.estimates({trial.number for trial in shown if not trial.role})
     jobs = content.jobs
     return Ranking(
         paths=content.paths,
@@ -225,7 +225,7 @@ def _direction_is_known(by: str | None) -> str:
             f"best: {smallest} is for {option('by')}; the objectives have directions of their own"
         )
     return (
-        f"best: {smallest} does not go with {option('by')} {ESTIMATE}, which has the direction of the"
+        f"best: {smallest} does not go with {option('by', ESTIMATE)}, which has the direction of the"
         " objective"
     )
 
@@ -278,10 +278,12 @@ class _Content:
             return ()
         return [trial for trial in self.trials if is_measured(trial)]
 
-    def estimates(self, of: Sequence[Trial] | None = None) -> Mapping[int, Estimate]:
-        """:param of: those that are estimated; None: all that have finished."""
+    def estimates(self, numbers: Collection[int] | None = None) -> Mapping[int, Estimate]:
+        """:param numbers: of the trials that are estimated; None: of all that have finished."""
         space = () if self.search is None else self.search.space
-        return estimates.estimates(space, self.measured, of)
+        measured = self.measured
+        of = [trial for trial in measured if numbers is None or trial.number in numbers]
+        return estimates.estimates(space, measured, of)
 
 
 def _read(paths: RunPaths) -> _Content:

@@ -52,7 +52,7 @@ class ReportedTrial(TypedDict):
     believed: ReportedBelief | None
     """What a race makes of it."""
     estimate: ReportedBelief | None
-    """Of the best of a search with one objective and without a race: what a model of the finished
+    """Of the 60 best of a search with one objective and without a race: what a model of the finished
     trials says of it (:mod:`.estimates`)."""
     repeated: Sequence[float] | None
     fresh_means: Sequence[ReportedMean | None]
@@ -150,7 +150,7 @@ class SearchFacts(TypedDict):
     archive: Sequence[ArchiveElite]
 
 
-def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
+def gather(paths: RunPaths, ledger: Ledger, *, with_estimates: bool = True) -> SearchFacts | None:
     """None where neither a search nor a comparison at rungs was declared, or the job file no longer
     declares it. :raises LedgerError: it cannot be read.
     """
@@ -178,7 +178,8 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         }
     lineages = lineage_env_steps(ledger, asked)
     worth = believed(asked, search)
-    estimated = _estimates(search, finished, leading.best[:MOST_REPORTED])
+    shown = leading.best[:MOST_REPORTED] if with_estimates else ()
+    estimated = _estimates(search, finished, shown)
     numbers = {trial.number for trial in finished}
     spent = {number: one for number, one in reader.course.spent.items() if number in numbers}
     return {

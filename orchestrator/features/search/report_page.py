@@ -39,7 +39,11 @@ MOST_DIMENSIONS = 12
 MOST_COLUMNS = 5
 """Dimensions, measures and previews up to which each dimension has a column of its own."""
 MOST_REASONS = 12
-ESTIMATE = " “estimate” is what a model of the finished trials of the search says of the point, ± standard deviation."
+OF_MODEL = "estimate (model)"
+"""The name of a column, which no objective can have."""
+ESTIMATE = (
+    f" “{OF_MODEL}” is what a model of the finished trials says of the point, ± standard deviation."
+)
 LUCKY = f" {DRAWN} Training it again with fresh seeds (`reevaluate` in [search]) shows what it is worth."
 
 
@@ -272,7 +276,7 @@ def _columns(
     if any(one["repeated"] for one in rows):
         columns["from nothing"] = lambda one: _with_means(one["repeated"], one["fresh_means"])
     if any(one["estimate"] for one in rows):
-        columns.setdefault("estimate", lambda one: _belief(one["estimate"]))
+        columns[OF_MODEL] = lambda one: _belief(one["estimate"])
     if facts["race"]:
         columns.setdefault("believed", lambda one: _belief(one["believed"]))
         columns.setdefault("seeds", lambda one: str(len(one["jobs"])))

@@ -64,7 +64,7 @@ def _without_search(run_dir: Path) -> UsageError:
 def _read(run_dir: Path) -> SearchFacts | None:
     paths = RunPaths(run_dir)
     with run_directory.reading_ledger(paths) as ledger:
-        return report_data.gather(paths, ledger)
+        return report_data.gather(paths, ledger, with_estimates=False)
 
 
 def _searched_seed(run_dir: Path, facts: SearchFacts | None) -> SearchedSeed:

@@ -68,7 +68,6 @@ def shortest(jobs: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.one_a_commit("a tutorial")
 def test_a_wheel_is_enough_to_train_the_first_policies(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--quiet"]
     wheels = tmp_path / "wheels"

@@ -126,7 +126,6 @@ def test_every_job_that_asks_gets_its_video_when_all_training_is_over(
 
 
 @pytest.mark.slow
-@pytest.mark.one_a_commit("a video that is made")
 def test_a_video_that_fails_is_a_warning_and_changes_nothing_else(filmed: Filmed) -> None:
     experiment, events = filmed
     [warning] = [
@@ -243,7 +242,6 @@ def test_all_robots_are_in_one_video_and_in_a_gif(
 
 
 @pytest.mark.slow
-@pytest.mark.one_a_commit("a video that is made")
 def test_an_environment_that_draws_itself_is_asked_to(filmed: Filmed) -> None:
     shown, rate = frames(job_dir(filmed[0], "own-s0").video)
     assert (len(shown), rate) == (300, 30)

@@ -21,7 +21,7 @@ from orchestrator.core.job import Job, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import begun_source
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.search import copied_trials, search_events, trials
+from orchestrator.features.search import copied_trials, ranking, search_events, trials
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
@@ -217,21 +217,43 @@ def test_python_has_what_the_command_shows(tmp_path: Path) -> None:
         search.best(by="speed")
     with pytest.raises(UsageError, match="smallest is for by"):
         search.best(smallest=True)
-    smallest, *_ = search.best(by="env_steps", smallest=True)
-    assert smallest.value == min(one.value or 0 for one in search.best(20, by="env_steps"))
+    with pytest.raises(UsageError, match='smallest does not go with by="estimate"'):
+        search.best(by="estimate", smallest=True)
+    assert search.best(0) == []
+    ledger = Ledger.open(paths.ledger)
+    rewards = [(f"hopper-t{number:05d}-s0", 1000, float(number), None, None) for number in range(8)]
+    ledger.set_progress(rewards)
+    ledger.close()
+    for smallest in (False, True):
+        found = search.best(20, by="ep_rew_mean", smallest=smallest)
+        in_order = [one.value for one in found if not one.in_search]
+        assert in_order == sorted(in_order, reverse=not smallest)
+        assert len(set(in_order)) > 5
+
+
+def test_where_the_unchanged_job_alone_is_shown_nothing_is_estimated(tmp_path: Path) -> None:
+    told = [Told(values=[float(value)]) for value in range(9)]
+    again = Told(values=[4.0], reevaluates=8, point=point_of(8))
+    reference = Told(values=[9.0], role="reference")
+    paths = search_run(tmp_path / "run", [*told, again, reference])
+    (shown,) = best(paths.root, "-n", "1")
+    assert (shown["role"], shown["estimate"]) == ("reference", None)
+    _, of_trial = best(paths.root, "-n", "2")
+    assert of_trial["estimate"]["mean"] > 4.0, "by its value in the search"
 
 
 @pytest.mark.parametrize("is_raced", [False, True])
-def test_trials_in_python_have_the_belief_of_a_race_and_fresh_means(
+def test_trials_in_python_have_the_belief_of_a_race_in_place_of_an_estimate(
     tmp_path: Path, is_raced: bool
 ) -> None:
     told = [Told(values=[float(value)]) for value in range(9)]
     race: dict[str, Any] = {"race": {"seeds": 5}} if is_raced else {}
     paths = search_run(tmp_path / "run", told, **race)
+    known = ranking.read(paths.root, 9)
+    assert bool(known.believed) == is_raced
     for one in Search(xml=HOPPER, space=SPACE, trials=9, run_dir=paths.root, **race).best(9):
-        assert (one.believed is not None) == is_raced
+        assert one.believed == known.believed.get(one.number)
         assert (one.estimate is None) == is_raced
-        assert one.fresh_means == ()
 
 
 def test_the_unchanged_job_hides_no_trial_from_a_program(tmp_path: Path) -> None:

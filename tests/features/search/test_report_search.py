@@ -274,12 +274,12 @@ def test_the_best_have_the_estimate_of_a_model_or_the_belief_of_a_race(
     assert all((one["estimate"] is None) == is_raced for one in trials)
     assert all((one["believed"] is None) != is_raced for one in trials)
     shown = table(document, "Search")
-    assert ("estimate" in shown.columns) != is_raced
+    assert (report_page.OF_MODEL in shown.columns) != is_raced
     assert (report_page.ESTIMATE in shown.caption) != is_raced
     if not is_raced:
         of_best = next(one["estimate"] for one in trials if one["trial"] == 8)
         texts = (number(of_best["mean"]), number(of_best["error"]))
-        assert column(shown, "estimate")[0] == " ± ".join(texts)
+        assert column(shown, report_page.OF_MODEL)[0] == " ± ".join(texts)
 
 
 def test_other_features_may_compare_what_is_no_search(
@@ -311,7 +311,7 @@ def test_several_objectives_have_a_pareto_front(tmp_path: Path) -> None:
     }
     assert set(facts["front"]) == front
     assert report_page.LUCKY not in table(document, "Search").caption
-    assert "estimate" not in table(document, "Search").columns
+    assert report_page.OF_MODEL not in table(document, "Search").columns
     assert column(table(document, "Search"), "trial") == [
         f"trial {number}" for number in facts["front"]
     ]

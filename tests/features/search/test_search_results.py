@@ -56,7 +56,6 @@ def weights(run_dir: Path) -> dict[str, Any]:
     return {job_id: row["weights_sha256"] for job_id, row in commands.summary(run_dir).items()}
 
 
-@pytest.mark.one_a_commit("a search that is changed")
 def test_a_stopped_search_is_resumed_from_its_run_directory_and_its_best_train_the_same_again(
     tmp_path: Path,
 ) -> None:

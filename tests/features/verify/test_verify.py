@@ -136,7 +136,6 @@ def test_a_job_that_paused_at_a_rung_passes(finished: Experiment) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.one_a_commit("a run that is verified")
 def test_only_jobs_that_depend_on_neighbours_randomness_or_state_outside_of_the_checkpoint_fail(
     tmp_path: Path,
 ) -> None:

@@ -179,7 +179,7 @@ class ReevaluationSpec:
     reference: bool = False
     """Whether the unchanged job is trained so, too."""
     by: ChosenBy = "value"
-    """Whether the best are those with the best values, or with the best estimates by a model of all
+    """Whether the best are those with the best values, or with the best estimates by a model of the
     trials; without estimates they are the former."""
 
     @property

@@ -109,7 +109,7 @@ class ReevaluationTable(TomlTable):
     )
     by: ChosenBy = key(
         "value",
-        "Which are the best: those with the best value, or with the best estimate by a model of all trials, which "
+        "Which are the best: those with the best value, or with the best estimate by a model of the trials, which "
         "luck deceives less.",
         "estimate",
     )

@@ -131,7 +131,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.one_a_commit("a benchmark that trains")
 def test_measurements_are_recorded_with_their_figures(measured: Path) -> None:
     measurements = records(measured / "bench")
     assert {key(record) for record in measurements} == {("threads", level, 0) for level in (1, 2)}

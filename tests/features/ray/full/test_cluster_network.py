@@ -154,7 +154,6 @@ def test_jobs_on_three_machines_have_the_same_weights_as_on_one(site: Site) -> N
     assert hashes(site.head.home / "far") == near
 
 
-@pytest.mark.one_a_commit("a network with an attacker")
 def test_an_attacker_finds_no_port_that_runs_code(
     site: Site, driver: subprocess.Popen[str]
 ) -> None:
@@ -239,7 +238,6 @@ def test_ranks_on_two_machines_have_the_same_weights_as_on_one(site: Site) -> No
     assert paths.model.exists()
 
 
-@pytest.mark.one_a_commit("a network with an attacker")
 def test_an_attacker_runs_no_code_in_ranks(
     site: Site, driver: subprocess.Popen[str], tmp_path: Path
 ) -> None:

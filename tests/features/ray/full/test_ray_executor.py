@@ -335,7 +335,6 @@ def test_a_rank_that_fails_ends_those_on_other_nodes_and_is_named(
     await_gone(map(int, await_files(*pid_files)))
 
 
-@pytest.mark.one_a_commit("a cluster that gets room")
 def test_a_node_that_joins_late_is_used_and_one_that_dies_is_lost_with_all_that_ran_there(
     tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
 ) -> None:
