@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks import table_of_bodies
 from benchmarks.bodies import maker
-from benchmarks.bodies.maker import Part
+from benchmarks.bodies.maker import Made, Part
 from orchestrator.machine import topology
 
 
@@ -89,13 +89,23 @@ def _make(options: argparse.Namespace, run_dir: Path) -> int:
         print(f"{path}: nothing was added, as the run has ended before its end ({error}){goes_on}")
         return 1
     (new if before is None else before.extended(new)).save(path)
-    cores = topology.detect().capacity
     print(
-        f"{part.bodies} bodies × {new.seeds} seeds in {made.wall_s:,.0f} s on {cores} cores: a training on"
-        f" {made.trained_s / made.wall_s / cores:.3f} of them, {made.trained_s / made.launching_s / cores:.3f} from"
-        f" the first launch to the last end; {made.kills} kills; {made.failed} trainings failed"
+        f"{part.bodies} bodies × {new.seeds} seeds {_duration(made)}; {made.kills} kills;"
+        f" {made.failed} trainings failed"
     )
     return _show(options.robot)
+
+
+def _duration(made: Made) -> str:
+    """With the shares of the cores' time that had a training, where one command has made all."""
+    cores = topology.detect().capacity
+    spent = f"in {made.wall_s:,.0f} s on {cores} cores"
+    if not made.is_of_one_command:
+        return f"{spent}, the others by an earlier command"
+    return (
+        f"{spent}: a training on {made.trained_s / made.wall_s / cores:.3f} of them,"
+        f" {made.trained_s / made.launching_s / cores:.3f} from the first launch to the last end"
+    )
 
 
 def _show(robot: str) -> int:

@@ -55,6 +55,8 @@ class Made:
     """Seconds of all trainings, summed."""
     kills: int
     failed: int
+    is_of_one_command: bool
+    """Whether none had begun before: otherwise the trainings are not those of ``wall_s``."""
 
 
 class EndedError(Exception):
@@ -70,6 +72,7 @@ def make(part: Part, *, kill_every_s: float, seed: int = 0) -> Made:
     command += ["--first", str(part.first), "--bodies", str(part.bodies)]
     command += ["--run-dir", str(part.run_dir)]
     chance = random.Random(seed)
+    is_new = not RunPaths(part.run_dir).ledger.exists()
     begun = time.monotonic()
     kills = 0
     while not _ends(command, chance.expovariate(1 / kill_every_s) if kill_every_s else None):
@@ -83,6 +86,7 @@ def make(part: Part, *, kill_every_s: float, seed: int = 0) -> Made:
         trained_s=sum(result.wall_s or 0.0 for result in results),
         kills=kills,
         failed=sum(not result.ok for result in results),
+        is_of_one_command=is_new,
     )
 
 

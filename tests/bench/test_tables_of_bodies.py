@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from orchestrator.features.search.declaration.spec import SearchSpec
 from orchestrator.features.search.search_source import SearchSource
 from orchestrator.features.search.searcher.simple_samplers import SobolSampler
 from orchestrator.features.search.searcher.space import Space
+from orchestrator.machine import topology
 
 
 def search_of(robot: str) -> SearchSpec:
@@ -114,6 +116,22 @@ def test_a_run_that_does_not_come_to_its_end_adds_nothing(
     assert bodies_command.main() == 1
     assert f"(exit code {code}); the same command goes on" in capsys.readouterr().out
     assert path.read_bytes() == before
+
+
+def test_shares_of_the_cores_are_of_trainings_of_the_same_command() -> None:
+    made = maker.Made(
+        wall_s=200.0,
+        launching_s=160.0,
+        trained_s=160.0,
+        kills=0,
+        failed=0,
+        is_of_one_command=True,
+    )
+    cores = topology.detect().capacity
+    text = bodies_command._duration(made)
+    assert f"a training on {0.8 / cores:.3f} of them, {1 / cores:.3f} from" in text
+    text = bodies_command._duration(replace(made, is_of_one_command=False))
+    assert text == f"in 200 s on {cores} cores, the others by an earlier command"
 
 
 @pytest.mark.slow
