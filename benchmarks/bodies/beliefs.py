@@ -8,7 +8,7 @@ the part ``choices``, with noise of several sizes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,10 +44,9 @@ def beliefs(_repeats: int, extent: Extent) -> list[Line]:
     """:param extent: its searches are the cases of each line."""
     cases = range(extent.searches)
     return [
-        line
+        _line(f"{what}, {trials} trials", [make(case, trials) for case in cases])
         for what, make in _worlds(extent)
         for trials in TRIALS
-        for line in _lines(f"{what}, {trials} trials", [make(case, trials) for case in cases])
     ]
 
 
@@ -81,7 +80,7 @@ def of_function(noise: float, case: int, trials: int) -> Trials:
     return Trials(places=places, values=values, truth=truth)
 
 
-def _lines(what: str, cases: list[Trials]) -> Iterator[Line]:
+def _line(what: str, cases: Sequence[Trials]) -> Line:
     of_best = []
     of_all = []
     for trials in cases:
@@ -92,7 +91,7 @@ def _lines(what: str, cases: list[Trials]) -> Iterator[Line]:
         of_best.append(bool(is_held[belief.means.argmax()]))
         of_all.append(float(is_held.mean()))
     held = share(of_best)
-    yield Line(
+    return Line(
         what=f"{what}: beliefs of 95 % in the best estimated that hold its true value",
         measured=f"{held:.0%} of {len(cases)}; of all trials {np.mean(of_all):.0%}",
         target=f"≥ {HELD:.0%}",

@@ -9,11 +9,13 @@ points.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
-from orchestrator.features.search.declaration.spec import Dimension, Direction
-from orchestrator.features.search.history import Trial
+from orchestrator.features.search.declaration.spec import Dimension, Direction, SearchSpec
+from orchestrator.features.search.history import Trial, is_measured
+from orchestrator.features.search.racing import Shrunken
 
 FEWEST = 8
 """Finished trials that a model is fitted to at least."""
@@ -29,6 +31,32 @@ class Estimate:
     mean: float
     error: float
     """Standard deviation of the model's belief."""
+
+
+class BeliefFacts(TypedDict):
+    mean: float
+    error: float | None
+    """Standard deviation; None where nothing is known of it."""
+
+
+def belief_facts(found: Estimate | Shrunken | None) -> BeliefFacts | None:
+    """What is believed of a trial, in JSON types."""
+    return None if found is None else {"mean": found.mean, "error": found.error}
+
+
+def shown_estimates(
+    search: SearchSpec | None, trials: Iterable[Trial], numbers: Collection[int]
+) -> Mapping[int, Estimate]:
+    """Of the trials with these numbers, as they are shown beside values; empty also with several
+    objectives, and with a race, which has its own belief.
+
+    :param trials: all that are searched among.
+    """
+    if search is None or len(search.objectives) > 1 or search.race is not None:
+        return {}
+    finished = [trial for trial in trials if is_measured(trial)]
+    of = [trial for trial in finished if trial.number in numbers]
+    return estimates(search.space, finished, of)
 
 
 def estimates(

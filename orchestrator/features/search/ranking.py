@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from orchestrator.features.search.declaration.spec import (
     Direction,
     SearchSpec,
 )
-from orchestrator.features.search.estimates import Estimate
+from orchestrator.features.search.estimates import Estimate, belief_facts
 from orchestrator.features.search.history import Trial, is_measured
 from orchestrator.features.search.racing import Shrunken, believed
 from orchestrator.features.search.trial_figures import OverSeeds, TrialFigures, TrialLineage
@@ -103,8 +103,8 @@ class Ranking:
                 "values": self._by_objective(trial.values),
                 "spread": self._by_objective(self.over_seeds[trial.number].spread),
                 "measures": dict(self.over_seeds[trial.number].measures),
-                "estimate": _belief_facts(self.estimates.get(trial.number)),
-                "believed": _belief_facts(self.believed.get(trial.number)),
+                "estimate": belief_facts(self.estimates.get(trial.number)),
+                "believed": belief_facts(self.believed.get(trial.number)),
                 "again": self._by_objective(self.again(trial)),
                 "fresh_means": self._by_objective(
                     [None if one is None else asdict(one) for one in self.fresh_means(trial)]
@@ -161,10 +161,6 @@ class Ranking:
         )
 
 
-def _belief_facts(found: Estimate | Shrunken | None) -> dict[str, float | None] | None:
-    return None if found is None else {"mean": found.mean, "error": found.error}
-
-
 def read(
     run_dir: Path,
     number: int,
@@ -183,7 +179,7 @@ def read(
         trials has a value of ``by``, or that has a direction of its own.
     """
     if is_smallest_first and by in (None, ESTIMATE):
-        raise UsageError(_direction_is_known(by))
+        raise UsageError(_why_not_smallest(by))
     content = _read(run_directory.existing_run(run_dir))
     if not with_reference:
         content = replace(content, reference=None)
@@ -195,8 +191,9 @@ def read(
         order = _order_of_figure(content, by, "minimize" if is_smallest_first else "maximize")
     shown = order.ranked[:number]
     found = order.estimates
-    if by is None and not order.believed:
-        found = content.estimates({trial.number for trial in shown if not trial.role})
+    if by is None:
+        numbers = {trial.number for trial in shown if not trial.role}
+        found = estimates.shown_estimates(content.search, content.trials, numbers)
     jobs = content.jobs
     return Ranking(
         paths=content.paths,
@@ -218,7 +215,7 @@ def read(
     )
 
 
-def _direction_is_known(by: str | None) -> str:
+def _why_not_smallest(by: str | None) -> str:
     smallest = option("smallest")
     if by is None:
         return (
@@ -278,12 +275,9 @@ class _Content:
             return ()
         return [trial for trial in self.trials if is_measured(trial)]
 
-    def estimates(self, numbers: Collection[int] | None = None) -> Mapping[int, Estimate]:
-        """:param numbers: of the trials that are estimated; None: of all that have finished."""
+    def estimates(self) -> Mapping[int, Estimate]:
         space = () if self.search is None else self.search.space
-        measured = self.measured
-        of = [trial for trial in measured if numbers is None or trial.number in numbers]
-        return estimates.estimates(space, measured, of)
+        return estimates.estimates(space, self.measured)
 
 
 def _read(paths: RunPaths) -> _Content:

@@ -11,8 +11,13 @@ from typing import Any, TypeAlias, TypedDict
 from orchestrator.analysis.main_effects import MainEffect, main_effect
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search.course import Improvement, SpentByThen
-from orchestrator.features.search.declaration.spec import ArchiveAxis, Dimension, SearchSpec
-from orchestrator.features.search.estimates import Estimate, estimates
+from orchestrator.features.search.declaration.spec import ArchiveAxis, Dimension
+from orchestrator.features.search.estimates import (
+    BeliefFacts,
+    Estimate,
+    belief_facts,
+    shown_estimates,
+)
 from orchestrator.features.search.history import Trial, is_measured
 from orchestrator.features.search.racing import Shrunken, believed
 from orchestrator.features.search.shown_trials import (
@@ -34,12 +39,6 @@ ReportedMean: TypeAlias = Mapping[str, Any]
 ``method``; null for none."""
 
 
-class ReportedBelief(TypedDict):
-    mean: float
-    error: float | None
-    """Standard deviation; None where nothing is known of it."""
-
-
 class ReportedTrial(TypedDict):
     """A trial; ``best`` its place among the finished ones, from 0. ``repeated``: its values trained
     from nothing.
@@ -49,9 +48,9 @@ class ReportedTrial(TypedDict):
     state: str
     point: Mapping[str, Any]
     values: Sequence[float] | None
-    believed: ReportedBelief | None
+    believed: BeliefFacts | None
     """What a race makes of it."""
-    estimate: ReportedBelief | None
+    estimate: BeliefFacts | None
     """Of the 60 best of a search with one objective and without a race: what a model of the finished
     trials says of it (:mod:`.estimates`)."""
     repeated: Sequence[float] | None
@@ -178,8 +177,8 @@ def gather(paths: RunPaths, ledger: Ledger, *, with_estimates: bool = True) -> S
         }
     lineages = lineage_env_steps(ledger, asked)
     worth = believed(asked, search)
-    shown = leading.best[:MOST_REPORTED] if with_estimates else ()
-    estimated = _estimates(search, finished, shown)
+    shown = frozenset(leading.best[:MOST_REPORTED] if with_estimates else ())
+    estimated = shown_estimates(search, asked, shown)
     numbers = {trial.number for trial in finished}
     spent = {number: one for number, one in reader.course.spent.items() if number in numbers}
     return {
@@ -251,17 +250,6 @@ def _fresh_means(
     return [None if mean is None else asdict(mean) for mean in means]
 
 
-def _estimates(
-    search: SearchSpec | None, finished: Sequence[Trial], numbers: Sequence[int]
-) -> Mapping[int, Estimate]:
-    """Of the trials with these numbers; empty with several objectives, and with a race, which has
-    its own belief.
-    """
-    if search is None or len(search.objectives) > 1 or search.race is not None:
-        return {}
-    return estimates(search.space, finished, [one for one in finished if one.number in numbers])
-
-
 def _first_return(trial: Trial) -> float | None:
     value = trial.reached[0] if trial.reached else None
     return value if value is not None and math.isfinite(value) else None
@@ -281,8 +269,8 @@ def _trial(
         "state": state,
         "point": trial.point,
         "values": trial.values,
-        "believed": _belief(belief),
-        "estimate": _belief(estimate),
+        "believed": belief_facts(belief),
+        "estimate": belief_facts(estimate),
         "repeated": None if repetition is None else repetition.values,
         "fresh_means": fresh_means,
         "measures": trial.measures,
@@ -296,10 +284,6 @@ def _trial(
         "repeated_jobs": () if repetition is None else repetition.jobs,
         "why": trial.why,
     }
-
-
-def _belief(found: Shrunken | Estimate | None) -> ReportedBelief | None:
-    return None if found is None else {"mean": found.mean, "error": found.error}
 
 
 def _axis(axis: ArchiveAxis) -> ReportedAxis:

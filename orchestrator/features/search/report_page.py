@@ -11,9 +11,9 @@ from statistics import median
 from orchestrator.analysis.statistics import MEDIAN_INTERVALS
 from orchestrator.core.text import count, listed
 from orchestrator.features.search import report_figures as figures
+from orchestrator.features.search.estimates import BeliefFacts
 from orchestrator.features.search.report_data import (
     AT_FIRST_RUNG,
-    ReportedBelief,
     ReportedDimension,
     ReportedMean,
     ReportedTrial,
@@ -315,7 +315,7 @@ def _with_means(values: Sequence[float] | None, means: Sequence[ReportedMean | N
     return ", ".join(shown) or DASH
 
 
-def _belief(belief: ReportedBelief | None) -> str:
+def _belief(belief: BeliefFacts | None) -> str:
     if belief is None:
         return DASH
     mean = number(belief["mean"])
