@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from orchestrator.analysis.two_groups import Figure, Interval
+from orchestrator.analysis.two_groups_text import (
+    chance_text,
+    difference_text,
+    ratio_text,
+    with_interval,
+    with_method,
+)
 from orchestrator.features.compare.declared_settings import Difference
 from orchestrator.features.compare.job_groups import AgainstFirst, GroupFigures, JobComparison
 from orchestrator.features.compare.protocols import listed_protocols
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import Column, number_column
-
-SIGNIFICANT = 0.05
 
 
 def show(compared: JobComparison) -> None:
@@ -65,35 +69,14 @@ def _protocols(group: GroupFigures) -> str:
     return listed_protocols(group.protocols)
 
 
-def short_number(value: float) -> str:
-    size = abs(value)
-    if size >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.2f}" if size >= 0.1 else f"{value:.3g}"
-
-
-def with_interval(figure: Figure) -> str:
-    if figure.interval is None:
-        return short_number(figure.value)
-    low = short_number(figure.interval.low)
-    high = short_number(figure.interval.high)
-    return f"{short_number(figure.value)} [{low}, {high}]"
-
-
-def with_method(figure: Figure) -> str:
-    method = "" if figure.interval is None else f" ({figure.interval.method})"
-    return f"{with_interval(figure)}{method}"
-
-
 def _sentences(compared: JobComparison, other: AgainstFirst) -> list[str]:
     first = compared.groups[0].name
     figures = other.figures
-    ratio = "" if figures.ratio is None else f", × {with_method(figures.ratio)}"
     number = len(compared.bodies)
     over = f", over {number} bodies" if number > 1 else ""
     lines = [
-        f"{other.name} is {difference_text(figures.difference, first)}{ratio}{over};"
-        f" {_chance(figures.p, figures.least_p)}."
+        f"{other.name} is {difference_text(figures.difference, first)}"
+        f"{ratio_text(figures.ratio)}{over}; {chance_text(figures)}."
     ]
     if figures.probability_higher.interval is not None:
         lines.append(
@@ -106,31 +89,3 @@ def _sentences(compared: JobComparison, other: AgainstFirst) -> list[str]:
 def setting_text(one: Difference) -> str:
     """Of one that differs between two jobs."""
     return f"{one.what}: {one.a} → {one.b}"
-
-
-def difference_text(difference: Figure, first: str) -> str:
-    if difference.value == 0:
-        return f"as high as {first}, with a difference of {with_method(difference)}"
-    if difference.value > 0:
-        return f"higher than {first} by {with_method(difference)}"
-    return f"lower than {first} by {with_method(_negative(difference))}"
-
-
-def _negative(figure: Figure) -> Figure:
-    interval = figure.interval
-    if interval is None:
-        return Figure(value=-figure.value, interval=None)
-    mirrored = Interval(low=-interval.high, high=-interval.low, method=interval.method)
-    return Figure(value=-figure.value, interval=mirrored)
-
-
-def _chance(p: float | None, least_p: float | None) -> str:
-    """Whether a difference may be chance, by the test of permutations."""
-    if p is None or least_p is None:
-        return "whether that is chance cannot be said"
-    shown = f"p = {p:.2g} (permutation test)"
-    if p <= SIGNIFICANT:
-        return f"{shown}: hardly chance"
-    if least_p > SIGNIFICANT:
-        return f"{shown}: so few seeds can give no p below {least_p:.2g}"
-    return f"{shown}: it may be chance"

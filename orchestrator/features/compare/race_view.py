@@ -7,12 +7,9 @@ from collections.abc import Callable, Mapping
 from rich.text import Text
 
 from orchestrator.analysis import sequential
+from orchestrator.analysis.two_groups_text import difference_text, short_number
 from orchestrator.core.text import count
-from orchestrator.features.compare.job_groups_view import (
-    difference_text,
-    setting_text,
-    short_number,
-)
+from orchestrator.features.compare.job_groups_view import setting_text
 from orchestrator.features.compare.race_result import RacedJob, RaceResult
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import Column, number_column

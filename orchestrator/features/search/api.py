@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import api
-from orchestrator.analysis.two_groups import Figure
+from orchestrator.analysis.two_groups import Figure, TwoGroups
 from orchestrator.core.errors import RunDirError, UsageError
 from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import RunPaths, absolute, current_directory
@@ -56,6 +56,10 @@ class TrialResult:
     :ivar fresh_means: of :meth:`Search.best`, where a trial was trained again: for each objective
         the mean over its fresh seeds, with an ``interval`` of 95 %, or None where it has one seed.
         Otherwise empty.
+    :ivar against_reference: of :meth:`Search.best`, where a trial and the unchanged job were trained
+        again: for each objective how the trial differs from it over these seeds, or None where a
+        value is missing. ``difference`` and ``ratio`` have an ``interval`` of 95 %, and ``p`` is of
+        a permutation test. Otherwise empty.
     :ivar env_steps: of all of its trainings together.
     :ivar lineage_env_steps: ``env_steps``, and those of the policies that its trainings started from
         one after another, which count for each training that started from them; None if they are
@@ -79,6 +83,7 @@ class TrialResult:
     estimate: Estimate | None = None
     believed: Shrunken | None = None
     fresh_means: Sequence[Figure | None] = ()
+    against_reference: Sequence[TwoGroups | None] = ()
     env_steps: int
     lineage_env_steps: int | None
     parent: int | None
@@ -200,6 +205,7 @@ class Search:
                     estimate=found.estimates.get(trial.number),
                     believed=found.believed.get(trial.number),
                     fresh_means=found.fresh_means(trial),
+                    against_reference=found.against_reference.get(trial.number, ()),
                 )
                 for trial in found.shown
             ]

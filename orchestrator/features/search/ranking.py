@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.analysis.two_groups import Figure
+from orchestrator.analysis.two_groups import Figure, TwoGroups
 from orchestrator.core.errors import LedgerDamagedError, UsageError
 from orchestrator.core.front_end import option
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import decimal
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.search import copied_trials, estimates, trials
+from orchestrator.features.search import against_reference, copied_trials, estimates, trials
 from orchestrator.features.search.declaration.spec import (
     Direction,
     SearchSpec,
@@ -62,6 +62,9 @@ class Ranking:
     """By the number of a trial that was trained again, from nothing and with other seeds: its
     values in the search, None where it has none of this figure. Those that are shown in their place
     are of that training."""
+    against_reference: Mapping[int, Sequence[TwoGroups | None]]
+    """Of the shown trials that were trained again, by number: how that training differs from the one
+    of the unchanged job, in each objective. Empty where that was not trained."""
     is_by_estimate: bool
     is_search: bool
     has_lineages: bool
@@ -110,6 +113,7 @@ class Ranking:
                     [None if one is None else asdict(one) for one in self.fresh_means(trial)]
                     or None
                 ),
+                "against_reference": self._by_objective(self._differences(trial)),
                 "in_search": self._by_objective(self.in_search.get(trial.number)),
                 "point": dict(trial.point),
                 "parent": trial.parent,
@@ -120,6 +124,12 @@ class Ranking:
             }
             for trial in self.shown
         ]
+
+    def _differences(self, trial: Trial) -> Sequence[dict[str, Any] | None] | None:
+        if trial.number not in self.against_reference:
+            return None
+        found = self.against_reference[trial.number]
+        return [None if one is None else asdict(one) for one in found]
 
     def _by_objective(self, values: Sequence[_Value] | None) -> dict[str, _Value] | None:
         return None if values is None else dict(zip(self.objectives, values, strict=True))
@@ -181,14 +191,13 @@ def read(
     if is_smallest_first and by in (None, ESTIMATE):
         raise UsageError(_why_not_smallest(by))
     content = _read(run_directory.existing_run(run_dir))
-    if not with_reference:
-        content = replace(content, reference=None)
+    ranked = content if with_reference else replace(content, reference=None)
     if by is None:
-        order = _order_of_objectives(content)
+        order = _order_of_objectives(ranked)
     elif by == ESTIMATE:
-        order = _order_of_estimates(content)
+        order = _order_of_estimates(ranked)
     else:
-        order = _order_of_figure(content, by, "minimize" if is_smallest_first else "maximize")
+        order = _order_of_figure(ranked, by, "minimize" if is_smallest_first else "maximize")
     shown = order.ranked[:number]
     found = order.estimates
     if by is None:
@@ -208,11 +217,28 @@ def read(
         left_out=order.left_out,
         trials=len(content.trials),
         in_search=order.in_search,
+        against_reference=_against_reference(content, order, shown),
         is_by_estimate=by == ESTIMATE,
         is_search=content.search is not None,
         has_lineages=content.search is not None and content.search.has_lineages,
         is_over=content.is_over,
     )
+
+
+def _against_reference(
+    content: _Content, order: _Order, shown: Sequence[Trial]
+) -> Mapping[int, Sequence[TwoGroups | None]]:
+    """As in :class:`Ranking`."""
+    reference = content.reference
+    if reference is None:
+        return {}
+    return {
+        trial.number: against_reference.differences(
+            trial, reference, order.objectives, content.jobs.rows
+        )
+        for trial in shown
+        if trial.number in order.in_search
+    }
 
 
 def _why_not_smallest(by: str | None) -> str:

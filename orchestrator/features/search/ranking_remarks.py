@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.core.task_names import measure_of_task
 from orchestrator.core.text import count
-from orchestrator.features.search import trials
+from orchestrator.features.search import against_reference, trials
 from orchestrator.features.search.ranking import Ranking
 from orchestrator.features.search.trial_values import DRAWN
 
@@ -79,6 +79,7 @@ def _of_values(ranking: Ranking) -> list[str]:
             found.append(FRONTS)
     if method := _method_of_intervals(ranking):
         found.append(INTERVALS.format(method=method))
+    found += _against_reference(ranking)
     if ranking.believed:
         found.append(RACED)
     if ranking.estimates and not ranking.is_by_estimate:
@@ -91,6 +92,13 @@ def _left_out(ranking: Ranking) -> str:
     which = count(ranking.left_out, f"finished {noun} has", f"finished {noun}s have")
     verb = "is" if ranking.left_out == 1 else "are"
     return f"{which} no {ranking.objectives[0]}, and {verb} left out."
+
+
+def _against_reference(ranking: Ranking) -> list[str]:
+    """How the first trial that was trained again differs from the unchanged job."""
+    for number, found in ranking.against_reference.items():
+        return against_reference.sentences(number, ranking.objectives, found)
+    return []
 
 
 def _method_of_intervals(ranking: Ranking) -> str:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, TypedDict
 
 from orchestrator.analysis.main_effects import MainEffect, main_effect
 from orchestrator.core.paths import RunPaths
+from orchestrator.features.search import against_reference
 from orchestrator.features.search.course import Improvement, SpentByThen
 from orchestrator.features.search.declaration.spec import ArchiveAxis, Dimension
 from orchestrator.features.search.estimates import (
@@ -28,7 +29,7 @@ from orchestrator.features.search.shown_trials import (
 )
 from orchestrator.features.search.trial_values import mean_over_seeds
 from orchestrator.features.search.trials import TrialReader, failed_further_seeds, lineage_env_steps
-from orchestrator.ledger import Ledger, job_figures
+from orchestrator.ledger import Ledger, SummaryRow, job_figures
 
 AT_FIRST_RUNG = " at the first rung"
 """Ends the name of what all trials have been compared by after equally many env_steps."""
@@ -124,6 +125,8 @@ class SearchFacts(TypedDict):
     """Values of the unchanged job, trained as those that are trained again; None where it was not."""
     reference_fresh_means: Sequence[ReportedMean | None]
     """As those of trials that are trained again."""
+    against_reference: Sequence[str]
+    """Sentences: how the best trial that was trained again differs from the unchanged job."""
     inherit: bool
     is_over: bool
     elapsed_s: float
@@ -192,6 +195,7 @@ def gather(paths: RunPaths, ledger: Ledger, *, with_estimates: bool = True) -> S
         "starts_from_reference": search is not None and search.start == "reference",
         "reference": None if reader.reference is None else reader.reference.values,
         "reference_fresh_means": _fresh_means(ledger, reader.reference, names),
+        "against_reference": _against_reference(ledger, reader, leading.best),
         "inherit": search is not None and search.has_lineages,
         "is_over": reader.history.is_over,
         "elapsed_s": reader.history.elapsed_s,
@@ -238,16 +242,34 @@ def listed_trials(facts: SearchFacts) -> list[ReportedTrial]:
     return [one for one in facts["trials"] if one["trial"] in listed]
 
 
+def _against_reference(ledger: Ledger, reader: TrialReader, best: Sequence[int]) -> list[str]:
+    """:param best: numbers of the finished trials, the best first."""
+    search = reader.search
+    reference = reader.reference
+    repeated = reader.repeated
+    first = next((number for number in best if number in repeated), None)
+    if search is None or reference is None or first is None:
+        return []
+    rows = _rows(ledger, [*reference.jobs, *repeated[first].jobs])
+    found = against_reference.differences(repeated[first], reference, search.objectives, rows)
+    return against_reference.sentences(first, search.objectives, found)
+
+
 def _fresh_means(
     ledger: Ledger, training: Trial | None, names: Sequence[str]
 ) -> Sequence[ReportedMean | None]:
     """Of each objective, over the seeds of a training that repeats another."""
     if training is None or not training.values:
         return ()
-    known = [job_id for job_id in training.jobs if ledger.job_row(job_id) is not None]
-    rows = {job_id: ledger.summary_of(job_id) for job_id in known}
+    rows = _rows(ledger, training.jobs)
     means = [mean_over_seeds(name, training.jobs, rows) for name in names]
     return [None if mean is None else asdict(mean) for mean in means]
+
+
+def _rows(ledger: Ledger, jobs: Sequence[str]) -> Mapping[str, SummaryRow]:
+    """Of those that the ledger has, by ``job_id``."""
+    known = [job_id for job_id in jobs if ledger.job_row(job_id) is not None]
+    return {job_id: ledger.summary_of(job_id) for job_id in known}
 
 
 def _first_return(trial: Trial) -> float | None:

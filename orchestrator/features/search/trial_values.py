@@ -44,8 +44,16 @@ def mean_over_seeds(
 
     :param rows: by ``job_id``.
     """
+    values = values_of_all_seeds(objective, jobs, rows)
+    return two_groups.mean([values]) if len(values) >= 2 else None
+
+
+def values_of_all_seeds(
+    objective: str, jobs: Sequence[str], rows: Mapping[str, SummaryRow]
+) -> list[float]:
+    """Empty where one of the jobs has no row or no finite value."""
     if not all(job_id in rows for job_id in jobs):
-        return None
+        return []
     values = job_values(objective, [figures_of(rows[job_id]) for job_id in jobs]).of_jobs
     numbers = [value for value in values if value is not None and math.isfinite(value)]
-    return two_groups.mean([numbers]) if 2 <= len(numbers) == len(values) else None
+    return numbers if len(numbers) == len(values) else []

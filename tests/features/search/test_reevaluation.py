@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from searcher_helpers import examine_no_trials
 from trial_helpers import Told, point_of, search_run
 
 from orchestrator import Search
+from orchestrator.analysis import two_groups
 from orchestrator.core.errors import SpecError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
@@ -157,15 +159,7 @@ def test_the_mean_over_fresh_seeds_has_an_interval_whose_method_is_named(tmp_pat
         Told(values=[4.0], reevaluates=0, point=point_of(0)),
     ]
     paths = search_run(tmp_path / "run", told, seeds=[0, 1, 2], objective="ep_rew_mean")
-    ledger = Ledger.open(paths.ledger)
-    rewards = [2.0, 4.0, 6.0]
-    ledger.set_progress(
-        [
-            (f"hopper-t00002-s{seed}", 1000, reward, None, None)
-            for seed, reward in enumerate(rewards)
-        ]
-    )
-    ledger.close()
+    set_returns(paths, [f"hopper-t00002-s{seed}" for seed in range(3)], [2.0, 4.0, 6.0])
     first, second = ranking.read(paths.root, 2).facts()
     mean = first["fresh_means"]["ep_rew_mean"]
     interval = mean["interval"]
@@ -194,6 +188,52 @@ def test_the_mean_over_fresh_seeds_has_an_interval_whose_method_is_named(tmp_pat
         damage(paths, f"DELETE FROM {table} WHERE job_id = 'hopper-t00002-s1'")
     assert ranking.read(paths.root, 1).facts()[0]["fresh_means"] == {"ep_rew_mean": None}
     assert first_reported(paths)["fresh_means"] == [None], "a seed of it is not known"
+
+
+def test_the_best_is_compared_with_the_unchanged_job_over_the_same_fresh_seeds(
+    tmp_path: Path,
+) -> None:
+    """2, 4, 6 and 8 against 1, 2, 3 and 4; of the 70 ways to deal them 14 differ as much."""
+    told = [
+        Told(values=[9.0]),
+        Told(values=[4.0], reevaluates=0, point=point_of(0)),
+        Told(values=[2.0], role="reference"),
+    ]
+    paths = search_run(tmp_path / "run", told, seeds=[0, 1, 2, 3], objective="ep_rew_mean")
+    seeds_of_reference = ranking.read(paths.root, 2).facts()[1]["jobs"]
+    set_returns(paths, [f"hopper-t00001-s{seed}" for seed in range(4)], [2.0, 4.0, 6.0, 8.0])
+    set_returns(paths, seeds_of_reference, [1.0, 2.0, 3.0, 4.0])
+    expected = dataclasses.asdict(two_groups.compare([[1, 2, 3, 4]], [[2, 4, 6, 8]]))
+    assert (expected["difference"]["value"], expected["ratio"]["value"]) == (2.5, 2.0)
+    shown, reference = ranking.read(paths.root, 2).facts()
+    assert shown["against_reference"] == {"ep_rew_mean": expected}
+    assert reference["against_reference"] is None
+    sentence = (
+        "By ep_rew_mean, trial 0 is higher than the unchanged job by 2.50 [-1.51, 6.51] (Welch's t), "
+        "× 2.00 [0.67, 5.99] (Fieller's); p = 0.2 (permutation test): it may be chance."
+    )
+    text = " ".join(commands.succeed("best", paths.root, "-n", 1, cwd=tmp_path).stdout.split())
+    assert sentence in text, "also where the unchanged job is not among those that are shown"
+    commands.succeed("report", paths.root, cwd=tmp_path)
+    assert sentence in html.unescape((paths.root / "report/index.html").read_text())
+    search = Search(
+        xml=commands.HOPPER,
+        space={"ppo.gamma": {"low": 0.9, "high": 0.99}},
+        trials=1,
+        run_dir=paths.root,
+    )
+    (in_python,) = search.best(1)
+    assert [dataclasses.asdict(one) for one in in_python.against_reference if one] == [expected]
+    for table in ("declared", "jobs"):
+        damage(paths, f"DELETE FROM {table} WHERE job_id = '{seeds_of_reference[1]}'")
+    (shown,) = ranking.read(paths.root, 1).facts()
+    assert shown["against_reference"] == {"ep_rew_mean": None}, "a seed of it is not known"
+
+
+def set_returns(paths: RunPaths, jobs: Sequence[str], returns: Sequence[float]) -> None:
+    pairs = zip(jobs, returns, strict=True)
+    with contextlib.closing(Ledger.open(paths.ledger)) as ledger:
+        ledger.set_progress([(job_id, 1000, one, None, None) for job_id, one in pairs])
 
 
 def test_a_trial_may_have_the_figure_only_where_it_was_trained_again(tmp_path: Path) -> None:

@@ -1,0 +1,46 @@
+"""Whether a trial that was trained again is better than the unchanged job, which was trained alike: from
+nothing, with the same fresh seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from orchestrator.analysis import two_groups
+from orchestrator.analysis.two_groups import TwoGroups
+from orchestrator.analysis.two_groups_text import chance_text, difference_text, ratio_text
+from orchestrator.features.search.history import Trial
+from orchestrator.features.search.trial_values import values_of_all_seeds
+from orchestrator.ledger import SummaryRow
+
+
+def differences(
+    trained_again: Trial,
+    reference: Trial,
+    objectives: Sequence[str],
+    rows: Mapping[str, SummaryRow],
+) -> list[TwoGroups | None]:
+    """How a training of a trial differs from that of the unchanged job, in each objective; None where
+    one of their jobs has no value of it.
+
+    :param rows: by ``job_id``.
+    """
+    found: list[TwoGroups | None] = []
+    for objective in objectives:
+        values = values_of_all_seeds(objective, trained_again.jobs, rows)
+        of_reference = values_of_all_seeds(objective, reference.jobs, rows)
+        is_known = values and of_reference
+        found.append(two_groups.compare([of_reference], [values]) if is_known else None)
+    return found
+
+
+def sentences(
+    number: int, objectives: Sequence[str], found: Sequence[TwoGroups | None]
+) -> list[str]:
+    """What :func:`differences` has found of trial ``number``, for people."""
+    return [
+        f"By {objective}, trial {number} is {difference_text(one.difference, 'the unchanged job')}"
+        f"{ratio_text(one.ratio)}; {chance_text(one)}."
+        for objective, one in zip(objectives, found, strict=True)
+        if one is not None
+    ]
