@@ -108,6 +108,8 @@ class Submission:
     experiment: Experiment
     """The job alone."""
     robot: RobotArgument
+    content: str
+    """Identifies what is in the files of the robot."""
     future: TrainingFuture
     meta: Mapping[str, Scalar]
     """What the program says of it."""
@@ -148,8 +150,13 @@ class OpenJob:
 
     def trains(self, submission: Submission) -> bool:
         """Whether it is the training that ``submission`` asks for."""
-        spec = self.submissions[0].job.spec
-        return spec.fingerprint() == submission.job.spec.fingerprint()
+        first = self.submissions[0]
+        spec = first.job.spec
+        other = submission.job.spec
+        is_same_robot = first.content == submission.content
+        return (
+            is_same_robot and spec.fingerprint() == other.fingerprint() and spec.init == other.init
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -275,7 +282,7 @@ class PoolJobs:
             elif self._open[job_id].trains(submission):
                 self._open[job_id].submissions.append(submission)
             else:
-                what = "other settings than those of the job that is trained now"
+                what = "another robot, or other settings, than those of the job that is trained now"
                 submission.finish(self._changed_error(job_id, [what]))
         return list(batch.values())
 

@@ -212,7 +212,8 @@ class TrainingPool:
                 self._accept(future, None)
                 future.set_result(result)
                 return future
-            name = self._name(robot, settings)
+            files = _files_of(robot)
+            name = self._name(robot, files, settings)
             entry = {**robot.entry(), "name": name, **settings, "seeds": [seed]}
             experiment = self._experiment_of(entry, settings)
         if robot.label:
@@ -222,6 +223,7 @@ class TrainingPool:
             meta=said,
             experiment=experiment,
             robot=robot,
+            content=_content(files),
             future=future,
             folder=folder() if robot.label else None,
         )
@@ -377,18 +379,20 @@ class TrainingPool:
             base = api.code_folder(code) or self.run_dir
             return from_mapping(data, source="orchestrator.TrainingPool", base=base)
 
-    def _name(self, robot: RobotArgument, settings: Mapping[str, Any]) -> str:
+    def _name(
+        self, robot: RobotArgument, files: Mapping[str, bytes], settings: Mapping[str, Any]
+    ) -> str:
         """A name that is the same in every pool for this robot and these settings, and different
         for all others.
+
+        :param files: of the robot.
         """
         digest = hashlib.sha256(
             json.dumps([self._defaults, settings], sort_keys=True, default=str).encode()
         )
-        files = sorted(robot.file.parent.rglob("*")) if robot.label else [robot.file]
-        for file in files:
-            with contextlib.suppress(OSError, ValueError):  # the examination says so
-                where = str(file.relative_to(robot.file.parent) if robot.label else file)
-                digest.update(where.encode(errors="surrogateescape") + b"\0" + read_regular(file))
+        for path, content in files.items():
+            where = path if robot.label else str(robot.file)
+            digest.update(where.encode(errors="surrogateescape") + b"\0" + content)
         return f"{robot.name.partition('-')[2]}-{digest.hexdigest()[:NAME_DIGITS]}"
 
     # -- the thread
@@ -490,6 +494,26 @@ class TrainingPool:
     def _on_finish(self, future: Future[Result]) -> None:
         with self._changed:
             self._unfinished.discard(future)
+
+
+def _files_of(robot: RobotArgument) -> dict[str, bytes]:
+    """What is in the file of a robot, or in its folder where this has been written for it, by the path
+    below that. What cannot be read is left out: the examination says so.
+    """
+    files = sorted(robot.file.parent.rglob("*")) if robot.label else [robot.file]
+    found = {}
+    for file in files:
+        with contextlib.suppress(OSError, ValueError):
+            found[str(file.relative_to(robot.file.parent))] = read_regular(file)
+    return found
+
+
+def _content(files: Mapping[str, bytes]) -> str:
+    """Identifies what is in ``files``."""
+    digest = hashlib.sha256()
+    for path, content in files.items():
+        digest.update(path.encode(errors="surrogateescape") + b"\0" + content)
+    return digest.hexdigest()
 
 
 def _jobs_at_once(max_parallel: MaxParallel) -> int:

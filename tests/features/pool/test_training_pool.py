@@ -277,6 +277,28 @@ def test_what_a_program_says_of_a_robot_makes_no_other_training_of_it(here: Path
     assert (row["attempts"], row["meta.generation"]) == (1, 1)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("stubs")
+def test_another_robot_or_start_under_the_name_of_a_job_that_trains_is_refused(here: Path) -> None:
+    bodies = [HOPPER.read_text(), HOPPER.read_text().replace("<mujoco", "<!-- --><mujoco", 1)]
+    (here / "go-first-s0").touch()
+    with orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
+        start = pool.submit(HOPPER, name="first").result(commands.PATIENCE_S)
+        begun = pool.submit(bodies[0], name="body")
+        running(begun)
+        same = pool.submit(bodies[0], name="body")
+        others = [
+            pool.submit(bodies[1], name="body"),
+            pool.submit(bodies[0], name="body", init=start),
+        ]
+        for other in others:
+            with pytest.raises(orchestrator.ChangedError, match="another robot, or other settings"):
+                other.result(commands.PATIENCE_S)
+        assert not same.done()
+        (here / "go-body-s0").touch()
+        assert begun.result(commands.PATIENCE_S).job_id == same.result(commands.PATIENCE_S).job_id
+
+
 def ended(run_dir: Path) -> tuple[str, int]:
     """What `list` says of a run directory, and the exit code of `wait`."""
     entry = run_index.RunEntry(run_dir=str(run_dir), name="run", host="here", noted_at=0.0)
