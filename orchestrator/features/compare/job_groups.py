@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from orchestrator.analysis import two_groups
 from orchestrator.analysis.two_groups import Figure, TwoGroups
+from orchestrator.analysis.two_groups_text import SIGNIFICANT
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
 from orchestrator.core.text import count, listed
@@ -167,6 +168,7 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
             *_remarks_on_unlike_seeds(groups, common, with_value),
             *_remarks_on_few_seeds(shown),
             *_remarks_on_ratios(shown, others),
+            *_remarks_on_several(groups[0], others),
             *_remarks_on_bodies(groups, common),
         ],
     )
@@ -379,6 +381,19 @@ def _remarks_on_ratios(shown: Sequence[GroupFigures], others: Sequence[AgainstFi
             f" {shown[0].name} is not told from 0, so that the ratio may be of any size."
         )
     return remarks
+
+
+def _remarks_on_several(first: Group, others: Sequence[AgainstFirst]) -> list[str]:
+    """That one of several differences is found by chance more often than a single one."""
+    if len(others) == 1:
+        return []
+    number = len(others)
+    by_chance = 1 - (1 - SIGNIFICANT) ** number
+    return [
+        f"Each of {number} jobs is compared with {first.name} by itself. If none of them differed, at"
+        f" least one would still have p ≤ {SIGNIFICANT:g} with a probability of up to {by_chance:.0%};"
+        f" p ≤ {SIGNIFICANT / number:.2g} is hardly chance all the same."
+    ]
 
 
 def _remarks_on_bodies(groups: Sequence[Group], common: Sequence[str]) -> list[str]:

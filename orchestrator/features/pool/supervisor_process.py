@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from orchestrator.core import errors
 from orchestrator.core.errors import OrchestratorError, SpecError, SupervisorError, UsageError
@@ -50,11 +51,11 @@ class SupervisorProcess:
         self._stdin = self._popen.stdin
         self._stdout = self._popen.stdout
         try:
-            line = self._stdout.readline()
-            self.holder = PoolReport.from_line(line).holder if line else ""
+            report, said = _first_report(self._stdout)
+            self.holder = report.holder
             """Names it in requests."""
             if not self.holder:
-                raise self._error(line)
+                raise self._error(said)
         except BaseException:
             end_group(self._popen)
             self.close()
@@ -112,3 +113,15 @@ class SupervisorProcess:
             what = f"{what}: {log}"
         advice = f"A new pool with run_dir={str(self._run_dir)!r} resumes it when the same robots are submitted again."
         return SupervisorError(f"{what}. {advice}")
+
+
+def _first_report(output: IO[bytes]) -> tuple[PoolReport, bytes]:
+    """The first report, and all that was read up to it. What Python runs before a program, such as
+    ``sitecustomize``, may print lines of its own. An empty report where there is none.
+    """
+    said = b""
+    for line in output:
+        said += line
+        with contextlib.suppress(ValueError):
+            return PoolReport.from_line(line), line
+    return PoolReport(), said

@@ -184,9 +184,12 @@ class Search:
             expression of them. Or ``"estimate"``: by what a model of the finished trials says of
             the objective; all results are then of the search itself.
         :param smallest: whether the smallest of ``by`` comes first, and not the largest.
-        :raises UsageError: there is no run directory yet, or it cannot be read; none of the
-            finished trials has a value of ``by``; or there are no estimates.
+        :raises UsageError: ``count`` is no whole number from 0; there is no run directory yet, or it
+            cannot be read; none of the finished trials has a value of ``by``; or there are no
+            estimates.
         """
+        if not isinstance(count, int) or count < 0:
+            raise UsageError(f"Search.best: count is {count!r}; expected a whole number from 0")
         with python_program():
             return self._best(count, by, is_smallest_first=smallest)
 

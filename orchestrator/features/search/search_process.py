@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -31,8 +32,11 @@ from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger
 from orchestrator.machine.slots import Slots
 from orchestrator.supervisor.events import Reporter
+from orchestrator.supervisor.retry_policy import backoff_s
 
-MOST_STARTS = 5
+MOST_STARTS = 8
+"""The last of them comes after more than a minute: by then a cause that passes has passed, such as a
+lack of memory."""
 STEADY_S = 600.0
 """A searcher that has worked for so long is started again, however often that was done before."""
 CALL_S = 300.0
@@ -78,6 +82,8 @@ class SearchBesideRun(BesideRun):
     """None until jobs are about to be launched."""
     _starts: int = field(default=0, init=False)
     """Since it was declared, or had worked for :data:`STEADY_S`."""
+    _starts_again_at: float | None = field(default=None, init=False)
+    """When it is started again, after it has ended; by :func:`time.monotonic`."""
     _why_killed: str = field(default="", init=False)
     """How the searcher that runs has hung, so that it was killed; it may take a while to end."""
     _told_jobs_at_once: int = field(default=0, init=False)
@@ -153,8 +159,10 @@ class SearchBesideRun(BesideRun):
             self._watch(process)
         elif process.starts == 0:
             self._start(process)
-        else:
+        elif self._starts_again_at is None:
             self._act_on_end(process)
+        elif time.monotonic() >= self._starts_again_at:
+            self._start(process)
 
     def _begin_anew(self, process: SideProcess) -> None:
         """Start it with a declaration that has replaced the one that it has read."""
@@ -179,6 +187,7 @@ class SearchBesideRun(BesideRun):
         self._told_jobs_at_once = self._jobs_at_once
         self._declared_at = written.written_at(self.paths)
         self._why_killed = ""
+        self._starts_again_at = None
         self._starts += 1
         try:
             process.start(str(self._told_jobs_at_once))
@@ -209,10 +218,12 @@ class SearchBesideRun(BesideRun):
             again = f"Correct the cause, and {repeat_call()}: the search resumes"
             self._stop(why, f". The jobs that it has made are trained. {again}")
         else:
+            delay_s = backoff_s(self._starts - 1) if self._starts > 1 else 0.0
+            when = f" in {delay_s:.0f} s" if delay_s else ""
             self.reporter.event(
-                "warning", f"the process of the search has ended ({why}); it is started again"
+                "warning", f"the process of the search has ended ({why}); it is started again{when}"
             )
-            self._start(process)
+            self._starts_again_at = time.monotonic() + delay_s
 
     def _stop(self, problem: str, advice: str = "") -> None:
         """Report the ``problem``, and keep it for whoever asks later."""

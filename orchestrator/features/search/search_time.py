@@ -164,7 +164,7 @@ def _kept(scheduler: SchedulerSpec | None) -> float:
     """Share of the trials at a rung that go on."""
     if scheduler is None or scheduler.kind == "none":
         return 1.0
-    return 1 / scheduler.factor if scheduler.kind == "asha" else 0.5
+    return 1 / scheduler.reduction
 
 
 def forecast(

@@ -167,6 +167,10 @@ def test_several_groups_are_compared_with_the_first(run_dir: Path) -> None:
     found = compared(run_dir, "child", "parent", "lone")
     assert [other.name for other in found.others] == ["parent", "lone"]
     assert found.others[0].figures.difference.value < 0 < found.others[1].figures.difference.value
+    assert (
+        "Each of 2 jobs is compared with child by itself. If none of them differed, at least one would"
+        " still have p ≤ 0.05 with a probability of up to 10%; p ≤ 0.025 is hardly chance all the same."
+    ) in found.remarks
 
 
 def test_with_one_seed_it_says_that_nothing_is_known_of_chance(run_dir: Path) -> None:

@@ -168,6 +168,23 @@ def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path)
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("stubs")
+def test_what_python_prints_before_the_supervisor_begins_is_no_answer_of_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printing = "print('welcome', flush=True)\n"
+    command = (sys.executable, "-c", printing + STUBS + SUPERVISE)
+    monkeypatch.setattr(supervisor_process, "COMMAND", command)
+    (here / "go-one-s0").touch()
+    with nothing_left(), orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
+        assert pool.submit(HOPPER, name="one").result(commands.PATIENCE_S).ok
+    failing = "print('welcome', flush=True)\nraise SystemExit('no memory')"
+    monkeypatch.setattr(supervisor_process, "COMMAND", (sys.executable, "-c", failing))
+    with pytest.raises(SupervisorError, match="was stopped: welcome"):
+        orchestrator.TrainingPool(run_dir="other")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stubs")
 def test_when_its_supervisor_is_killed_every_future_says_what_to_do(here: Path) -> None:
     with nothing_left(), orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
         first, second = pool.submit(HOPPER, name="first"), pool.submit(HOPPER, name="second")

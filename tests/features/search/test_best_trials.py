@@ -220,6 +220,9 @@ def test_python_has_what_the_command_shows(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match='smallest does not go with by="estimate"'):
         search.best(by="estimate", smallest=True)
     assert search.best(0) == []
+    for count in (-1, "5"):
+        with pytest.raises(UsageError, match=r"best: count is .*; expected a whole number from 0"):
+            search.best(count)  # type: ignore[arg-type]
     ledger = Ledger.open(paths.ledger)
     rewards = [(f"hopper-t{number:05d}-s0", 1000, float(number), None, None) for number in range(8)]
     ledger.set_progress(rewards)

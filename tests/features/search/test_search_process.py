@@ -26,6 +26,13 @@ def test_a_searcher_that_had_worked_for_long_is_started_again_without_end(
     steady_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search_process, "STEADY_S", steady_s)
+    delays: list[int] = []
+
+    def no_delay(failures: int) -> float:
+        delays.append(failures)
+        return 0.0
+
+    monkeypatch.setattr(search_process, "backoff_s", no_delay)
     slots: Any = SimpleNamespace(jobs_at_once=1)
     paths = RunPaths(tmp_path)
     process = SideProcess(arguments=SILENT, run_dir=tmp_path, log=SearchPaths(paths.root).log)
@@ -38,9 +45,39 @@ def test_a_searcher_that_had_worked_for_long_is_started_again_without_end(
         assert process._popen is not None
         process._popen.wait()
         searcher.before_turn()
+        searcher.before_turn()
         starts += searcher.may_add_jobs()
     assert starts == search_process.MOST_STARTS + (steady_s < 0)
     assert bool(searcher.problem()) is SearchPaths(paths.root).stopped.exists() is (steady_s > 0)
+    waits_longer = list(range(1, search_process.MOST_STARTS - 1))
+    assert delays == (waits_longer if steady_s > 0 else []), "the first time it does not wait"
+    searcher.end()
+
+
+def test_it_is_started_again_when_its_delay_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(search_process.time, "monotonic", lambda: now)
+    slots: Any = SimpleNamespace(jobs_at_once=1)
+    process = SideProcess(arguments=SILENT, run_dir=tmp_path, log=SearchPaths(tmp_path).log)
+    reporter = RecordingReporter()
+    searcher = SearchBesideRun(paths=RunPaths(tmp_path), reporter=reporter, is_needed=True)
+    searcher._slots = slots
+    searcher._process = process
+    searcher.before_turn()
+    for starts, delay_s in ((2, 0.0), (3, 1.0), (4, 2.0)):
+        assert process._popen is not None
+        process._popen.wait()
+        searcher.before_turn()
+        assert searcher._starts_again_at == now + delay_s
+        now += delay_s / 2
+        searcher.before_turn()
+        assert process.starts == (starts - 1 if delay_s else starts)
+        now += delay_s / 2
+        searcher.before_turn()
+        assert process.starts == starts
+    assert "it is started again in 2 s" in reporter.messages()
     searcher.end()
 
 

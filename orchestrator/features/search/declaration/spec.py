@@ -128,6 +128,11 @@ class SchedulerSpec:
     """The return of training, a measure of its last episodes, or an expression of them."""
 
     @property
+    def reduction(self) -> int:
+        """Of so many trials that are compared about one goes on."""
+        return 2 if self.kind == "median" else self.factor
+
+    @property
     def measures_training(self) -> bool:
         """Whether episodes of training have to be measured for it."""
         return parse_expression(self.by).names != (RETURN,)

@@ -126,11 +126,10 @@ def sentences(
         yield f"axis of the archive: {axis.name} from {axis.low:g} to {axis.high:g} in {count(axis.cells, 'cell')}"
     if scheduler is not None:
         rungs = scheduler.rungs(longest)
-        kept = (
-            f"1 in {scheduler.factor} goes on"
-            if scheduler.kind == "asha"
-            else "those above the median go on"
-        )
+        if search.order == "fixed" or scheduler.kind == "asha":
+            kept = f"1 in {scheduler.reduction} goes on"
+        else:
+            kept = "those go on that are at least as good as the median"
         by = "" if scheduler.by == RETURN else f" by {scheduler.by}"
         places = joined(f"{rung:,}" for rung in rungs)
         yield f"trials are compared{by} at {places} env_steps, and {kept}"

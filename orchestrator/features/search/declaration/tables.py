@@ -193,8 +193,8 @@ class SchedulerTable(TomlTable):
 
     kind: Literal["none", "asha", "median"] = key(
         "asha",
-        "asha: the best in factor go on (asynchronous successive halving); median: those above the median go on; none: "
-        "all are trained to their end.",
+        "asha: one in factor goes on (asynchronous successive halving); median: those at least as good as the median "
+        "go on, or one in two with order fixed; none: all are trained to their end.",
     )
     min_env_steps: OptionalCount = key(
         None,

@@ -66,9 +66,11 @@ def make(spec: SchedulerSpec, order: TrialOrder, rungs: int, direction: Directio
     :param rungs: how many rungs there are; with none of them nothing is decided.
     """
     if order == "fixed":
-        factor = 2 if spec.kind == "median" else spec.factor
         return SuccessiveHalving(
-            rungs=rungs, factor=factor, direction=direction, bracket=factor**rungs
+            rungs=rungs,
+            factor=spec.reduction,
+            direction=direction,
+            bracket=spec.reduction**rungs,
         )
     if spec.kind == "median":
         return MedianStopping(rungs=rungs, direction=direction)

@@ -136,8 +136,7 @@ class Searcher:
             )
             self._scheduler = _scheduler(scheduler, search, self._rungs)
         if search is not None:
-            factor = 2 if scheduler is None or scheduler.kind == "median" else scheduler.factor
-            bracket = factor ** len(self._rungs)
+            bracket = 1 if scheduler is None else scheduler.reduction ** len(self._rungs)
             base = self.experiment.base
             self._proposals = Proposals(
                 search,
