@@ -76,6 +76,8 @@ HELD = 0.9
 """Of the intervals of 95 %."""
 
 Found = dict[Key, Sequence[Chosen]]
+Peers = Mapping[str, Sequence[Chosen]]
+"""The searches of each of :data:`PEERS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +182,7 @@ def of_landscape(
         lines = [
             *_of_table(robot, met),
             *_of_strategies(what, found),
-            *of_auto(what, found, sampler_of_auto(met, trainings)),
+            *of_auto(what, found, sampler_of_auto(met, trainings), peers),
             *_of_best(what, found, peers),
         ]
         lines += _of_held_out(what, found, comparison, known, budget)
@@ -236,9 +238,11 @@ def sampler_of_auto(met: Landscape, trainings: int) -> str:
     return sampler_for(SearchTraits(numbers=numbers, choices=choices, trials=trainings))
 
 
-def of_auto(what: str, found: Found, sampler: str) -> list[Line]:
-    """``sampler = "auto"`` with the rungs of the baseline and without any, and by both choices; none
-    where its sampler is not compared. Only the line with rungs and by the estimate has an aim.
+def of_auto(what: str, found: Found, sampler: str, peers: Peers) -> list[Line]:
+    """``sampler = "auto"`` with the rungs of the baseline and without any, and by both choices,
+    against random points; by the estimate also against Optuna alone, and how often intervals of
+    fresh seeds hold. None where its sampler is not compared. Against random points only the line
+    with rungs and by the estimate has an aim.
     """
     baseline = baseline_of(found)
     with_rungs = baseline[0].removeprefix("random ")
@@ -247,11 +251,31 @@ def of_auto(what: str, found: Found, sampler: str) -> list[Line]:
         key = f"{sampler} {how}", way
         if key in found:
             has_aim = how == with_rungs and way == ESTIMATED
-            name = f"{what}: auto ({sampler}) {how}, {way}: regret / that of"
+            name = f"{what}: auto ({sampler}) {how}, {way}"
             ratio = ratio_of_means(regrets(found[key]), regrets(found[baseline]))
             aim = MOST_TO_BASELINE if has_aim else None
-            lines.append(_ratio(f"{name} {', '.join(baseline)}", ratio, aim))
+            lines.append(_ratio(f"{name}: regret / that of {', '.join(baseline)}", ratio, aim))
+            if way == ESTIMATED:
+                lines += _against_peers(name, found[key], peers)
+                lines.append(_fresh(name, found[key]))
     return lines
+
+
+def _against_peers(name: str, chosen: Sequence[Chosen], peers: Peers) -> list[Line]:
+    """:param peers: searches with the same numbers, and perhaps more after them."""
+    return [
+        _ratio(
+            f"{name}: regret / that of {peer}",
+            ratio_of_means(regrets(chosen), regrets(of_peer)),
+            MOST_TO_PEERS if "five" in peer else None,
+        )
+        for peer, of_peer in peers.items()
+    ]
+
+
+def _fresh(name: str, chosen: Sequence[Chosen]) -> Line:
+    what = f"{name}: 95 % intervals of five fresh seeds that hold the true value"
+    return _held(what, [one.is_in_fresh for one in chosen])
 
 
 def _ratio(what: str, ratio: Ratio, most: float | None = None) -> Line:
@@ -287,7 +311,7 @@ def _paired(chosen: Sequence[Chosen], others: Sequence[Chosen]) -> Sequence[Chos
     return others[len(chosen) // 2 : len(chosen)]
 
 
-def _of_best(what: str, found: Found, peers: Mapping[str, Sequence[Chosen]]) -> list[Line]:
+def _of_best(what: str, found: Found, peers: Peers) -> list[Line]:
     key = best_of_first_half(found)
     baseline = baseline_of(found)
     name = f"{what}: the best ({', '.join(key)})"
@@ -313,16 +337,9 @@ def _of_best(what: str, found: Found, peers: Mapping[str, Sequence[Chosen]]) -> 
             ratio_of_means(regrets_of_tried(found[baseline]), regrets(found[baseline])),
         ),
     ]
-    lines += [
-        _ratio(
-            f"{name}: regret / that of {peer}",
-            ratio_of_means(regrets(judged), regrets(_paired(found[key], chosen))),
-            MOST_TO_PEERS if "five" in peer else None,
-        )
-        for peer, chosen in peers.items()
-    ]
-    fresh = f"{name}: 95 % intervals of five fresh seeds that hold the true value"
-    lines.append(_held(fresh, [one.is_in_fresh for one in judged]))
+    of_peers = {peer: _paired(found[key], chosen) for peer, chosen in peers.items()}
+    lines += _against_peers(name, judged, of_peers)
+    lines.append(_fresh(name, judged))
     if key[1] != SEEN:
         belief = f"{name}: 95 % intervals of the search's own belief that hold it"
         lines.append(_held(belief, [one.is_in_belief for one in judged]))

@@ -421,14 +421,23 @@ def test_auto_is_judged_with_the_rungs_of_the_baseline_and_without_any() -> None
         ("tpe with early rungs", searches_on_table.SEEN): regret_of(2.0, 2.0, 2.0, 2.0),
         ("tpe without rungs", estimated): regret_of(3.0, 3.0, 3.0, 3.0),
     }
-    with_rungs, seen, without = searches_on_table.of_auto("here", found, "tpe")
+    peers = {
+        "Optuna, five seeds": regret_of(2.0, 2.0, 2.0, 2.0, 90.0),
+        "Optuna, one seed": regret_of(*4 * [4.0]),
+    }
+    lines = searches_on_table.of_auto("here", found, "tpe", peers)
+    with_rungs, to_five, to_one, fresh, seen, without, *_ = lines
+    assert (to_five.values[0], to_five.target, to_five.good) == (0.5, "≤ 0.7", True)
+    assert "auto (tpe) with early rungs" in to_five.what
+    assert (to_one.values[0], to_one.target) == (0.25, "")
+    assert "fresh seeds" in fresh.what
     assert (seen.values[0], seen.target) == (0.5, "")
     assert "the best seen" in seen.what
     assert "auto (tpe) with early rungs" in with_rungs.what
     assert (with_rungs.values[0], with_rungs.target, with_rungs.good) == (0.25, "≤ 0.5", True)
     assert "auto (tpe) without rungs" in without.what
     assert (without.values[0], without.target) == (0.75, "")
-    assert searches_on_table.of_auto("here", found, "gp") == []
+    assert searches_on_table.of_auto("here", found, "gp", peers) == []
     met = landscape_of(20)
     assert [searches_on_table.sampler_of_auto(met, one) for one in (19, 20)] == ["tpe", "gp"]
 
