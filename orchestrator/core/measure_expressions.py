@@ -104,7 +104,11 @@ def _checked_names(node: ast.expr) -> list[str]:
         case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=operand):
             return _checked_names(operand)
         case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
-            return _checked_names(left) + _checked_names(right)
+            of_left = _checked_names(left)
+            of_right = _checked_names(right)
+            if isinstance(sign, ast.Div) and not of_right and _value(right, {}) == 0:
+                raise ExpressionError(f"divides by {_part(right)}, which is always 0; {_EXPECTED}")
+            return of_left + of_right
         case ast.Call(func=ast.Name(id=name), args=parts, keywords=[]) if name in _FUNCTIONS:
             if len(parts) < 2:
                 raise ExpressionError(f"has {ast.unparse(node)}; expected at least two values")

@@ -43,7 +43,8 @@ constraints."""
 FEW = 0.05
 """Up to this share of random points that satisfy them, a run says so when it begins."""
 COUNTING_S = 60.0
-"""Longest time of a dry run for counting the points that satisfy them."""
+"""Longest time for counting the points that satisfy them; a run counts :data:`ENOUGH` whatever that
+takes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,7 +127,8 @@ class SatisfiedPoints:
 
 def examine(experiment: Experiment, turn: Callable[[], object]) -> SourceVerdict:
     """Whether the constraints let a search begin: a random point satisfies them, and each of
-    ``initial`` does. No more are measured than :data:`ENOUGH` once one does; that few do is a warning.
+    ``initial`` does. No more are measured than :data:`ENOUGH` once one does, or after
+    :data:`COUNTING_S`; that few do is a warning.
     """
     with _measurer(experiment) as measurer:
         if measurer is None:
@@ -158,7 +160,7 @@ def count_satisfied(experiment: Experiment) -> SatisfiedPoints | None:
     with _measurer(experiment) as measurer:
         if measurer is None:
             return None
-        return _counted(measurer, experiment, lambda: None, until_s=COUNTING_S)
+        return _counted(measurer, experiment, lambda: None, least=1)
 
 
 @contextlib.contextmanager
@@ -179,20 +181,21 @@ def _counted(
     turn: Callable[[], object],
     *,
     enough: int | None = None,
-    until_s: float | None = None,
+    least: int | None = None,
 ) -> SatisfiedPoints:
     """:param enough: how many are measured where one of them satisfies the constraints; None:
-    :data:`POINTS`.
+        :data:`POINTS`.
+    :param least: how many are measured whatever time that takes; None: ``enough``.
     """
     search = declaration_of(experiment).search
     assert search is not None
-    deadline = None if until_s is None else time.monotonic() + until_s
+    deadline = time.monotonic() + COUNTING_S
     points = random_points(search.space, search.seed, POINTS)
     checks: list[ConstraintCheck] = []
     satisfied = 0
     first = POINTS if enough is None else min(enough, POINTS)
     while len(checks) < first or (len(checks) < POINTS and not satisfied):
-        if deadline is not None and checks and time.monotonic() > deadline:
+        if len(checks) >= (first if least is None else least) and time.monotonic() > deadline:
             break
         together = measurer.processes * AT_ONCE
         if len(checks) < first:

@@ -379,6 +379,25 @@ def test_a_search_says_when_it_begins_that_few_points_satisfy_its_constraints(
         assert ("a wider bound would help" in text) is is_said, text
 
 
+def test_where_none_satisfies_them_a_run_counts_enough_and_then_only_for_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(_: PointMeasurer, points: Sequence[Any], turn: object = None) -> list[ConstraintCheck]:
+        return [ConstraintCheck(excess=None, why="too heavy") for _ in points]
+
+    monkeypatch.setattr(PointMeasurer, "check", check)
+    experiment = load(search_file(tmp_path, "nu = { low = 1 }"))
+    for counting_s, counted, by_a_dry_run in ((60.0, "1,000", 1000), (-1.0, "100", 20)):
+        monkeypatch.setattr(constraint_check, "COUNTING_S", counting_s)
+        problem = constraint_check.examine(experiment, lambda: None).problem
+        assert problem is not None
+        assert f"none of {counted} random points satisfies them" in str(problem)
+        found = constraint_check.count_satisfied(experiment)
+        assert found is not None
+        assert found.measured <= by_a_dry_run
+        assert (found.measured == 1000) is (counting_s > 0)
+
+
 def test_an_initial_point_that_violates_a_constraint_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

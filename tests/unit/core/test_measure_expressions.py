@@ -108,6 +108,8 @@ def test_what_has_no_value_says_why(text: str, message: str) -> None:
         ("min(distance_m, 2, key=energy_j)", "contains min"),
         ("min()", "expected at least two values"),
         ("distance_m + 1e999", "which is no finite number"),
+        ("distance_m / 0", "divides by 0, which is always 0"),
+        ("1 / (2 - 2.0) + distance_m", r"divides by 2 - 2.0, which is always 0"),
         ("3", "names no measure"),
         ("2 * 3 + 1", "names no measure"),
         ("(distance_m := 3)", "contains"),
