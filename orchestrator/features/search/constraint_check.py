@@ -54,7 +54,15 @@ class PointMeasurer:
     experiment: Experiment
     processes: int = 1
     """That measure side by side."""
+    _is_needed: bool = field(init=False)
+    """Whether any body might be refused."""
     _children: list[examining_process.Child] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        search = declaration_of(self.experiment).search
+        self._is_needed = search is not None and (
+            bool(search.constraints) or _are_bodies_made(self.experiment)
+        )
 
     def close(self) -> None:
         for child in self._children:
@@ -64,12 +72,12 @@ class PointMeasurer:
         self, points: Sequence[Mapping[str, Any]], turn: Callable[[], object] = lambda: None
     ) -> list[ConstraintCheck]:
         """What the constraints say of each point. One that makes no job, or no robot that can be
-        compiled, satisfies none.
+        compiled, satisfies none; where a function makes the robots, that is asked without constraints,
+        too.
 
         :param turn: called repeatedly; an exception that it raises is passed on.
         """
-        search = self._search
-        if not search.constraints:
+        if not self._is_needed:
             return [ConstraintCheck(excess=()) for _ in points]
         checks: dict[int, ConstraintCheck] = {}
         requests: dict[int, ExaminationRequest] = {}
@@ -102,6 +110,11 @@ class PointMeasurer:
         if answer.problem is not None:
             return _unknown(answer.problem)
         return check_measures(self._search.constraints, answer.measured)
+
+
+def _are_bodies_made(experiment: Experiment) -> bool:
+    """Whether a function makes the robot of each point, which it may refuse."""
+    return experiment.jobs_to_examine[0].spec.robot_maker is not None
 
 
 def _unknown(why: str) -> ConstraintCheck:

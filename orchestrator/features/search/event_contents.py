@@ -85,6 +85,9 @@ CONTENTS: Mapping[str, Mapping[str, Entry]] = {
         "rejected_random": Entry(
             is_valid=_is_whole, expected="a whole number of at least 0", may_be_missing=True
         ),
+        "rejected_why": Entry(
+            is_valid=lambda value: isinstance(value, str), expected="text", may_be_missing=True
+        ),
     },
     "reached": {"value": NUMBER_OR_NONE, "env_steps": WHOLE},
     "promoted": {"goal": WHOLE},

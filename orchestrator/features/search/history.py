@@ -134,7 +134,10 @@ class History:
     further: list[Trial] = field(default_factory=list)
     """Those that train a point with a further seed."""
     rejected: int = 0
-    """Points that the sampler has proposed and that do not satisfy the constraints."""
+    """Points that the sampler has proposed and that do not satisfy the constraints, or make no
+    robot."""
+    rejected_why: str = ""
+    """What is wrong with the last of them, where that is known."""
     jobs_at_once: int = 0
     """Jobs that ran at once when it first began."""
     whys: dict[int, str] = field(default_factory=dict)
@@ -234,6 +237,7 @@ class History:
     def _begin(self, content: Mapping[str, Any]) -> None:
         rejected = len(content.get("rejected", ())) + content.get("rejected_random", 0)
         self.rejected += rejected
+        self.rejected_why = content.get("rejected_why", self.rejected_why)
         trial = Trial(
             number=len(self.trials),
             index=len(self.asked),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -13,7 +14,8 @@ from orchestrator.core.text import count, decimal, duration, joined
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside.run_watch import LiveSection, RunWatch
 from orchestrator.features.search import search_events
-from orchestrator.features.search.history import Trial, commonest, costs
+from orchestrator.features.search.declaration.spec import SearchSpec
+from orchestrator.features.search.history import History, Trial, commonest, costs
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.trials import (
     TrialReader,
@@ -27,6 +29,8 @@ FAILURES_READ = 100
 """So many of the last failed trials are looked at for their commonest reason."""
 LONGEST_REASON = 300
 """Characters of a reason."""
+LONGEST_EXAMPLE = 100
+"""Characters of what is wrong with a point, in the line of the search."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -262,14 +266,25 @@ def _progress(reader: TrialReader) -> list[str]:
     start = reader.history.start
     if start is not None and not start.is_over:
         parts.append("the unchanged job, from which all start, is trained first")
-    if rejected := reader.history.rejected:
-        points = count(rejected, "point violates", "points violate")
-        parts.append(f"{points} the constraints")
+    if reader.history.rejected:
+        parts.append(_rejected(search, reader.history))
     if search.max_env_steps:
         parts.append(f"{reader.env_steps:,} of {search.max_env_steps:,} env_steps")
     if search.max_time_s:
         parts.append(f"{duration(reader.history.elapsed_s)} of {duration(search.max_time_s)}")
     return parts
+
+
+def _rejected(search: SearchSpec, history: History) -> str:
+    """How many points were not trained, and what is wrong with the last of them."""
+    if search.constraints:
+        points = count(history.rejected, "point violates", "points violate")
+        text = f"{points} the constraints"
+    else:
+        points = count(history.rejected, "point makes", "points make")
+        text = f"{points} no robot"
+    why = textwrap.shorten(history.rejected_why, LONGEST_EXAMPLE, placeholder=" …")
+    return f"{text} (the last: {why})" if why else text
 
 
 def _news(reader: TrialReader, best: Trial) -> str:

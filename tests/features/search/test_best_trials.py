@@ -592,7 +592,8 @@ def test_trials_of_a_search_are_ranked_by_another_figure_than_its_objective(tmp_
     [
         (["--by", "distanc_m"], "did you mean distance_m?"),
         (["--by", "torque_rms"], "distance_m, "),
-        (["--by", "distance_m / 0"], "divided by it"),
+        (["--by", "distance_m / (seed - seed)"], "divided by it"),
+        (["--by", "distance_m / 0"], "divides by 0, which is always 0"),
         (["--by", "distance_m +"], "is no expression"),
         (["--smallest"], "--by"),
         (["--by", "estimate", "--smallest"], "direction of the objective"),

@@ -382,7 +382,9 @@ def test_a_search_says_when_it_begins_that_few_points_satisfy_its_constraints(
 def test_where_none_satisfies_them_a_run_counts_enough_and_then_only_for_a_minute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def check(_: PointMeasurer, points: Sequence[Any], turn: object = None) -> list[ConstraintCheck]:
+    def check(
+        _: PointMeasurer, points: Sequence[Any], turn: object = None
+    ) -> list[ConstraintCheck]:
         return [ConstraintCheck(excess=None, why="too heavy") for _ in points]
 
     monkeypatch.setattr(PointMeasurer, "check", check)

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from orchestrator.core.errors import UsageError
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.pacer import Pace, Pacer
+from orchestrator.core.text import shortened
 from orchestrator.features.search.declaration.constraints import ConstraintCheck
 from orchestrator.features.search.declaration.random_points import random_point
 from orchestrator.features.search.declaration.spec import NETWORK_KEYS, SAMPLERS, SearchSpec
@@ -53,6 +54,8 @@ class NextPoint:
     much it is beyond each of them; None where that is not known."""
     rejected_random: int = 0
     """How many random points after these violate the constraints."""
+    rejected_why: str = ""
+    """What is wrong with the last of all these points."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -62,6 +65,8 @@ class NextPoint:
             facts["rejected"] = self.rejected
         if self.rejected_random:
             facts["rejected_random"] = self.rejected_random
+        if self.rejected_why:
+            facts["rejected_why"] = self.rejected_why
         return facts
 
 
@@ -110,7 +115,8 @@ class Proposals:
 
     def next_point(self, history: History, check: CheckPoint) -> NextPoint:
         """The point of the next trial: of ``initial``, or one that the sampler proposes and that
-        satisfies the constraints. After :data:`ASKED_FOR_ONE` that do not, points are random.
+        satisfies the constraints and makes a robot. After :data:`ASKED_FOR_ONE` that do not, points
+        are random.
 
         :raises UsageError: the sampler fails, or none of a great many points satisfies them.
         """
@@ -121,6 +127,7 @@ class Proposals:
             self._add(first, point)
             return NextPoint(point=point)
         rejected: list[Sequence[float] | None] = []
+        why = ""
         for tried in range(MOST_FOR_ONE):
             number = first + tried
             is_asked = tried < ASKED_FOR_ONE
@@ -130,13 +137,18 @@ class Proposals:
                 if not is_asked:
                     self._add(number, point)
                 return NextPoint(
-                    point=point, rejected=rejected, rejected_random=tried - len(rejected)
+                    point=point,
+                    rejected=rejected,
+                    rejected_random=tried - len(rejected),
+                    rejected_why=why,
                 )
+            why = shortened(found.why)
             if is_asked:
                 self._reject(number, point, found.excess)
                 rejected.append(found.excess)
-        text = f"none of {MOST_FOR_ONE:,} points in a row satisfies search.constraints"
-        raise UsageError(f"{text}; the last one: {found.why}")
+        constraints = self._spec.constraints
+        what = "satisfies search.constraints" if constraints else "makes a robot"
+        raise UsageError(f"none of {MOST_FOR_ONE:,} points in a row {what}; the last one: {why}")
 
     def _random_point(self, number: int) -> dict[str, Any]:
         return random_point(self._spec.space, self._spec.seed, number)
