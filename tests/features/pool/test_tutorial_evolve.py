@@ -16,6 +16,9 @@ DOCUMENT = "tutorial-evolve.md"
 VERDICT = re.compile(
     r"is (higher|lower) than \S+ by \S+ \[\S+, \S+\] \(repeated Welch's t\), p = |Not decided"
 )
+AGAINST_REFERENCE = re.compile(
+    r"By distance_m, trial \d+ is (higher|lower) than the unchanged job by \S+ \[\S+, \S+\] \(Welch's t\)"
+)
 
 
 @pytest.mark.slow
@@ -27,8 +30,9 @@ def test_a_body_is_evolved_searched_and_raced_against_the_first_one(tmp_path: Pa
         {
             "50_000": "2_048",
             "BODIES, FIRST = 30": "BODIES, FIRST = 3",
-            "range(5)": "range(1)",
+            "WAITING = 6": "WAITING = 2",
             "trials = 24": "trials = 2",
+            "seeds = 5, reference": "seeds = 2, reference",
         },
     )
     outputs = reader.follow(DOCUMENT)
@@ -38,7 +42,9 @@ def test_a_body_is_evolved_searched_and_raced_against_the_first_one(tmp_path: Pa
         re.MULTILINE,
     )
     assert trained == [("1", "2"), ("2", "3"), ("3", "3")]
-    assert "distance_m" in outputs["python -m orchestrator best runs/search"]
+    shown = " ".join(outputs["python -m orchestrator best runs/search"].split())
+    assert AGAINST_REFERENCE.search(shown)
+    assert AGAINST_REFERENCE.search((REPOSITORY / "docs" / DOCUMENT).read_text(encoding="utf-8"))
 
     rows = json.loads(reader.run("orchestrator status runs/hoppers --json"))
     assert [bool(row["parent"]) for row in rows] == [False, False, True], "the child has its policy"
