@@ -36,14 +36,15 @@ class Chooser:
             return False
         return self.jobs is None or any(job_id in self.jobs for job_id in job_ids)
 
-    def flattery(self, run_dir: Path) -> str:
+    def bias(self, run_dir: Path) -> str:
         """A sentence on the values of jobs that were chosen by them, without its full stop."""
-        return f"the {self.noun} of {run_dir} chose jobs by their values, which flatters the chosen"
+        chose = f"the {self.noun} of {run_dir} chose jobs by their values"
+        return f"{chose}, so those of the chosen are too good (selection bias)"
 
-    def flattery_sentence(self, run_dir: Path, more: str = "") -> str:
-        """:meth:`flattery` as a sentence, with ``more`` before its full stop."""
-        flattery = self.flattery(run_dir)
-        return f"{flattery[0].upper()}{flattery[1:]}{more}."
+    def bias_sentence(self, run_dir: Path, more: str = "") -> str:
+        """:meth:`bias` as a sentence, with ``more`` before its full stop."""
+        bias = self.bias(run_dir)
+        return f"{bias[0].upper()}{bias[1:]}{more}."
 
     def figure_remark(self) -> str:
         """On a comparison by :attr:`figure`, where none was named; empty without one."""

@@ -35,8 +35,8 @@ def compare(
         Option(
             metavar="A,B,...",
             help="Compare these jobs of one run directory over their seeds, each with the first. A name with "
-            "one * means several bodies: 'ppo-*,sac-*' compares two algorithms over the same bodies. The id of one "
-            "seed means the job with all of its seeds.",
+            "one * means several bodies: 'ppo-*,sac-*' compares two algorithms over the same bodies. A job id with a "
+            "seed (hopper-s0) stands for all of its seeds.",
         ),
     ] = None,
     by: Annotated[
@@ -53,7 +53,8 @@ def compare(
         Option(
             "--race",
             help="With --jobs A,B: train further seeds of both, the same for both, in a run directory beside "
-            "this one, until it is decided which is higher or --most-seeds are spent. The same command goes on.",
+            "this one, until it is decided which is higher or --most-seeds are spent. Run the same command again to "
+            "continue.",
         ),
     ] = False,
     most_seeds: Annotated[
@@ -68,23 +69,23 @@ def compare(
         float | None,
         Option(
             metavar="D",
-            help="With --race: the smallest difference of means that matters. That there is none above it is a "
-            "decision, too.",
+            help="With --race: the smallest difference of means that matters. The race also ends once it is shown "
+            "that the difference is not above it.",
         ),
     ] = None,
     fresh_seeds: Annotated[
         bool,
         Option(
             "--fresh-seeds",
-            help="With --race: count only seeds that are trained for it, where a job was chosen for the values "
-            "that it has. Always so for jobs of a search.",
+            help="With --race: count only seeds that are trained for this race. Needed if a job was selected by its "
+            "values; always on for jobs of a search.",
         ),
     ] = False,
     from_nothing: Annotated[
         bool,
         Option(
             "--from-nothing",
-            help="With --race: begin with random weights, where a job starts from another policy than the other.",
+            help="With --race: train both from random weights. Needed if their initial policies differ.",
         ),
     ] = False,
     max_parallel: Annotated[

@@ -217,7 +217,7 @@ def _other_trials_text(cases: Sequence[str], a: Side, b: Side) -> str:
 
 def _remarks_on_choice(compared: Sequence[str], both: Sequence[Side]) -> list[str]:
     sentences = [
-        side.chooser.flattery_sentence(side.path)
+        side.chooser.bias_sentence(side.path)
         for side in both
         if any(case in side.chosen for case in compared)
     ]

@@ -308,7 +308,7 @@ def _remarks_on_choice(run_dir: Path, chooser: Chooser, rows: Iterable[SummaryRo
     if not chooser.has_chosen_among(row["job_id"] for row in rows):
         return []
     fresh = f"fresh seeds do not, such as a race of two jobs trains ({option('race', True)})"
-    return [chooser.flattery_sentence(run_dir, f"; {fresh}")]
+    return [chooser.bias_sentence(run_dir, f"; {fresh}")]
 
 
 def _remarks_on_missing(groups: Sequence[GroupFigures]) -> list[str]:

@@ -114,8 +114,7 @@ def _remarks(standing: Standing) -> list[str]:
     remarks += other_tasks_remarks([field.by], field.settings)
     if field.chooser.noun:
         remarks.append(
-            "Only seeds that were trained for the race count:"
-            f" {field.chooser.flattery(field.run_dir)}."
+            f"Only seeds that were trained for the race count: {field.chooser.bias(field.run_dir)}."
         )
     remarks += [
         f"{one.name}: {_seeds_are(one.left_out)} trained with other settings, and left out."

@@ -418,4 +418,4 @@ def _why_without_estimates(search: SearchSpec | None) -> str:
         return "there is no search, whose space a model could be fitted to"
     if len(search.objectives) > 1:
         return "a search with several objectives has none"
-    return f"needs {estimates.FEWEST} finished trials that have begun alike"
+    return f"needs {estimates.FEWEST} finished trials that started from the same policy, or all from nothing"

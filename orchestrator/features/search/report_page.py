@@ -540,9 +540,7 @@ def _beyond_axes(facts: SearchFacts) -> str:
             found.append(f"{one_line(axis['name'], 40)} of {trials}, as far as {number(farthest)}")
     if not found:
         return ""
-    return (
-        f" Counted to the outermost cells, though beyond the ends of the axis: {'; '.join(found)}."
-    )
+    return f" Values beyond the ends of an axis are counted in its outermost cells: {'; '.join(found)}."
 
 
 def _range(

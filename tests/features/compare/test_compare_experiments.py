@@ -275,7 +275,10 @@ class TestRemarks:
         assert found.remarks[0] == (
             f"Left out: t00002 is another point in the search of {runs[0]} than in {runs[1]}."
         )
-        assert "chose jobs by their values, which flatters the chosen" in found.remarks[1]
+        assert (
+            "chose jobs by their values, so those of the chosen are too good (selection bias)"
+            in found.remarks[1]
+        )
         with pytest.raises(UsageError, match="t00001, t00002 are other points in the search of"):
             compare(runs[0], runs[2])
         change_specs(runs[1], "'$.params.length', 1.5", "t00002%")

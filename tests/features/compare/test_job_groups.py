@@ -117,12 +117,12 @@ def test_jobs_of_a_search_are_compared_by_its_objective_where_no_figure_is_named
     assert compared(run_dir, "parent", "child", by="eval_mean").by == "eval_mean"
 
 
-def test_jobs_that_were_chosen_by_their_values_are_said_to_be_flattered(
+def test_values_of_jobs_that_were_chosen_by_them_are_said_to_be_too_good(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_search(monkeypatch, Search())
     (remark,) = compared(run_dir, "parent", "child").remarks
-    assert remark.startswith(f"The search of {run_dir} chose jobs by their values, which flatters")
+    assert remark.startswith(f"The search of {run_dir} chose jobs by their values, so those")
     assert "race=True" in remark
     let_search(monkeypatch, Search(jobs=["child-s0"]))
     assert len(compared(run_dir, "parent", "child").remarks) == 1

@@ -32,7 +32,7 @@ def test_a_body_is_evolved_searched_and_raced_against_the_first_one(tmp_path: Pa
             "BODIES, FIRST = 30": "BODIES, FIRST = 3",
             "WAITING = 6": "WAITING = 2",
             "trials = 24": "trials = 2",
-            "seeds = 5, reference": "seeds = 2, reference",
+            "seeds = 5, total": "seeds = 2, total",
         },
     )
     outputs = reader.follow(DOCUMENT)

@@ -309,7 +309,9 @@ def test_a_search_trains_bodies_within_the_constraints_alone(
     assert kg[0.5] < kg[1.0] < kg[1.25] < kg[2.0]
     jobs = search_file(tmp_path, f"mass_kg = {{ high = {kg[1.0]} }}")
     shown = " ".join(commands.succeed("run", jobs, "--dry-run", cwd=tmp_path).stdout.split())
-    assert f"of {FEWER_POINTS} random points satisfy the constraints (another: mass_kg is" in shown
+    assert (
+        f"of {FEWER_POINTS} random points satisfy the constraints (of another: mass_kg is" in shown
+    )
     assert "constraints: mass_kg at most" in shown
     commands.instant_workers(monkeypatch, tmp_path)
     commands.succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
@@ -369,7 +371,7 @@ def test_a_search_says_when_it_begins_that_few_points_satisfy_its_constraints(
     found = constraint_check.examine(load(jobs), lambda: None)
     assert found.problem is None
     said = [
-        "search.constraints: 1 of 20 random points satisfies the constraints (another: too heavy), so many bodies "
+        "search.constraints: 1 of 20 random points satisfies the constraints (of another: too heavy), so many bodies "
         "are measured for each that is trained; a wider bound would help"
     ]
     assert found.warnings == (said if is_said else ())

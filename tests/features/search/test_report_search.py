@@ -429,7 +429,7 @@ def test_what_lies_beyond_the_ends_of_an_axis_is_said() -> None:
     axes = [{"name": "speed", "low": 0, "high": 4}, {"name": "height", "low": -9, "high": 1}]
     facts: Any = {"axes": axes, "trials": of_trials}
     said = report_page._beyond_axes(facts)
-    assert said.endswith("beyond the ends of the axis: speed of 1 trial, as far as 9.")
+    assert said.endswith("in its outermost cells: speed of 1 trial, as far as 9.")
     assert report_page._beyond_axes({**facts, "trials": of_trials[:1]}) == ""
     trials: Any = dict(enumerate(of_trials))
     cells: Any = {"axes": [{**axes[0], "cells": 2}]}

@@ -93,7 +93,7 @@ class ReevaluationTable(TomlTable):
     """The best trials, trained again at the end: only these figures are values of their bodies."""
 
     n: CountFromZero = Field(
-        description="So many of the best, at most trials; of several objectives, of the Pareto front.",
+        description="Number of best trials to train again, at most trials; of several objectives, of the Pareto front.",
         examples=[5],
     )
     seeds: OptionalCount = key(
@@ -288,7 +288,7 @@ class SearchTable(TomlTable):
     )
     reevaluate: _Reevaluation = key(
         ReevaluationTable(n=0),
-        "So many of the best, at most trials, are trained again at the end, from nothing and with other seeds; or a "
+        "Number of best trials, at most trials, to train again at the end, from nothing and with other seeds; or a "
         "table with n, seeds (their number), total_timesteps, reference (whether the unchanged job is trained so, "
         "too) and by (value or estimate: which are the best).",
         {"n": 5, "seeds": 5, "total_timesteps": 200_000, "reference": True},

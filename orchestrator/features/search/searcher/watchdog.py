@@ -110,9 +110,8 @@ class Watchdog:
                 f'the sampler "{call[0]}" has not returned within {rough_duration(LIMIT_S)} from its {call[1]}'
             )
             os._exit(CANNOT_GO_ON)
-        tell(
-            f"it has made no progress for {rough_duration(LIMIT_S)}; where it hung is in its log, above this line"
-        )
+        where = "search/search.log in the run directory says where"
+        tell(f"it has made no progress for {rough_duration(LIMIT_S)}; {where}")
         os._exit(1)  # and is started again
 
 
