@@ -172,7 +172,7 @@ def _about_search(facts: SearchFacts) -> list[str]:
             "Trials inherited the policy of an earlier one. At equal env_steps they cannot be compared with trials "
             "that were trained from nothing."
         )
-    return sentences
+    return [*sentences, *facts["against_reference"]]
 
 
 def _caption_of_best(
@@ -202,7 +202,6 @@ def _caption_of_repeated(facts: SearchFacts, rows: Sequence[ReportedTrial]) -> s
     if facts["reference"]:
         values = _with_means(facts["reference"], facts["reference_fresh_means"])
         caption += f" The unchanged job, trained in the same way, has {values}."
-        caption += "".join(f" {one}" for one in facts["against_reference"])
     intervals = [mean["interval"] for one in rows for mean in one["fresh_means"] if mean]
     methods = [interval["method"] for interval in intervals if interval]
     if methods:
