@@ -28,6 +28,11 @@ LUCKY = (
     "by it."
 )
 
+ONE_SEED = (
+    f"{DRAWN} With one seed, nobody can tell how much: `compare --jobs A,B --race` trains further seeds of two jobs, "
+    "and `reevaluate` in [search] trains the best again."
+)
+
 INTERVALS = (
     "[ ] is the 95 % interval of the mean over the fresh seeds of a trial, by {method}. The best of several such means "
     "had some luck, too."
@@ -84,7 +89,16 @@ def _of_values(ranking: Ranking) -> list[str]:
         found.append(RACED)
     if ranking.estimates and not ranking.is_by_estimate:
         found.append(LUCKY)
+    elif _have_one_seed(ranking):
+        found.append(ONE_SEED)
     return found
+
+
+def _have_one_seed(ranking: Ranking) -> bool:
+    """Whether nothing is known of how much the shown trials, more than one, owe to luck."""
+    if ranking.is_by_estimate or ranking.believed or ranking.in_search:
+        return False
+    return len(ranking.shown) > 1 and all(len(trial.jobs) == 1 for trial in ranking.shown)
 
 
 def _left_out(ranking: Ranking) -> str:

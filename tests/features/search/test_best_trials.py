@@ -21,7 +21,13 @@ from orchestrator.core.job import Job, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import begun_source
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.search import copied_trials, ranking, search_events, trials
+from orchestrator.features.search import (
+    copied_trials,
+    ranking,
+    ranking_remarks,
+    search_events,
+    trials,
+)
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
@@ -543,6 +549,17 @@ def test_jobs_are_ranked_by_a_measure_or_an_expression_and_shown_with_spread_and
     assert "by distance_m (largest first)" in shown
     assert "± seeds" in shown
     assert "is a return" not in shown
+
+
+def test_where_all_have_one_seed_it_is_said_that_luck_has_a_part(tmp_path: Path) -> None:
+    for seeds in ([0], [0, 1]):
+        paths = search_run(
+            tmp_path / str(seeds), [Told(values=[3.0]), Told(values=[5.0])], seeds=seeds
+        )
+        shown = commands.succeed("best", paths.root, cwd=tmp_path).stdout
+        assert (ranking_remarks.ONE_SEED in " ".join(shown.split())) is (len(seeds) == 1)
+        alone = commands.succeed("best", paths.root, "-n", 1, cwd=tmp_path).stdout
+        assert "With one seed" not in alone
 
 
 def test_bodies_without_the_figure_are_counted_and_left_out(tmp_path: Path) -> None:
