@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count, islice
 
+from orchestrator.features.search.declaration.declared_search import trial_jobs
 from orchestrator.features.search.declaration.spec import Direction, RaceSpec, SearchSpec
 from orchestrator.features.search.history import History, Trial
 from orchestrator.features.search.racing import IsKnown, Rule, contenders, next_contender
+from orchestrator.jobfile import Experiment
 
 FIRST_OTHER_SEED = 1000
 """Trainings that are repeated have seeds from here on, without those of the job file."""
@@ -52,6 +54,12 @@ def _cost(history: History, further: Trial) -> float:
     """env_steps of a further seed: as many as one of the seeds of its trial has had."""
     assert further.reevaluates is not None
     return history.trials[further.reevaluates].env_steps_a_job
+
+
+def declared_seeds(experiment: Experiment, trial: Trial) -> list[int]:
+    """Those of the job file, with which ``trial`` was trained at first."""
+    jobs = trial_jobs(experiment, trial.number, trial.point)
+    return [job.spec.seed for job in jobs]
 
 
 def further_seed(trial: Trial, own: Sequence[int]) -> int:

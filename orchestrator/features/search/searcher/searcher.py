@@ -41,29 +41,26 @@ from orchestrator.features.search.constraint_check import PointMeasurer
 from orchestrator.features.search.declaration.constraints import ConstraintCheck
 from orchestrator.features.search.declaration.declared_search import (
     declaration_of,
-    jobs_at,
     points_to_begin_with,
     start_job,
     trial_jobs,
 )
 from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
-from orchestrator.features.search.estimates import estimates, ranked_by
 from orchestrator.features.search.event_contents import RACED
-from orchestrator.features.search.history import History, Trial, commonest, is_measured
+from orchestrator.features.search.history import History, Trial, commonest
 from orchestrator.features.search.racing import IsKnown
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.search_process import CANNOT_GO_ON, ENDED, WAITS_FOR_USER
-from orchestrator.features.search.searcher import outcomes, schedulers
+from orchestrator.features.search.searcher import final_trainings, outcomes, schedulers
 from orchestrator.features.search.searcher.further_seeds import (
-    fresh_seeds,
+    declared_seeds,
     further_seed,
     raced_trial,
 )
 from orchestrator.features.search.searcher.proposals import Proposals
 from orchestrator.features.search.searcher.trial_examiner import TrialExaminer
 from orchestrator.features.search.searcher.watchdog import Watchdog, tell
-from orchestrator.features.search.trials import ranked
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger, Request, job_figures
 from orchestrator.ledger.job_figures import Figures
@@ -426,7 +423,7 @@ class Searcher:
     def _train_further_seed(self, trial: Trial) -> None:
         """Train the point of ``trial`` as it was trained, with the next seed."""
         assert self._proposals is not None
-        seeds = [further_seed(trial, self._own_seeds(trial))]
+        seeds = [further_seed(trial, declared_seeds(self.experiment, trial))]
         jobs = trial_jobs(self.experiment, trial.number, trial.point, seeds)
         parent = self._proposals.parent(trial.point, self.history)
         self._enter(
@@ -524,75 +521,17 @@ class Searcher:
         """Train the best again, or end the search where that has been done."""
         search = self._search
         if search is not None:
-            if self._begin_repetitions(search):
+            if self._begin_final_trainings(search):
                 return
             shown_trials.note(self.paths, self.history.trials, search)
         self._record([SearchEvent(kind="ended", content={})])
 
-    def _begin_repetitions(self, search: SearchSpec) -> bool:
-        """Train the best again that were not yet, and the unchanged job where that is the
-        reference. Returns whether there was any.
-        """
-        best_ones = self._in_order_of_reevaluation(search)[: search.reevaluate]
-        if not best_ones:
-            return False
-        wanted = search.reevaluation.protocol
-        alike = [
-            trial
-            for trial in self.history.trials
-            if trial.protocol == wanted and not trial.is_further_seed
-        ]
-        done = {trial.reevaluates for trial in alike}
-        missing = [trial for trial in best_ones if trial.number not in done]
-        for trial in missing:
-            self._repeat(search, trial, wanted)
-        has_reference = any(trial.role == "reference" for trial in alike)
-        if search.reevaluation.reference and not has_reference:
-            self._train_reference(search, best_ones[0], wanted)
-            return True
-        return bool(missing)
-
-    def _in_order_of_reevaluation(self, search: SearchSpec) -> Sequence[Trial]:
-        """The finished trials, or their Pareto front, the best first; with a race, by what that
-        believes.
-        """
-        in_order = ranked(self.history.asked, search.directions, search)
-        if search.reevaluation.by == "value":
-            return in_order
-        found = estimates(search.space, [trial for trial in in_order if is_measured(trial)])
-        return ranked_by(found, in_order, search.directions[0]) if found else in_order
-
-    def _repeat(self, search: SearchSpec, trial: Trial, protocol: Mapping[str, Any] | None) -> None:
-        """Train the point of ``trial`` again, from nothing and with other seeds.
-
-        :param protocol: how, where that is another training than that of a trial.
-        """
-        name = f"t{len(self.history.trials):05d}"
-        seeds = self._fresh_seeds(search, trial)
-        total = search.reevaluation.total_timesteps
-        jobs = jobs_at(self.experiment, name, trial.point, seeds, total)
-        others = {} if protocol is None else {"protocol": protocol}
-        self._enter(trial.point, jobs, reevaluates=trial.number, others=others)
-
-    def _train_reference(
-        self, search: SearchSpec, trial: Trial, protocol: Mapping[str, Any] | None
-    ) -> None:
-        """Train the unchanged job as ``trial`` is trained again."""
-        name = f"t{len(self.history.trials):05d}-reference"
-        seeds = self._fresh_seeds(search, trial)
-        total = search.reevaluation.total_timesteps
-        jobs = jobs_at(self.experiment, name, None, seeds, total)
-        others = {} if protocol is None else {"protocol": protocol}
-        self._enter({}, jobs, others={"role": "reference", **others})
-
-    def _fresh_seeds(self, search: SearchSpec, trial: Trial) -> list[int]:
-        own = self._own_seeds(trial)
-        return fresh_seeds(search, own, search.reevaluation.seeds or len(own))
-
-    def _own_seeds(self, trial: Trial) -> list[int]:
-        """Those of the job file."""
-        jobs = trial_jobs(self.experiment, trial.number, trial.point)
-        return [job.spec.seed for job in jobs]
+    def _begin_final_trainings(self, search: SearchSpec) -> bool:
+        """Whether there were any that had not begun."""
+        found = final_trainings.missing(self.experiment, search, self.history)
+        for one in found:
+            self._enter(one.point, one.jobs, reevaluates=one.reevaluates, others=one.event_fields)
+        return bool(found)
 
     # -- the ledger
 
