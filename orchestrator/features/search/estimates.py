@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from orchestrator.features.search.declaration.spec import Dimension, Direction, SearchSpec
+from orchestrator.features.search.declaration.spec import Dimension, Direction, SearchSpec, sign_of
 from orchestrator.features.search.history import Trial, is_measured
 from orchestrator.features.search.racing import Shrunken
 
@@ -104,9 +104,9 @@ def ranked_by(
 
     :param found: by number.
     """
-    sign = 1 if direction == "minimize" else -1
+    sign = sign_of(direction)
     estimated = [trial for trial in trials if trial.number in found]
-    return sorted(estimated, key=lambda trial: sign * found[trial.number].mean)
+    return sorted(estimated, key=lambda trial: -sign * found[trial.number].mean)
 
 
 def _are_possible(trials: Sequence[Trial]) -> bool:

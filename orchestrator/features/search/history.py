@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.features.search import search_events
-from orchestrator.features.search.declaration.spec import Direction, SearchSpec
+from orchestrator.features.search.declaration.spec import Direction, SearchSpec, sign_of
 from orchestrator.features.search.event_contents import OF_UNCHANGED_JOB, RACED, WITHOUT_TRIAL
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.trial_values import aggregated_value
@@ -362,7 +362,7 @@ def commonest(whys: Sequence[str]) -> CommonReason:
 def costs(trial: Trial, directions: Sequence[Direction]) -> tuple[float, ...]:
     """Its values for the first so many objectives, each the better the smaller it is."""
     pairs = zip(directions, trial.values or (), strict=False)
-    return tuple(-value if direction == "maximize" else value for direction, value in pairs)
+    return tuple(-sign_of(direction) * value for direction, value in pairs)
 
 
 def ranked_trials(trials: Iterable[Trial], directions: Sequence[Direction]) -> list[Trial]:

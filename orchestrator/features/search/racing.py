@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from orchestrator.core.text import with_error
-from orchestrator.features.search.declaration.spec import Direction, SearchSpec
+from orchestrator.features.search.declaration.spec import Direction, SearchSpec, sign_of
 from orchestrator.features.search.history import Trial
 
 REACH = 1.0
@@ -81,7 +81,7 @@ def contenders(trials: Iterable[Trial], direction: Direction, is_known: IsKnown)
 
 
 def _contender(trial: Trial, direction: Direction, is_known: IsKnown) -> Contender:
-    sign = _sign(direction)
+    sign = sign_of(direction)
     known = [one for one in trial.further_with_value if is_known(one)]
     values = [*trial.of_seeds, *(one.values[0] for one in known if one.values)]
     return Contender(
@@ -89,10 +89,6 @@ def _contender(trial: Trial, direction: Direction, is_known: IsKnown) -> Contend
         values=[sign * value for value in values if math.isfinite(value)],
         pending=len(trial.further) - len(known),
     )
-
-
-def _sign(direction: Direction) -> float:
-    return 1.0 if direction == "maximize" else -1.0
 
 
 def believed(trials: Iterable[Trial], search: SearchSpec | None) -> Mapping[int, Shrunken]:
@@ -105,7 +101,7 @@ def believed(trials: Iterable[Trial], search: SearchSpec | None) -> Mapping[int,
         return {}
     (direction,) = search.directions
     worth = shrunken(contenders(trials, direction, lambda trial: trial.is_over))
-    sign = _sign(direction)
+    sign = sign_of(direction)
     return {number: replace(one, mean=sign * one.mean) for number, one in worth.items()}
 
 
@@ -117,7 +113,7 @@ def by_belief(
 
     :param worth: as :func:`believed` gives it.
     """
-    sign = _sign(direction)
+    sign = sign_of(direction)
     known = [trial for trial in trials if trial.number in worth]
     others = [trial for trial in trials if trial.number not in worth]
     return [*sorted(known, key=lambda trial: -sign * worth[trial.number].mean), *others]

@@ -12,7 +12,7 @@ from orchestrator.analysis.main_effects import MainEffect, main_effect
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search import against_reference
 from orchestrator.features.search.course import Improvement, SpentByThen
-from orchestrator.features.search.declaration.spec import ArchiveAxis, Dimension
+from orchestrator.features.search.declaration.spec import ArchiveAxis, Dimension, Direction
 from orchestrator.features.search.estimates import (
     BeliefFacts,
     Estimate,
@@ -116,7 +116,7 @@ class SearchFacts(TypedDict):
     """The same search with several seeds, this one first; empty where no other is reported with
     it."""
     objectives: Sequence[str]
-    directions: Sequence[str]
+    directions: Sequence[Direction]
     race: int | None
     """How many seeds a trial that may be the best has at most; None: all have equally many."""
     starts_from_reference: bool

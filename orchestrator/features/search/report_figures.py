@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from orchestrator.analysis.main_effects import bins
 from orchestrator.analysis.statistics import location
+from orchestrator.features.search.declaration.spec import sign_of
 from orchestrator.features.search.report_data import (
     ReportedDimension,
     ReportedTrial,
@@ -368,7 +369,7 @@ def archive_map(facts: SearchFacts) -> Drawn:
     axes_of = facts["axes"][:2]
     columns = axes_of[0]["cells"]
     rows = axes_of[1]["cells"] if len(axes_of) > 1 else 1
-    sign = 1 if facts["directions"][0] == "maximize" else -1
+    sign = sign_of(facts["directions"][0])
     best = _best_of_cells(facts["archive"], sign)
     values = [elite["value"] for elite in best.values()]
     low = min(values)
@@ -410,7 +411,7 @@ def archive_map(facts: SearchFacts) -> Drawn:
 
 
 def _best_of_cells(
-    archive: Iterable[ArchiveElite], sign: int
+    archive: Iterable[ArchiveElite], sign: float
 ) -> dict[tuple[int, int], ArchiveElite]:
     """Column and row of a cell → its best trial, over the cells that differ in further axes.
 

@@ -11,6 +11,7 @@ from statistics import median
 from orchestrator.analysis.statistics import MEDIAN_INTERVALS
 from orchestrator.core.text import count, listed
 from orchestrator.features.search import report_figures as figures
+from orchestrator.features.search.declaration.spec import sign_of
 from orchestrator.features.search.estimates import BeliefFacts
 from orchestrator.features.search.report_data import (
     AT_FIRST_RUNG,
@@ -95,7 +96,7 @@ def _value(trial: ReportedTrial, place: int) -> float | None:
 
 def _by_first_value(facts: SearchFacts) -> list[int]:
     """The finished trials, the one with the best value in the search first."""
-    sign = 1 if facts["directions"][0] == "maximize" else -1
+    sign = sign_of(facts["directions"][0])
     values = {one["trial"]: _value(one, 0) or 0.0 for one in facts["trials"]}
     return sorted(facts["best"], key=lambda trial: -sign * values[trial])
 

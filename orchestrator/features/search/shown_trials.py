@@ -10,7 +10,7 @@ from typing import NamedTuple, TypedDict
 
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.paths import RunPaths
-from orchestrator.features.search.declaration.spec import ArchiveAxis, SearchSpec
+from orchestrator.features.search.declaration.spec import ArchiveAxis, SearchSpec, sign_of
 from orchestrator.features.search.history import Trial, is_measured
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.trials import best, judged_first, repeated_in, with_further_seeds
@@ -85,7 +85,7 @@ def archive(trials: Iterable[Trial], search: SearchSpec) -> list[ArchiveElite]:
     """The best of the finished ``trials`` for each cell; of equal ones the earlier. The best cell
     comes first.
     """
-    sign = 1 if search.directions[0] == "maximize" else -1
+    sign = sign_of(search.directions[0])
     known: dict[tuple[int, ...], tuple[float, int]] = {}
     for trial in trials if search.measures else ():
         if trial.values and trial.measures and all(map(math.isfinite, trial.measures)):

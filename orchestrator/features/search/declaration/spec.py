@@ -35,6 +35,11 @@ RETURNS = ("eval_mean", RETURN)
 """Objectives for which the return at a rung says something about the value at the end."""
 
 
+def sign_of(direction: Direction) -> float:
+    """A value times this is the better, the larger it is."""
+    return 1.0 if direction == "maximize" else -1.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dimension:
     """One key of a job that varies: between two numbers, or among choices."""

@@ -14,7 +14,7 @@ import numpy as np
 from ribs.archives import GridArchive
 from ribs.emitters import IsoLineEmitter
 
-from orchestrator.features.search.declaration.spec import SearchSpec
+from orchestrator.features.search.declaration.spec import SearchSpec, sign_of
 from orchestrator.features.search.searcher.cmaes_sampler import AsynchronousCma
 from orchestrator.features.search.searcher.simple_samplers import (
     FurtherOutcome,
@@ -47,7 +47,7 @@ class _Elites:
     def __init__(self, spec: SearchSpec) -> None:
         self.archive = make_archive(spec)
         self._space = Space(spec.space)
-        self._sign = 1.0 if spec.directions[0] == "maximize" else -1.0
+        self._sign = sign_of(spec.directions[0])
 
     def add(self, point: Point, outcome: TrialOutcome) -> tuple[int, float] | None:
         """How the archive has taken it: 2 for a new cell, 1 for a better elite, 0 otherwise; and by

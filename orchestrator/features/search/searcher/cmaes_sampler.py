@@ -10,7 +10,7 @@ import numpy as np
 from cmaes import CMA
 from numpy.typing import NDArray
 
-from orchestrator.features.search.declaration.spec import SearchSpec
+from orchestrator.features.search.declaration.spec import SearchSpec, sign_of
 from orchestrator.features.search.searcher.simple_samplers import FurtherOutcome, TrialOutcome
 from orchestrator.features.search.searcher.space import Point, Space
 
@@ -145,7 +145,7 @@ class CmaesSampler:
     def __init__(self, spec: SearchSpec) -> None:
         self._space = Space(spec.space)
         self._seed = spec.seed
-        self._sign = -1.0 if spec.directions[0] == "maximize" else 1.0
+        self._sign = -sign_of(spec.directions[0])
         self._distribution = AsynchronousCma(self._space, spec.seed, spec.sampler_options)
         self._worst: float | None = None
         self._losses: dict[int, float] = {}

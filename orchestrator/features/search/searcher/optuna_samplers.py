@@ -10,7 +10,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState
 
-from orchestrator.features.search.declaration.spec import SearchSpec
+from orchestrator.features.search.declaration.spec import SearchSpec, sign_of
 from orchestrator.features.search.searcher.simple_samplers import FurtherOutcome, TrialOutcome
 from orchestrator.features.search.searcher.space import Point, Space
 
@@ -50,7 +50,7 @@ class OptunaSampler:
         self._has_generations = spec.sampler == "nsga2"
         sampler = KINDS[spec.sampler](seed=spec.seed, **spec.sampler_options)
         self._study = optuna.create_study(directions=list(spec.directions), sampler=sampler)
-        self._signs = [1.0 if direction == "maximize" else -1.0 for direction in spec.directions]
+        self._signs = [sign_of(direction) for direction in spec.directions]
         self._worst: list[float] | None = None
         """The worst value of each objective so far, of further seeds, too: that of a failed trial."""
         self._asked: optuna.Trial | None = None

@@ -15,7 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from orchestrator.features.search.declaration.spec import Direction, SchedulerSpec, TrialOrder
+from orchestrator.features.search.declaration.spec import (
+    Direction,
+    SchedulerSpec,
+    TrialOrder,
+    sign_of,
+)
 
 FIRST_GO_ON = 5
 """So many trials are not stopped by the median at a rung: there are too few values to compare
@@ -284,4 +289,4 @@ def _score(value: float | None, direction: Direction) -> float:
     """Larger is better; minus infinity for what is no number."""
     if value is None or not math.isfinite(value):
         return -math.inf
-    return value if direction == "maximize" else -value
+    return sign_of(direction) * value
