@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from orchestrator.analysis.two_groups import Figure
@@ -11,6 +10,7 @@ from orchestrator.features.search import ranking_remarks
 from orchestrator.features.search.declaration.spec import Direction
 from orchestrator.features.search.estimates import Estimate
 from orchestrator.features.search.history import Trial
+from orchestrator.features.search.point_text import exact_point_text
 from orchestrator.features.search.racing import Shrunken
 from orchestrator.features.search.ranking import Ranking
 from orchestrator.terminal.output import show_table
@@ -77,7 +77,9 @@ def _columns(ranking: Ranking) -> list[Column[Trial]]:
             Column("parent", lambda trial: _parents(ranking, trial), rank=4, is_folded=True)
         )
     if any(trial.point for trial in ranking.shown):
-        columns.append(Column("point", lambda trial: _point(trial.point), rank=1, is_folded=True))
+        columns.append(
+            Column("point", lambda trial: exact_point_text(trial.point), rank=1, is_folded=True)
+        )
     columns.append(Column("jobs", lambda trial: ", ".join(trial.jobs), rank=2, is_folded=True))
     return columns
 
@@ -147,9 +149,3 @@ def _measure(ranking: Ranking, trial: Trial, name: str) -> str:
 
 def _number(value: float | None) -> str:
     return NONE if value is None else decimal(value, 2)
-
-
-def _point(point: Any) -> str:
-    return ", ".join(
-        f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in point.items()
-    )

@@ -20,7 +20,7 @@ from orchestrator.experiment.from_outside.run_watch import (
     LiveTable,
 )
 from orchestrator.features.search.history import Trial, is_measured
-from orchestrator.features.search.report_data import value_text
+from orchestrator.features.search.point_text import point_text, value_text
 from orchestrator.features.search.trials import TrialReader
 
 LEADERS = 10
@@ -212,7 +212,7 @@ def _columns_of_point(keys: Sequence[str]) -> list[_ColumnOfTrials]:
 
 
 def _point(keys: Sequence[str], trial: Trial) -> Cell:
-    return ", ".join(f"{key} = {value_text(trial.point[key])}" for key in keys)
+    return point_text({key: trial.point[key] for key in keys})
 
 
 def _coordinate(key: str, trial: Trial) -> Cell:

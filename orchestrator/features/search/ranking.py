@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from orchestrator.features.search.declaration.spec import (
 )
 from orchestrator.features.search.estimates import Estimate, belief_facts
 from orchestrator.features.search.history import Trial, is_measured
+from orchestrator.features.search.point_text import exact_point_text
 from orchestrator.features.search.racing import Shrunken, believed
 from orchestrator.features.search.trial_figures import OverSeeds, TrialFigures, TrialLineage
 from orchestrator.features.search.trials import TrialReader
@@ -166,9 +166,7 @@ class Ranking:
             f"{name} {decimal(value, 2)}"
             for name, value in zip(self.objectives, trial.values or (), strict=False)
         ]
-        return ", ".join(
-            [*values, *(f"{key} = {json.dumps(value)}" for key, value in trial.point.items())]
-        )
+        return ", ".join([*values, exact_point_text(trial.point)])
 
 
 def read(

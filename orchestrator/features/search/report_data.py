@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -336,10 +335,3 @@ def _dimension(
             for name, values in outcomes.items()
         },
     }
-
-
-def value_text(value: Any) -> str:
-    """A value of a point, as pages show it."""
-    if isinstance(value, str):
-        return value
-    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from orchestrator.analysis.main_effects import bins
 from orchestrator.analysis.statistics import location
 from orchestrator.features.search.declaration.spec import sign_of
+from orchestrator.features.search.point_text import value_text
 from orchestrator.features.search.report_data import (
     ReportedDimension,
     ReportedTrial,
     SearchedSeed,
     SearchFacts,
-    value_text,
 )
 from orchestrator.features.search.shown_trials import ArchiveElite
 from orchestrator.report import drawing

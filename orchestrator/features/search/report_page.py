@@ -13,6 +13,7 @@ from orchestrator.core.text import count, listed
 from orchestrator.features.search import report_figures as figures
 from orchestrator.features.search.declaration.spec import sign_of
 from orchestrator.features.search.estimates import BeliefFacts
+from orchestrator.features.search.point_text import point_text, value_text
 from orchestrator.features.search.report_data import (
     AT_FIRST_RUNG,
     ReportedDimension,
@@ -20,7 +21,6 @@ from orchestrator.features.search.report_data import (
     ReportedTrial,
     SearchedSeed,
     SearchFacts,
-    value_text,
 )
 from orchestrator.features.search.shown_trials import MOST_REPORTED, ArchiveElite
 from orchestrator.features.search.trial_values import DRAWN
@@ -285,9 +285,7 @@ def _columns(
         for dimension in facts["dimensions"]:
             columns[one_line(dimension["key"])] = partial(_coordinate, dimension["key"])
     else:
-        columns["point"] = lambda one: one_line(
-            ", ".join(f"{key} = {value_text(value)}" for key, value in one["point"].items())
-        )
+        columns["point"] = lambda one: one_line(point_text(one["point"]))
     for place, axis in enumerate(facts["axes"]):
         columns.setdefault(one_line(axis["name"]), partial(_measure, place))
     columns.setdefault("env_steps", lambda one: f"{one['env_steps']:,}")  # it may be an objective

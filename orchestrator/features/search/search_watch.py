@@ -16,6 +16,7 @@ from orchestrator.experiment.from_outside.run_watch import LiveSection, RunWatch
 from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration.spec import SearchSpec
 from orchestrator.features.search.history import History, Trial, commonest, costs
+from orchestrator.features.search.point_text import exact_point_text
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.trials import (
     TrialReader,
@@ -290,7 +291,6 @@ def _rejected(search: SearchSpec, history: History) -> str:
 def _news(reader: TrialReader, best: Trial) -> str:
     named = zip(reader.objectives, best.values or (), strict=False)
     values = ", ".join(f"{name} {decimal(value, 2)}" for name, value in named)
-    point = ", ".join(f"{key} = {value}" for key, value in best.point.items())
     belief = reader.believed.get(best.number)
     believed = "" if belief is None else f", believed {belief}"
-    return f"new best: trial {best.number}, {values}{believed} ({point})"
+    return f"new best: trial {best.number}, {values}{believed} ({exact_point_text(best.point)})"
