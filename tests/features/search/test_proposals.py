@@ -4,6 +4,7 @@ trial is the parent."""
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,19 @@ def test_a_sampler_that_has_raised_is_not_resumed_with_what_it_had(
     with pytest.raises(UsageError, match="no attribute 'later'"):
         own.ask(0)
     assert not (tmp_path / "sampler.pickle").exists()
+
+
+def test_a_saved_sampler_of_another_version_stops_a_search_once(tmp_path: Path) -> None:
+    """It can be read, and lacks what this version expects of it."""
+    spec = dataclasses.replace(SPEC, sampler="sobol")
+    earlier = proposals(tmp_path, spec)
+    (tmp_path / "sampler.pickle").write_bytes(pickle.dumps((0, object())))
+    earlier.restore(last_id=0)
+    with pytest.raises(UsageError, match='"sobol" has failed in its method ask'):
+        earlier.ask(0)
+    again = proposals(tmp_path, spec)
+    again.restore(last_id=0)
+    assert again.ask(0) == proposals(tmp_path / "new", spec).ask(0)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.text import shortened
 from orchestrator.features.search.declaration.constraints import ConstraintCheck
 from orchestrator.features.search.declaration.random_points import random_point
-from orchestrator.features.search.declaration.spec import NETWORK_KEYS, SAMPLERS, SearchSpec
+from orchestrator.features.search.declaration.spec import NETWORK_KEYS, SearchSpec
 from orchestrator.features.search.history import History, Trial, ranked_trials
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.searcher import samplers
@@ -259,10 +259,10 @@ class Proposals:
                 yield
         except (Exception, SystemExit) as error:
             traceback.print_exc()
-            if self._spec.sampler not in SAMPLERS:
-                # The corrected class may have other attributes: it is told again.
-                with contextlib.suppress(OSError):  # the disk is away: what it has is tried again
-                    self._file.unlink(missing_ok=True)
+            # A corrected class, or another version of a library, may have other attributes: the next
+            # one is told everything again.
+            with contextlib.suppress(OSError):  # the disk is away: what it has is tried again
+                self._file.unlink(missing_ok=True)
             what = f'the sampler "{self._spec.sampler}" has failed in its method {method}'
             raise UsageError(f"{what}: {type(error).__name__}: {error}") from error
 
