@@ -224,12 +224,24 @@ def test_a_search_whose_constraints_no_point_satisfies_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proposals_module, "MOST_FOR_ONE", 200)
+    monkeypatch.setattr(proposals_module, "MOST_REFUSED", 150)
 
     def none(point: Mapping[str, Any]) -> ConstraintCheck:
         return ConstraintCheck(excess=None, why="torque_max has no value")
 
-    with pytest.raises(UsageError, match=r"none of 200 points in a row .* torque_max has no value"):
-        Asked(made(tmp_path, LINE)).next_point(none)
+    unconstrained = dataclasses.replace(LINE, constraints=())
+    for spec, message in (
+        (
+            LINE,
+            r"none of 200 points in a row satisfies search.constraints; the last one: torque_max",
+        ),
+        (
+            unconstrained,
+            r"none of 150 points in a row makes a robot; the last one: torque_max has no value",
+        ),
+    ):
+        with pytest.raises(UsageError, match=message):
+            Asked(made(tmp_path, spec)).next_point(none)
 
 
 @pytest.mark.slow

@@ -40,6 +40,8 @@ ASKED_FOR_ONE = 100
 """Points in a row that the sampler is asked for while they violate the constraints."""
 MOST_FOR_ONE = 10_000
 """The same with random points after these; then the search stops."""
+MOST_REFUSED = 1_000
+"""The same without constraints, where a function refuses its bodies: it may have an error."""
 
 CheckPoint: TypeAlias = Callable[[Mapping[str, Any]], ConstraintCheck]
 
@@ -128,7 +130,8 @@ class Proposals:
             return NextPoint(point=point)
         rejected: list[Sequence[float] | None] = []
         why = ""
-        for tried in range(MOST_FOR_ONE):
+        most = MOST_FOR_ONE if self._spec.constraints else MOST_REFUSED
+        for tried in range(most):
             number = first + tried
             is_asked = tried < ASKED_FOR_ONE
             point = self.ask(number) if is_asked else self._random_point(number)
@@ -146,9 +149,8 @@ class Proposals:
             if is_asked:
                 self._reject(number, point, found.excess)
                 rejected.append(found.excess)
-        constraints = self._spec.constraints
-        what = "satisfies search.constraints" if constraints else "makes a robot"
-        raise UsageError(f"none of {MOST_FOR_ONE:,} points in a row {what}; the last one: {why}")
+        what = "satisfies search.constraints" if self._spec.constraints else "makes a robot"
+        raise UsageError(f"none of {most:,} points in a row {what}; the last one: {why}")
 
     def _random_point(self, number: int) -> dict[str, Any]:
         return random_point(self._spec.space, self._spec.seed, number)
