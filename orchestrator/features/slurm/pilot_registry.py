@@ -85,7 +85,7 @@ class PilotRegistry:
         self._ended: set[str] = set()
         """Names of pilots that have ended or were given up."""
         self._excluded: list[str] = []
-        """Why pilots are not used that were submitted by this supervisor."""
+        """Why pilots are not used that were submitted by this supervisor, since one was used."""
         self._has_given_up = False
         """Whether a pilot may come back, and has to read that it must end."""
         self._began: dict[Handle, float] = {}
@@ -228,12 +228,18 @@ class PilotRegistry:
                 self._excluded.append(why)
             self.report("warning", f"{why}; it would give other results, and is not used")
             self.release(pilot)
+            if self._are_any_used():
+                self.queue.postpone("The others go on; further pilots are tried later")
             return
+        self._excluded.clear()
         room = {"cores": hello.cores, "gpus": hello.gpus, "memory_mib": hello.memory_mib}
         self.slots.unfit = ""
         self.slots.add(pilot.name, **room, kind=hello.cpu_model)
         text = f"pilot {pilot.task} has joined on {hello.node}: {count(hello.cores, 'core')}"
         self.report("node", f"{text}, {count(hello.gpus, 'GPU')}, {hello.memory_mib} MiB")
+
+    def _are_any_used(self) -> bool:
+        return any(one.hello is not None and not one.leaves for one in self.present)
 
     def _leave(self, pilot: JoinedPilot, why: str) -> None:
         if not pilot.leaves:

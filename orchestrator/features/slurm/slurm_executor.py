@@ -60,7 +60,7 @@ class SlurmExecutor:
             environment=self.environment,
         )
         self._attempts[handle] = pilot
-        pilot.attempts[handle] = slot.cores * launch.ranks
+        pilot.attempts[handle] = slot.cores
         pilot.outbox.send(order)
         return handle
 

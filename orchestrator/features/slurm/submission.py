@@ -288,11 +288,11 @@ class BatchQueue:
     def _postpone_further(self, refusal: str) -> None:
         """Try pilots beside those that are there later, if Slurm refuses them or they fail."""
         if refusal:
-            self._postpone(
+            self.postpone(
                 f"sbatch refuses further pilots: {refusal}. The others go on; it is tried again"
             )
         if self._is_failing:
-            self._postpone(f"{self._why_failing()}. The others go on; further ones are tried later")
+            self.postpone(f"{self._why_failing()}. The others go on; further ones are tried later")
             self._failed_starts.clear()
 
     def _why_failing(self) -> str:
@@ -305,7 +305,8 @@ class BatchQueue:
         text = f"pilots end before they report; {task} ({self.state(task)}): {why}"
         return f"{text}. See {log} and setup in [slurm]"
 
-    def _postpone(self, why: str) -> None:
+    def postpone(self, why: str) -> None:
+        """Submit no further pilot for :data:`REFUSED_RETRY_S`. :param why: a warning that says so."""
         self._submitted = ""
         self._submitted_at = time.monotonic() + REFUSED_RETRY_S
         self.report("warning", why)

@@ -99,6 +99,11 @@ def verify(
         run_directory.claim(output.absolute() / SCRATCH) as scratch,
         disk_full_explained(scratch.root, "run the same command again"),
     ):
+        if scratch.ledger.exists():
+            raise UsageError(
+                f"{scratch.root}: holds an experiment, which `verify` would remove, as it works in"
+                " this folder; choose another --output"
+            )
         for entry in scratch.root.iterdir():
             if entry.is_dir():  # of an earlier verification
                 shutil.rmtree(entry)

@@ -4,6 +4,7 @@ and end."""
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import signal
@@ -12,7 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from executor_helpers import ASLEEP, Order, await_files, await_gone, until_exit, until_heard
+from executor_helpers import (
+    ASLEEP,
+    Order,
+    await_files,
+    await_gone,
+    make_launch,
+    until_exit,
+    until_heard,
+)
 from slurm_helpers import OBEDIENT, UNTIL_GO, FakeSlurm, Scene, joined, registry
 from supervisor_helpers import Experiment, make_job, once
 
@@ -34,6 +43,7 @@ from orchestrator.features.slurm.pilot_slots import PilotSlots
 from orchestrator.features.slurm.session_file import Session, write_session
 from orchestrator.features.slurm.slurm_settings import SlurmSettings
 from orchestrator.machine.provenance import CODE, installed_versions
+from orchestrator.machine.slots import RankSlot
 
 
 @pytest.fixture(autouse=True)
@@ -559,6 +569,24 @@ def test_figures_of_sacct_are_told_beside_ours_where_there_is_accounting(
 
 
 @pytest.mark.slow
+def test_cores_of_all_ranks_are_counted_once(
+    scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
+) -> None:
+    scene = scene_of(scenes, tmp_path)
+    (pilot,) = scene.pilots.present
+    launch = dataclasses.replace(
+        make_launch(tmp_path, "two-ranks", OBEDIENT),
+        cpus=(),
+        ranks=2,
+        rank_slots=(RankSlot(node=pilot.name, cores=2, ranks=2),),
+    )
+    handle = scene.executor.submit(launch)
+    assert pilot.attempts[handle] == 2
+    scene.executor.cancel(handle, kill=True)
+    until_exit(scene.executor, handle)
+
+
+@pytest.mark.slow
 def test_costs_that_cannot_be_recorded_are_reported(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -622,6 +650,43 @@ def test_a_pilot_of_another_version_is_told_and_ended(
     else:
         with pytest.raises(ClusterLostError, match="no pilot can be used"):
             quiet_pilots.update()
+
+
+def test_beside_one_that_is_used_pilots_of_another_version_are_not_submitted_again_at_once(
+    tmp_path: Path, quiet_pilots: PilotRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = quiet_pilots.queue
+    queue.pilots = 2
+    submitted: list[int] = []
+    monkeypatch.setattr(queue, "submit", submitted.append)
+    told: list[str] = []
+    queue.report_to(lambda _, text: told.append(text))
+
+    def turn() -> None:
+        queue._answer_began = time.monotonic()  # as if Slurm had answered just now
+        quiet_pilots.slots.acquire(10**6)
+        quiet_pilots.slots.unfit = ""
+        quiet_pilots.update()
+
+    used = Outbox(tmp_path / "slurm/first/7_0.1000.events")
+    used.send(hello_of())
+    turn()
+    assert submitted == [2], "squeue shows none"
+    for task in (1, 2):
+        other = Outbox(tmp_path / f"slurm/first/7_{task}.1000.events")
+        other.send(hello_of("0a1b"))
+        turn()
+        other.send(PilotBye())
+        turn()
+    assert submitted == [2]
+    assert told.count("The others go on; further pilots are tried later") == 2
+    another = Outbox(tmp_path / "slurm/first/7_3.1000.events")
+    another.send(hello_of())
+    turn()
+    for outbox in (used, another):
+        outbox.send(PilotBye())
+    turn()
+    assert quiet_pilots.present == [], "and no error: since they were excluded one was used"
 
 
 def test_what_is_handed_back_to_another_supervisor_is_not_recorded_by_the_one_before(

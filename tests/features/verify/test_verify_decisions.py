@@ -19,6 +19,7 @@ from orchestrator.features.verify.cases import MAX_CASES, Case, case_job, choose
 from orchestrator.features.verify.certificate import Evidence, judge
 from orchestrator.features.verify.verification import VerifyOptions, verify
 from orchestrator.features.verify.verification_runs import Kill, ShortTraining
+from orchestrator.ledger import Ledger
 from orchestrator.supervisor import job_directory
 from orchestrator.supervisor.stop_signals import StopRequests
 
@@ -39,6 +40,24 @@ def test_wrong_usage_names_what_is_wrong_and_leaves_nothing(
         with pytest.raises(UsageError, match=message):
             verify(source, options, lambda _: None)
     assert not list(tmp_path.rglob("certificate.json"))
+
+
+def test_it_does_not_work_where_an_experiment_lies_and_leaves_that_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "jobs.toml"
+    path.write_text(
+        'name = "e"\n[[jobs]]\nname = "good"\nenv = "CartPole-v1"\ntotal_timesteps = 64\n'
+    )
+    paths = RunPaths(tmp_path / "out/verify")
+    paths.job("trained-s0").root.mkdir(parents=True)
+    (paths.job("trained-s0").root / "model.zip").write_text("weights")
+    Ledger.create(paths.ledger).close()
+    with pytest.raises(UsageError, match=r"out/verify: holds an experiment.*another --output"):
+        verify(path, VerifyOptions(output=tmp_path / "out"), lambda _: None)
+    assert (paths.job("trained-s0").root / "model.zip").read_text() == "weights"
+    assert paths.ledger.exists()
 
 
 def named(name: str, xml: str | None = "/robots/hopper.xml") -> Job:
