@@ -27,7 +27,7 @@ from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import RunPaths, absolute, current_directory
 from orchestrator.core.processes import users_code
-from orchestrator.core.text import count, duration, plain
+from orchestrator.core.text import count, duration, listed, plain
 from orchestrator.core.worker_spec import INIT_JOB
 from orchestrator.executors.kinds import executor_options
 from orchestrator.experiment import session
@@ -122,6 +122,15 @@ def run(
             near = suggestion(name, [*(run.__kwdefaults__ or ()), *executor_options()])
             advice = "" if near is None else f'; did you mean "{near}"?'
             raise UsageError(f"run: {plain(name)}: unknown argument{advice}")
+        if overrides is not None and not isinstance(overrides, Mapping):
+            raise UsageError(
+                f"run: overrides is {plain(repr(overrides))}; expected a dict, such as"
+                ' {"ppo.n_steps": 512}'
+            )
+        if until is not None and not isinstance(until, str):
+            raise UsageError(
+                f'run: until is {plain(repr(until))}; expected a text, "18:00" or "2h"'
+            )
         for key in overrides or ():
             if not isinstance(key, str):
                 raise UsageError(f"run: overrides: a key must be text, found {plain(repr(key))}")
@@ -231,6 +240,11 @@ def train(
             starts = _start_policies(init, len(robots))
         results = _results_of_faulty(robots, seeds)
         experiment = _experiment(robots, starts, shared, tables, root)
+        if experiment is not None and experiment.makes_jobs:
+            raise UsageError(
+                f"train: {listed(list(tables))}: makes jobs of its own, and `train` has a result for each"
+                " robot and seed; use orchestrator.Search, or a job file with orchestrator.run"
+            )
         if on_result is not None:
             for result in results.values():
                 with users_code.in_this_process():

@@ -32,6 +32,14 @@ COST_NEUTRAL_KEYS = (
     "checkpoint_every_s",
     "keep_replay_buffer",
     "extended_from",
+    "init",
+    "init_names",
+    "init_sha256",
+    "init_env_steps",
+    "after",
+    "pause_at",
+    "measure_training",
+    "collective_timeout_s",
 )
 """Keys of a job's spec that do not change what an iteration costs."""
 

@@ -249,8 +249,9 @@ class CpuHolders:
             if match is None or is_this_one:
                 continue
             if uid == os.getuid() and not is_running(int(match[1])):
+                # One of another container, whose processes are not seen here, keeps its file.
                 _remove_unlocked(directory, name)
-            elif not name.startswith("."):
+            if not name.startswith("."):
                 holder = _read_holder(directory, name, uid)
                 if holder is not None:
                     found.append(holder)

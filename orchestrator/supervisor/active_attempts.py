@@ -255,7 +255,8 @@ class ActiveAttempts:
         self.steps_to_go += sign * max(0, attempt.job.spec.attempt_end - steps)
         if progress is not None:
             self._rate += sign * _thousandths(progress.env_steps_per_s)
-            self._busy += sign * _thousandths(progress.cpu_share)
+            # It is that of rank 0; the others do the same.
+            self._busy += sign * _thousandths(progress.cpu_share) * attempt.job.resources.ranks
 
     # -- checks against limits
 

@@ -194,6 +194,18 @@ def _of_attempt(
     )
 
 
+def _shares_of_cores(rows: Iterable[SummaryRow], live: LiveFacts) -> list[float]:
+    """What each running job uses of cores, as far as that is known: its rank 0 tells of itself, and the
+    others do the same.
+    """
+    jobs = ((row, live.jobs.get(row["job_id"])) for row in rows)
+    return [
+        job.cpu_share * row["ranks"]
+        for row, job in jobs
+        if job is not None and job.cpu_share is not None
+    ]
+
+
 def of_snapshot(snapshot: Snapshot) -> JobsTable:
     """As files of the run directory tell of the jobs."""
     rows: dict[str, list[SummaryRow]] = {}
@@ -205,9 +217,7 @@ def of_snapshot(snapshot: Snapshot) -> JobsTable:
     live = snapshot.live
     goals = snapshot.goals
     lines = of_rows(sorted(running, key=lambda row: row["started_at"] or 0.0), live, goals)
-    shares = (
-        [one.cpu_share for one in live.jobs.values() if one.cpu_share is not None] if live else []
-    )
+    shares = [] if live is None else _shares_of_cores(snapshot.rows, live)
     return JobsTable(
         elapsed_s=_age_s(snapshot),
         counts=Counter({state: len(those) for state, those in rows.items()}),

@@ -135,6 +135,14 @@ def test_what_is_near_an_argument_is_suggested_and_nothing_else_is() -> None:
         orchestrator.run(3)  # type: ignore[arg-type]
     with pytest.raises(orchestrator.UsageError, match="overrides: a key must be text, found 3"):
         orchestrator.run("jobs.toml", overrides={3: 0.9})  # type: ignore[dict-item]
+    with pytest.raises(
+        orchestrator.UsageError, match=r"overrides is \['ppo.n_steps=512'\]; expected"
+    ):
+        orchestrator.run("jobs.toml", overrides=["ppo.n_steps=512"])  # type: ignore[arg-type]
+    with pytest.raises(
+        orchestrator.UsageError, match=r'until is 7200; expected a text, "18:00" or'
+    ):
+        orchestrator.run("jobs.toml", until=7200)  # type: ignore[arg-type]
     with pytest.raises(orchestrator.UsageError, match="3 is of type int"):
         orchestrator.load(3)  # type: ignore[call-overload]
     with pytest.raises(orchestrator.UsageError) as caught:

@@ -174,7 +174,16 @@ def wait(run_dir: Path, names: Sequence[str], *, timeout_s: float) -> WaitEnd:
     end = end_of(paths, holder, rows)
     if end.message:
         return WaitEnd(rows=rows, exit_code=end.exit_code, problem=end.message)
-    return WaitEnd(rows=rows, exit_code=run_snapshot.exit_code(rows) if names else end.exit_code)
+    return WaitEnd(rows=rows, exit_code=_exit_code_of_jobs(rows, end) if names else end.exit_code)
+
+
+def _exit_code_of_jobs(rows: Sequence[SummaryRow], end: RunEnd) -> int:
+    """Of some jobs of a run that has ended. One that this has left PENDING, though it was not stopped,
+    waits for a job that did not succeed: to run it again changes nothing.
+    """
+    code = run_snapshot.exit_code(rows)
+    is_left = any(row["state"] == "PENDING" for row in rows)
+    return 1 if code == 130 and is_left and end.exit_code == 1 else code
 
 
 def _are_over(rows: Sequence[SummaryRow]) -> bool:

@@ -224,6 +224,16 @@ def test_none_is_as_unset() -> None:
     )
 
 
+def test_train_which_has_a_result_for_each_robot_takes_no_search(tmp_path: Path) -> None:
+    space = {"ppo.gamma": {"low": 0.9, "high": 0.99}}
+    table = {"space": space, "trials": 2, "sampler": "random", "objective": "ep_rew_mean"}
+    with pytest.raises(
+        orchestrator.UsageError, match=r"train: search: .* use orchestrator\.Search"
+    ):
+        orchestrator.train([HOPPER], run_dir=tmp_path / "run", search=table, **SHORT)
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_is_wrong_with_a_search_is_said_before_it_runs() -> None:
     space = {"ppo.learning_rate": {"low": 1e-4, "high": 1e-2}}
     for arguments, fragment in (

@@ -66,6 +66,17 @@ def test_a_second_pool_takes_what_the_first_left(folder: Path) -> None:
     second.close()
 
 
+def test_a_holder_of_another_container_whose_process_is_not_seen_here_counts(folder: Path) -> None:
+    """Both have the same user, such as root, and share the folder."""
+    other = pool(folder, 4, name="other")
+    other.acquire(1)
+    (file,) = (path for path in folder.rglob("*-*") if path.is_file())
+    suffix = file.name.partition("-")[2]
+    file.rename(file.with_name(f"{cpu_holders.MOST_PID - 1}-{suffix}"))
+    assert held(folder) == {"run other": {0: 1}}
+    other.close()
+
+
 def test_where_all_is_held_jobs_are_spread_over_the_cpus(folder: Path) -> None:
     pools = [pool(folder, 2, 1, name=f"run-{number}") for number in range(6)]
     slots = [each.acquire(1) for each in pools]

@@ -230,7 +230,8 @@ class TestReading:
     def test_a_half_written_row_and_a_missing_ledger_do_not_hinder(self, tmp_path: Path) -> None:
         folder = tmp_path / "jobs/j-s0"
         folder.mkdir(parents=True)
-        (folder / "spec.json").write_text('{"threads": 2, "seed": 0, "task": "forward"}')
+        of_this_seed = '"seed": 0, "init": "../a-s0", "init_sha256": "0", "after": ["a-s0"]'
+        (folder / "spec.json").write_text(f'{{"threads": 2, {of_this_seed}, "task": "forward"}}')
         head = "iteration,env_steps,wall_s,cpu_s,run_delay_s,throttled_s,n_threads,n_cpus\n"
         rows = "1,100,9,9,9,0,2,2\n2,200,1,0.5,0.4,,3,1\n3,300,1,0.5,0.6,,2,2\n4,400,1,0."
         (folder / "timings.csv").write_text(head + rows)

@@ -149,6 +149,16 @@ def make_attempt(job_id: str) -> ActiveAttempt:
     )
 
 
+def test_the_cores_of_all_ranks_are_busy_though_rank_0_tells_of_itself() -> None:
+    running = ActiveAttempts()
+    attempt = make_attempt("j")
+    attempt.job = replace(attempt.job, resources=replace(attempt.job.resources, ranks=4))
+    running.add(attempt)
+    progress = Progress(phase="training", env_steps=1, env_steps_per_s=8.0, cpu_share=0.5)
+    running.note_progress(attempt, progress, 1.0)
+    assert (running.cores_busy, running.env_steps_per_s) == (2.0, 8.0), "steps are of all ranks"
+
+
 def test_sums_over_all_that_run_are_what_they_would_be_counted_anew() -> None:
     running = ActiveAttempts()
     ones = [make_attempt(f"j{number}") for number in range(100)]

@@ -331,6 +331,9 @@ def test_a_reading_of_the_files_as_a_screen() -> None:
         "starting",
     )
     assert (live.cores_busy, live.waiting) == (0.5, "No space.")
+    of_ranks = snapshot(a={**running, "ranks": 4})
+    shown_of_ranks = jobs_table.of_snapshot(replace(of_ranks, live=LiveFacts(holder="", jobs=jobs)))
+    assert shown_of_ranks.cores_busy == 2.0, "rank 0 tells of itself"
     assert (new.share, new.env_steps, new.env_steps_per_s, new.remaining_s) == (None,) * 4, (
         "those of an attempt before"
     )
