@@ -157,14 +157,17 @@ def by_number(randomize: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def read_drawn(value: str | float) -> Distribution:
+def read_drawn(value: object) -> Distribution:
     """What a value of :func:`by_number` stands for: a distribution, or a number of a list.
 
-    :raises ValueError: as :func:`parse_distribution`.
+    :raises ValueError: as :func:`parse_distribution`, and where it is neither.
     """
     if isinstance(value, str):
         return parse_distribution(value)
-    return Distribution("choice", (constant(float(value)),))
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Distribution("choice", (constant(float(value)),))
+    expected = 'expected a distribution such as "uniform(0.5, 2)", or a number'
+    raise ValueError(f"{expected}, found {value!r:.60}")
 
 
 def constant(number: float) -> ChangingNumber:

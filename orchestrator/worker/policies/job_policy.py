@@ -111,6 +111,7 @@ def load(
     trained = _checkpoint(paths, spec, None if checkpoint is None else str(checkpoint))
     if seed is None:
         seed = evaluation.environment_seed(spec)
+    _refuse_modules_of_others(spec)
     with _importing_from(spec.search_path):
         spec = _with_robot(spec, paths, xml, nominal=not randomize)
         venv = _environments(paths, spec, n_envs, render_mode, seed, nominal=not randomize)
@@ -174,6 +175,7 @@ def make_env(
     trained = _checkpoint(paths, spec, None) if spec.normalize else None
     if seed is None:
         seed = evaluation.environment_seed(spec)
+    _refuse_modules_of_others(spec)
     with _importing_from(spec.search_path):
         spec = _with_robot(spec, paths, xml, nominal=not randomize)
         venv = _environments(paths, spec, n_envs, render_mode, seed, nominal=not randomize)
@@ -330,15 +332,35 @@ def _cannot_be_loaded(paths: JobPaths, trained: Checkpoint | None) -> str:
     return f"its policy, {file}, cannot be loaded"
 
 
+def _refuse_modules_of_others(spec: WorkerSpec) -> None:
+    """:raises UsageError: this process has a module of another folder under the name of one of the
+    job's own.
+    """
+    for name in (spec.task, spec.entry_point, spec.env):
+        if spec.search_path is None or name is None or ":" not in name:
+            continue
+        module = name.partition(":")[0].partition(".")[0]
+        loaded = getattr(sys.modules.get(module), "__file__", None)
+        folder = Path(spec.search_path)
+        own = [folder / f"{module}.py", folder / module / "__init__.py"]
+        files = [file.resolve() for file in own if file.is_file()]
+        if loaded is not None and files and Path(loaded).resolve() not in files:
+            raise UsageError(
+                f"{spec.job_id}: its module {module} is {files[0]}, and this program has imported"
+                f" {loaded} under that name; load the two jobs in different programs"
+            )
+
+
 @contextlib.contextmanager
 def _importing_from(folder: str | None) -> Iterator[None]:
     """Import modules from the job's folder first; afterwards, for what is imported late, last."""
-    if folder is None or folder in sys.path:
+    if folder is None:
         yield
         return
     sys.path.insert(0, folder)
     try:
         yield
     finally:
-        sys.path.remove(folder)
-        sys.path.append(folder)
+        sys.path.remove(folder)  # the first
+        if folder not in sys.path:
+            sys.path.append(folder)

@@ -82,7 +82,10 @@ def play(options: argparse.Namespace) -> None:
         in_window = False
     label = "" if trained is None else f"-{trained.label}"
     if exported is None:
-        act = load_policy(spec, paths, scene.venv, trained, deterministic=not options.stochastic)
+        is_deterministic = not options.stochastic
+        act = load_policy(
+            spec, paths, scene.venv, trained, deterministic=is_deterministic, seed=options.seed
+        )
     else:
         act = exported_policy(exported, scene.venv)
         label = f"-{options.policy.name.replace('.', '-')}"

@@ -51,15 +51,33 @@ CLIPPING = {"clip_obs": 10.0, "epsilon": 1e-8}
 TRIES = 3
 
 
-@functools.lru_cache(maxsize=4)
 def read(source: Path) -> StartPolicy:
     """The policy of a job (its ``model.zip``, or its newest checkpoint), or the one in a
-    ``model.zip``.
+    ``model.zip``, as it is now: one that was read is kept until a file of it changes.
 
     Statistics and checkpoints are pickles, which run code: users name only what they trust.
 
     :raises UsageError: there is none, or it cannot be read.
     """
+    return _read(source, _versions(source))
+
+
+def _versions(source: Path) -> tuple[tuple[Any, ...], ...]:
+    """What tells whether one of the files has changed from which a policy is read."""
+    paths = JobPaths(source.parent if source.is_file() else source)
+    files = [source, paths.model, paths.vecnormalize, paths.spec]
+    with contextlib.suppress(OSError):
+        files += paths.checkpoints_by_steps().values()
+    found = []
+    for file in files:
+        with contextlib.suppress(OSError):
+            status = file.stat()
+            found.append((file, status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=4)
+def _read(source: Path, _versions: tuple[tuple[Any, ...], ...]) -> StartPolicy:
     if source.is_file():
         paths = JobPaths(source.parent)
         if source.name == paths.model.name and paths.spec.is_file():

@@ -131,15 +131,22 @@ def load_policy(
     trained: Checkpoint | None,
     *,
     deterministic: bool,
+    seed: int,
 ) -> Policy:
     """The policy in ``venv``.
 
+    :param seed: of its episodes, and of actions that are drawn.
     :raises PolicyError: as :func:`load_model` and :func:`normalized_env`.
     """
+    import torch
+
     from orchestrator.worker.runtime import sb3_internals
     from orchestrator.worker.training.acting import ActingPolicy
 
     model = load_model(spec, paths, venv, trained)
+    # Making a model seeds both with the seed of the job.
+    venv.seed(seed)
+    torch.manual_seed(seed)
     wrapped: Any = sb3_internals.wrap_env(model, normalized_env(spec, paths, venv, trained))
     policy = ActingPolicy(model, venv.num_envs, deterministic=deterministic)
 

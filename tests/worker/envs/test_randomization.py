@@ -524,6 +524,21 @@ def test_two_keys_for_one_value_are_refused() -> None:
         randomized_keys(QUADRUPED, load_model(QUADRUPED), both)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("body.trnk*.mass", "each scale(0.8, 1.2)", r"body\.trnk\*"),
+        ("body", {"trunk.mass": "scale(0.8, 1.2)"}, r"randomize\.body: expected a distribution"),
+        ("body.trunk.mass", None, r"randomize\.body\.trunk\.mass: expected .* found None"),
+    ],
+)
+def test_what_matches_nothing_or_is_no_distribution_is_refused_with_its_key(
+    key: str, value: Any, message: str
+) -> None:
+    with pytest.raises(RandomizeError, match=message):
+        randomized_keys(QUADRUPED, load_model(QUADRUPED), {key: value})
+
+
 def test_each_element_of_a_pattern_draws_its_own_value() -> None:
     made = simulation(
         {"body.*.mass": "each scale(0.5, 2)", "joint.*.damping": "each scale(0.5, 2)"}

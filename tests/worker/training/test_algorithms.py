@@ -204,15 +204,21 @@ def test_the_policy_that_is_played_is_the_one_that_was_trained(trained: JobPaths
         spec, trained, trained_policy.read_checkpoint(trained, trained_policy.LATEST)
     )
     assert len(set(finished)) > 5
+    checkpoint = trained_policy.read_checkpoint(trained, trained_policy.LATEST)
+    starts = [seen(spec, trained, one, seed=6)[0] for one in (None, checkpoint)]
+    assert starts[0] == starts[1] != finished[0], "the seed decides, and not that of the job"
 
 
 def seen(
-    spec: WorkerSpec, paths: JobPaths, checkpoint: trained_policy.Checkpoint | None
+    spec: WorkerSpec,
+    paths: JobPaths,
+    checkpoint: trained_policy.Checkpoint | None,
+    *,
+    seed: int = 5,
 ) -> list[bytes]:
     """Observations of an episode played, which its actions made."""
-    venv = env_factory.make(spec, paths.root, n_envs=1, seed=5)
-    act = trained_policy.load_policy(spec, paths, venv, checkpoint, deterministic=True)
-    venv.seed(5)
+    venv = env_factory.make(spec, paths.root, n_envs=1, seed=seed)
+    act = trained_policy.load_policy(spec, paths, venv, checkpoint, deterministic=True, seed=seed)
     observation, _ = act(None)
     found = []
     for _ in range(20):

@@ -277,9 +277,19 @@ def test_a_job_that_is_not_finished_gives_its_newest_checkpoint(
 def test_a_finished_job_that_is_trained_further_gives_its_newest_checkpoint(tmp_path: Path) -> None:
     extended = trained(tmp_path / "longer-s3", "hip", "knee")
     assert start_policy_reader.read(extended.root).label == "its finished policy"
-    start_policy_reader.read.cache_clear()
     extended.spec.write_text(spec_of(extended.root.name, total_timesteps=1024).to_json())
     assert "checkpoint at 256 env_steps" in start_policy_reader.read(extended.root).label
+
+
+def test_a_policy_that_was_written_anew_is_read_anew(parent: JobPaths, tmp_path: Path) -> None:
+    """A program that evolves robots may have its best policy in one file."""
+    best = tmp_path / "best.zip"
+    shutil.copyfile(parent.model, best)
+    first = start_policy_reader.read(best)
+    assert start_policy_reader.read(best) is first
+    shutil.copyfile(trained(tmp_path / "other-s4", "hip", "knee", seed=4).model, best)
+    second = start_policy_reader.read(best)
+    assert any(not torch.equal(second.policy[name], one) for name, one in first.policy.items())
 
 
 def test_a_deviation_that_all_actions_share_is_copied_whole() -> None:

@@ -108,4 +108,6 @@ def _lowest(model: mujoco.MjModel, data: mujoco.MjData, geom: int) -> float:
         return height - float(size[0] + down[2] * size[1])
     if kind == mujoco.mjtGeom.mjGEOM_CYLINDER:
         return height - float(size[0] * np.sqrt(max(0.0, 1 - down[2] ** 2)) + down[2] * size[1])
+    if kind == mujoco.mjtGeom.mjGEOM_ELLIPSOID:
+        return height - float(np.linalg.norm(down * size))
     return height - float(down @ size)  # a box

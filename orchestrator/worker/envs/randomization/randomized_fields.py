@@ -162,7 +162,11 @@ def randomized_keys(
     drawn: dict[str, RandomizedKey] = {}
     for key, value in randomize.items():
         if key != TERRAIN and disturbance(key) is None:
-            drawn[key] = _declared(TABLE, key, read_drawn(value))
+            try:
+                distribution = read_drawn(value)
+            except ValueError as error:
+                raise RandomizeError(f"{TABLE}.{key}: {error}") from None
+            drawn[key] = _declared(TABLE, key, distribution)
     for axis in grid.axes if grid else ():
         if disturbance(axis.key) is None:
             drawn[axis.key] = _declared(GRID_TABLE, axis.key, axis.range)
@@ -271,7 +275,10 @@ def _examine_each(
             f'{drawn.where}: "{EACH.strip()}" draws a value for each element of a pattern such as '
             f'"{kind}.*.{attribute}", and this key names one; leave it out'
         )
-    names = [element.name for _, element in _elements(spec, drawn)]
+    try:
+        names = [element.name for _, element in _elements(spec, drawn)]
+    except EditError as error:
+        raise RandomizeError(str(error)) from None
     if (kind, attribute) == ("body", "mass"):
         names = [name for name in names if _has_mass(model, name)]
     if not all(names):
