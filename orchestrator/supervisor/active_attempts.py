@@ -71,6 +71,8 @@ class ActiveAttempt:
     """When it is killed if it still runs then."""
     kill: Kill | None = None
     """None unless it was killed because it did not end by itself in time."""
+    left_out_s: float = 0.0
+    """Time since it has started that its limits leave out."""
     iteration_since: float | None = None
     """When its current iteration began; None outside of training."""
     is_placed: bool = True
@@ -86,7 +88,7 @@ class ActiveAttempt:
         """What it has used of its limits."""
         return retry_policy.AttemptUsage(
             resources=self.job.resources,
-            started=self.started if self.is_placed else math.inf,
+            started=self.started + self.left_out_s if self.is_placed else math.inf,
             last_progress=self.last_progress if self.is_placed else math.inf,
             rss_mib=self.rss_mib,
         )
@@ -182,9 +184,19 @@ class ActiveAttempts:
         attempt.is_placed = True
         attempt.node = event.node
         attempt.started = now
+        attempt.left_out_s = 0.0
         attempt.last_progress = now
         attempt.slot = replace(attempt.slot, cpus=event.cpus, gpus=event.gpus)
         self.check_at(attempt, retry_policy.next_limit_at(attempt.usage))
+
+    def leave_out(self, seconds: float, now: float) -> None:
+        """Leave a time until ``now`` out of the time limits, the silence and the deadlines of all."""
+        for attempt in self:
+            if attempt.kill_at is not None:
+                attempt.kill_at += seconds
+            attempt.left_out_s += min(seconds, max(0.0, now - attempt.started))
+            attempt.last_progress = min(now, attempt.last_progress + seconds)
+            self.check_at(attempt, retry_policy.next_limit_at(attempt.usage))
 
     def note_progress(self, attempt: ActiveAttempt, progress: Progress, now: float) -> None:
         before = attempt.progress

@@ -9,6 +9,7 @@ on.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,6 +26,9 @@ from orchestrator.supervisor.events import Reporter
 
 IDLE_S = 0.25
 """How late a signal, a request or a limit may be noticed."""
+AWAY_S = 30.0
+"""Longer between two looks at limits means that this process was stopped, with its machine or container
+perhaps: what it could not hear then is nobody's silence."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +49,8 @@ class Termination:
     """Why the run cannot continue; None if it can, or was only asked to stop."""
     _checkpoint_requested: bool = field(default=False, init=False)
     _reason: str = field(default="", init=False)
+    _looked_at: float = field(default=math.inf, init=False)
+    """When limits were looked at last."""
     _slow: set[str] = field(default_factory=set, init=False)
     """Names of jobs whose iterations were reported to take longer than the grace time."""
 
@@ -169,6 +175,9 @@ class Termination:
     def enforce_limits(self) -> None:
         """Check the attempts that are due against their limits and deadlines."""
         now = self.now()
+        if now - self._looked_at > AWAY_S:
+            self.active.leave_out(now - self._looked_at, now)
+        self._looked_at = now
         for attempt in self.active.due(now):
             exceeded = retry_policy.exceeded_limit(attempt.usage, now)
             # One that has to end may be late and silent until its deadline, but not too large.

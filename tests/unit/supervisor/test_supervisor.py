@@ -27,7 +27,7 @@ from supervisor_helpers import (
 
 from orchestrator.core.errors import SupervisorError
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.job import Failed, Pending, Running
+from orchestrator.core.job import Failed, Job, Pending, Running
 from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Event, Exited, Handle, Launch
 from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
@@ -225,6 +225,45 @@ def test_a_hung_job_is_killed_and_retried(tmp_path: Path) -> None:
     assert experiment.run() == {"hung": "SUCCEEDED"}
     assert 50.0 < experiment.fake.time_s < 54.0
     assert "no progress for 20 s" in experiment.reporter.messages()
+
+
+@dataclass(slots=True)
+class PausedExecutor(FakeExecutor):
+    """Its clock jumps once, as if supervisor and workers were stopped: at first nothing is heard."""
+
+    pause_s: float = 0.0
+
+    def poll(self, timeout_s: float) -> Sequence[Event]:
+        if self.time_s > 50.0 and self.pause_s:
+            self.time_s += self.pause_s
+            self.pause_s = 0.0
+            return []
+        return FakeExecutor.poll(self, timeout_s)
+
+
+def paused(folder: Path, job: Job, behaviour: Behaviour, pause_s: float) -> Experiment:
+    """That a supervisor and a container with all of its processes were paused."""
+    fake = PausedExecutor(behave=behaviours({job.job_id: behaviour}), pause_s=pause_s)
+    return Experiment(folder, [job], executor=fake, now=fake.now)
+
+
+def test_time_in_which_the_supervisor_was_stopped_itself_is_nobodys_silence(tmp_path: Path) -> None:
+    job = make_job("a", stall_timeout_s=20.0, timeout_s=2000.0, max_retries=0)
+    steady = Behaviour(after_s=5000.0, progress_every_s=1.0)
+    experiment = paused(tmp_path, job, steady, 3600.0)
+    assert experiment.run() == {"a": "SUCCEEDED"}
+    assert experiment.supervisor.now() > 3600.0
+    assert rows(tmp_path)["a"]["attempts"] == 1
+
+
+def test_one_that_hangs_after_a_pause_is_killed_as_soon_as_any_other(tmp_path: Path) -> None:
+    job = make_job("hung", stall_timeout_s=20.0, max_retries=0)
+    hung = Behaviour(after_s=NEVER, progress_every_s=1.0, hangs_after_s=45.0, exits_within_s=NEVER)
+    experiment = paused(tmp_path, job, hung, 1000.0)
+    assert experiment.run() == {"hung": "FAILED"}
+    assert experiment.supervisor.now() == pytest.approx(1065.0, abs=2.0), (
+        "5 s before it, 15 s after it"
+    )
 
 
 def test_progress_keeps_a_job_from_being_taken_for_hung(tmp_path: Path) -> None:
