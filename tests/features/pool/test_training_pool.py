@@ -168,6 +168,22 @@ def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path)
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("stubs")
+def test_a_pool_has_the_gpus_of_the_machine_though_it_begins_without_jobs(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = here / "bin/nvidia-smi"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho '0, GPU-aaaa-1, NVIDIA H200, 143771, 143000'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    (here / "go-one-s0").touch()
+    resources = {**EXEC["resources"], "gpus": 1}
+    with orchestrator.TrainingPool(max_parallel=1, run_dir="run", resources=resources) as pool:
+        assert pool.submit(HOPPER, name="one").result(commands.PATIENCE_S).ok
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stubs")
 def test_what_python_prints_before_the_supervisor_begins_is_no_answer_of_it(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
