@@ -99,7 +99,8 @@ class WorkerTemplate:
         whole time.
         """
         awaited = [] if self._control is None or self._is_ready else [self._control]
-        readable(awaited, timeout_s)
+        if readable(awaited, timeout_s):
+            self._take_answer()  # else the next call would not wait for anything
 
     def fork(
         self, launch: Launch, log: IO[bytes], *, token: str, added: Mapping[str, str | None]
@@ -182,8 +183,8 @@ class WorkerTemplate:
         """
         self._look_after(added)
         if self._control is not None and not self._is_ready:
-            self.wait(max(0.0, self._wait_until - time.monotonic()))
-            self._look_after(added)
+            readable([self._control], max(0.0, self._wait_until - time.monotonic()))
+            self._take_answer()
         if self._refused is not None:
             return f"the template process: {self._refused}"
         if self._is_ready:
@@ -200,9 +201,12 @@ class WorkerTemplate:
             if self._refused is None:
                 self._start(added)
             return
+        if not self._is_ready:
+            self._take_answer()
+
+    def _take_answer(self) -> None:
+        """Take note of what the template says of its imports, if it has said it, and of its end."""
         assert self._control is not None
-        if self._is_ready:
-            return
         self._control.setblocking(False)
         try:
             line = self._control.recv(CHUNK)

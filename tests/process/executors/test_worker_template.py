@@ -272,6 +272,22 @@ def test_launches_wait_for_imports_of_the_template_while_the_executor_answers(
     assert is_forked(tmp_path, "a")
 
 
+@pytest.mark.parametrize(("imports", "is_ready"), [("pass", True), ("os._exit(3)", False)])
+def test_who_waits_takes_note_of_what_the_template_says_though_nobody_asks_for_a_fork(
+    imports: str, is_ready: bool
+) -> None:
+    """Else it would not wait any more: what it said could be read at once, again and again."""
+    with local(template_command=puppet_template(imports)) as executor:
+        executor.prepare_to_fork()
+        until = time.monotonic() + DEADLINE_S
+        template = executor._template
+        while not template._is_ready and template._popen is not None:
+            assert time.monotonic() < until
+            executor.poll(DEADLINE_S)
+        assert template._is_ready is is_ready
+        assert template._failures == (not is_ready)
+
+
 def test_another_program_in_place_of_the_worker_is_never_forked() -> None:
     for settings, forks in (({}, False), ({"template_command": puppet_template()}, True)):
         with local(**settings) as executor:
