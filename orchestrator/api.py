@@ -27,7 +27,7 @@ from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import RunPaths, absolute, current_directory
 from orchestrator.core.processes import users_code
-from orchestrator.core.text import count, duration, listed, plain
+from orchestrator.core.text import count, duration, plain
 from orchestrator.core.worker_spec import INIT_JOB
 from orchestrator.executors.kinds import executor_options
 from orchestrator.experiment import session
@@ -242,7 +242,7 @@ def train(
         experiment = _experiment(robots, starts, shared, tables, root)
         if experiment is not None and experiment.makes_jobs:
             raise UsageError(
-                f"train: {listed(list(tables))}: makes jobs of its own, and `train` has a result for each"
+                f"train: {' or '.join(tables)} makes jobs of its own, and `train` has a result for each"
                 " robot and seed; use orchestrator.Search, or a job file with orchestrator.run"
             )
         if on_result is not None:

@@ -60,7 +60,7 @@ class BegunSource:
         return {}
 
     def chosen_jobs(self) -> Collection[str] | None:
-        """Ids of the jobs by whose values it chooses: those of the chosen are flattered by that. None:
+        """Ids of the jobs by whose values it chooses: those of the chosen are too good for that. None:
         any job may be one.
 
         :raises LedgerError: that cannot be read.

@@ -191,10 +191,16 @@ class ActiveAttempts:
 
     def leave_out(self, seconds: float, now: float) -> None:
         """Leave a time until ``now`` out of the time limits, the silence and the deadlines of all."""
+
+        def passed_since(begin: float) -> float:
+            return min(seconds, max(0.0, now - begin))
+
         for attempt in self:
-            if attempt.kill_at is not None:
-                attempt.kill_at += seconds
-            attempt.left_out_s += min(seconds, max(0.0, now - attempt.started))
+            if attempt.kill_at is not None and attempt.asked_at is not None:
+                attempt.kill_at += passed_since(attempt.asked_at)
+            if attempt.iteration_since is not None:
+                attempt.iteration_since += passed_since(attempt.iteration_since)
+            attempt.left_out_s += passed_since(attempt.started)
             attempt.last_progress = min(now, attempt.last_progress + seconds)
             self.check_at(attempt, retry_policy.next_limit_at(attempt.usage))
 

@@ -127,7 +127,10 @@ def refuse_or_report(
 
 def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> list[str]:
     if verdict.problem is not None:
-        return changed_keys(row.job, replace(job, spec=spec_as_before(row.job, job)))
+        spec = spec_as_before(row.job, job)
+        if spec.fingerprint() == row.fingerprint:
+            return []
+        return changed_keys(row.job, replace(job, spec=spec))
     changed = {} if row.fingerprint == job.spec.fingerprint() else _changed_values(row.job, job)
     lines = _as_lines(changed)
     if row.robot_hash != verdict.robot_hash and not any(map(_is_about_robot, changed)):

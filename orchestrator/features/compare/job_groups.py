@@ -385,7 +385,7 @@ def _remarks_on_ratios(shown: Sequence[GroupFigures], others: Sequence[AgainstFi
 
 def _remarks_on_several(first: Group, others: Sequence[AgainstFirst]) -> list[str]:
     """That one of several differences is found by chance more often than a single one."""
-    if len(others) == 1:
+    if len(others) == 1 or all(other.figures.p is None for other in others):
         return []
     number = len(others)
     by_chance = 1 - (1 - SIGNIFICANT) ** number

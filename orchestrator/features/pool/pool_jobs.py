@@ -153,7 +153,9 @@ class OpenJob:
         first = self.submissions[0]
         spec = first.job.spec
         other = submission.job.spec
-        is_same_robot = first.content == submission.content
+        is_same_robot = first.content == submission.content and (
+            bool(first.robot.label) or first.robot.file == submission.robot.file
+        )
         return (
             is_same_robot and spec.fingerprint() == other.fingerprint() and spec.init == other.init
         )

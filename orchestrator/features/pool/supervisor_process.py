@@ -116,8 +116,8 @@ class SupervisorProcess:
 
 
 def _first_report(output: IO[bytes]) -> tuple[PoolReport, bytes]:
-    """The first report, and all that was read up to it. What Python runs before a program, such as
-    ``sitecustomize``, may print lines of its own. An empty report where there is none.
+    """The first report, and its line. What Python runs before a program, such as ``sitecustomize``, may
+    print lines of its own. Where there is none, an empty report, and all that was printed.
     """
     said = b""
     for line in output:

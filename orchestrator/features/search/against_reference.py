@@ -21,10 +21,12 @@ def differences(
     rows: Mapping[str, SummaryRow],
 ) -> list[TwoGroups | None]:
     """How a training of a trial differs from that of the unchanged job, in each objective; None where
-    one of their jobs has no value of it.
+    one of the two is not over, or one of their jobs has no value of it.
 
     :param rows: by ``job_id``.
     """
+    if not (trained_again.values and reference.values):
+        return [None for _ in objectives]
     found: list[TwoGroups | None] = []
     for objective in objectives:
         values = values_of_all_seeds(objective, trained_again.jobs, rows)

@@ -151,7 +151,7 @@ def examine(experiment: Experiment, turn: Callable[[], object]) -> SourceVerdict
             if not check.is_satisfied:
                 what = f"the point does not satisfy search.constraints: {check.why}"
                 return _refused(f"search.initial[{number}]", what)
-        counted = _counted(measurer, experiment, turn, enough=ENOUGH)
+        counted = _counted(measurer, experiment, turn, first=ENOUGH, least=ENOUGH)
     if not counted.satisfied:
         what = f"none of {counted.measured:,} random points satisfies them, so there is no body to train"
         what = f"{what}; the first: {counted.example}. Widen a bound, or the space"
@@ -173,7 +173,7 @@ def count_satisfied(experiment: Experiment) -> SatisfiedPoints | None:
     with _measurer(experiment) as measurer:
         if measurer is None:
             return None
-        return _counted(measurer, experiment, lambda: None, least=1)
+        return _counted(measurer, experiment, lambda: None, first=POINTS, least=1)
 
 
 @contextlib.contextmanager
@@ -193,12 +193,12 @@ def _counted(
     experiment: Experiment,
     turn: Callable[[], object],
     *,
-    enough: int | None = None,
-    least: int | None = None,
+    first: int,
+    least: int,
 ) -> SatisfiedPoints:
-    """:param enough: how many are measured where one of them satisfies the constraints; None:
-        :data:`POINTS`.
-    :param least: how many are measured whatever time that takes; None: ``enough``.
+    """:param first: how many are measured at least, if there is time; more only where none of them
+        satisfies the constraints.
+    :param least: how many are measured whatever time that takes.
     """
     search = declaration_of(experiment).search
     assert search is not None
@@ -206,9 +206,9 @@ def _counted(
     points = random_points(search.space, search.seed, POINTS)
     checks: list[ConstraintCheck] = []
     satisfied = 0
-    first = POINTS if enough is None else min(enough, POINTS)
+    first = min(first, POINTS)
     while len(checks) < first or (len(checks) < POINTS and not satisfied):
-        if len(checks) >= (first if least is None else least) and time.monotonic() > deadline:
+        if len(checks) >= least and time.monotonic() > deadline:
             break
         together = measurer.processes * AT_ONCE
         if len(checks) < first:

@@ -63,8 +63,9 @@ class Ranking:
     values in the search, None where it has none of this figure. Those that are shown in their place
     are of that training."""
     against_reference: Mapping[int, Sequence[TwoGroups | None]]
-    """Of the shown trials that were trained again, by number: how that training differs from the one
-    of the unchanged job, in each objective. Empty where that was not trained."""
+    """Of the trials that were trained again and are shown, and of the best of them, by number, the best
+    first: how that training differs from the one of the unchanged job, in each objective. Empty where
+    that was not trained."""
     is_by_estimate: bool
     is_search: bool
     has_lineages: bool
@@ -230,12 +231,13 @@ def _against_reference(
     reference = content.reference
     if reference is None:
         return {}
+    trained_again = [trial for trial in order.ranked if trial.number in order.in_search]
+    compared = [trial for trial in trained_again if trial in shown or trial is trained_again[0]]
     return {
         trial.number: against_reference.differences(
             trial, reference, order.objectives, content.jobs.rows
         )
-        for trial in shown
-        if trial.number in order.in_search
+        for trial in compared
     }
 
 

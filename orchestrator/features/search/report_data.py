@@ -124,7 +124,7 @@ class SearchFacts(TypedDict):
     """Values of the unchanged job, trained as those that are trained again; None where it was not."""
     reference_fresh_means: Sequence[ReportedMean | None]
     """As those of trials that are trained again."""
-    against_reference: Sequence[str]
+    reference_sentences: Sequence[str]
     """Sentences: how the best trial that was trained again differs from the unchanged job."""
     inherit: bool
     is_over: bool
@@ -194,7 +194,7 @@ def gather(paths: RunPaths, ledger: Ledger, *, with_estimates: bool = True) -> S
         "starts_from_reference": search is not None and search.start == "reference",
         "reference": None if reader.reference is None else reader.reference.values,
         "reference_fresh_means": _fresh_means(ledger, reader.reference, names),
-        "against_reference": _against_reference(ledger, reader, leading.best),
+        "reference_sentences": _reference_sentences(ledger, reader, leading.best),
         "inherit": search is not None and search.has_lineages,
         "is_over": reader.history.is_over,
         "elapsed_s": reader.history.elapsed_s,
@@ -241,7 +241,7 @@ def listed_trials(facts: SearchFacts) -> list[ReportedTrial]:
     return [one for one in facts["trials"] if one["trial"] in listed]
 
 
-def _against_reference(ledger: Ledger, reader: TrialReader, best: Sequence[int]) -> list[str]:
+def _reference_sentences(ledger: Ledger, reader: TrialReader, best: Sequence[int]) -> list[str]:
     """:param best: numbers of the finished trials, the best first."""
     search = reader.search
     reference = reader.reference

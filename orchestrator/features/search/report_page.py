@@ -173,7 +173,7 @@ def _about_search(facts: SearchFacts) -> list[str]:
             "Trials inherited the policy of an earlier one. At equal env_steps they cannot be compared with trials "
             "that were trained from nothing."
         )
-    return [*sentences, *facts["against_reference"]]
+    return [*sentences, *facts["reference_sentences"]]
 
 
 def _caption_of_best(

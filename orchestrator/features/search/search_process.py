@@ -191,8 +191,8 @@ class SearchBesideRun(BesideRun):
         self._starts += 1
         try:
             process.start(str(self._told_jobs_at_once))
-        except OSError as error:  # the jobs are trained without it
-            self._stop(f"its process could not be started: {error}")
+        except OSError as error:
+            self._start_later(f"it could not be started: {error}")
 
     def _watch(self, process: SideProcess) -> None:
         """Kill it if it hangs; otherwise tell it how many jobs run at once."""
@@ -214,16 +214,26 @@ class SearchBesideRun(BesideRun):
         why = self._why_killed or _why_it_ended(process, code)
         if process.ran_s > STEADY_S:
             self._starts = 0
-        if code in (CANNOT_GO_ON, -signal.SIGPROF) or self._starts == MOST_STARTS:
-            again = f"Correct the cause, and {repeat_call()}: the search resumes"
-            self._stop(why, f". The jobs that it has made are trained. {again}")
+        if code in (CANNOT_GO_ON, -signal.SIGPROF):
+            self._stop_with_advice(why)
         else:
-            delay_s = backoff_s(self._starts - 1) if self._starts > 1 else 0.0
-            when = f" in {delay_s:.0f} s" if delay_s else ""
-            self.reporter.event(
-                "warning", f"the process of the search has ended ({why}); it is started again{when}"
-            )
-            self._starts_again_at = time.monotonic() + delay_s
+            self._start_later(why)
+
+    def _start_later(self, why: str) -> None:
+        """Start it again after a while, unless that was done too often."""
+        if self._starts == MOST_STARTS:
+            self._stop_with_advice(why)
+            return
+        delay_s = backoff_s(self._starts - 1) if self._starts > 1 else 0.0
+        when = f" in {delay_s:.0f} s" if delay_s else ""
+        self.reporter.event(
+            "warning", f"the process of the search has ended ({why}); it is started again{when}"
+        )
+        self._starts_again_at = time.monotonic() + delay_s
+
+    def _stop_with_advice(self, why: str) -> None:
+        again = f"Correct the cause, and {repeat_call()}: the search resumes"
+        self._stop(why, f". The jobs that it has made are trained. {again}")
 
     def _stop(self, problem: str, advice: str = "") -> None:
         """Report the ``problem``, and keep it for whoever asks later."""

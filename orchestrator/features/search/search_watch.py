@@ -278,12 +278,10 @@ def _progress(reader: TrialReader) -> list[str]:
 
 def _rejected(search: SearchSpec, history: History) -> str:
     """How many points were not trained, and what is wrong with the last of them."""
+    text = count(history.rejected, "point was refused", "points were refused")
     if search.constraints:
         points = count(history.rejected, "point violates", "points violate")
         text = f"{points} the constraints"
-    else:
-        points = count(history.rejected, "point makes", "points make")
-        text = f"{points} no robot"
     why = textwrap.shorten(history.rejected_why, LONGEST_EXAMPLE, placeholder=" …")
     return f"{text} (the last: {why})" if why else text
 

@@ -228,7 +228,7 @@ class PilotRegistry:
                 self._excluded.append(why)
             self.report("warning", f"{why}; it would give other results, and is not used")
             self.release(pilot)
-            if self._are_any_used():
+            if not is_left and self._are_any_used():
                 self.queue.postpone("The others go on; further pilots are tried later")
             return
         self._excluded.clear()

@@ -27,6 +27,7 @@ from orchestrator.core.errors import (
     UnfinishedPolicyWarning,
     UsageError,
 )
+from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.job_reader import outcome_sentence, read_job
 from orchestrator.core.paths import JobPaths, absolute
 from orchestrator.core.robot_hash import altered_since_training
@@ -344,10 +345,12 @@ def _refuse_modules_of_others(spec: WorkerSpec) -> None:
         folder = Path(spec.search_path)
         own = [folder / f"{module}.py", folder / module / "__init__.py"]
         files = [file.resolve() for file in own if file.is_file()]
-        if loaded is not None and files and Path(loaded).resolve() not in files:
+        if loaded is None or not files or Path(loaded).resolve() in files:
+            continue
+        if read_regular(Path(loaded)) != read_regular(files[0]):
             raise UsageError(
                 f"{spec.job_id}: its module {module} is {files[0]}, and this program has imported"
-                f" {loaded} under that name; load the two jobs in different programs"
+                f" {loaded} under that name; load the job in a program that has not"
             )
 
 

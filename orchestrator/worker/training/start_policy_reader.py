@@ -77,7 +77,8 @@ def _versions(source: Path) -> tuple[tuple[Any, ...], ...]:
 
 
 @functools.lru_cache(maxsize=4)
-def _read(source: Path, _versions: tuple[tuple[Any, ...], ...]) -> StartPolicy:
+def _read(source: Path, _version: tuple[tuple[Any, ...], ...]) -> StartPolicy:
+    """:param _version: of its files: one that has changed is read anew."""
     if source.is_file():
         paths = JobPaths(source.parent)
         if source.name == paths.model.name and paths.spec.is_file():

@@ -27,6 +27,7 @@ from orchestrator.features.search import (
     begun_search,
     live_section,
     ranking,
+    ranking_remarks,
     report_data,
     report_page,
 )
@@ -228,6 +229,31 @@ def test_the_best_is_compared_with_the_unchanged_job_over_the_same_fresh_seeds(
         damage(paths, f"DELETE FROM {table} WHERE job_id = '{seeds_of_reference[1]}'")
     (shown,) = ranking.read(paths.root, 1).facts()
     assert shown["against_reference"] == {"ep_rew_mean": None}, "a seed of it is not known"
+
+
+def test_nothing_is_said_of_the_unchanged_job_while_it_trains_and_all_of_one_that_is_the_best(
+    tmp_path: Path,
+) -> None:
+    again = [Told(values=[9.0]), Told(values=[4.0], reevaluates=0, point=point_of(0))]
+    training = search_run(
+        tmp_path / "training",
+        [*again, Told(role="reference")],
+        seeds=[0, 1],
+        objective="ep_rew_mean",
+        is_over=False,
+    )
+    (shown, *_) = ranking.read(training.root, 1).facts()
+    assert shown["against_reference"] == {"ep_rew_mean": None}, "though it has returns already"
+    better = search_run(
+        tmp_path / "better",
+        [*again, Told(values=[9.0], role="reference")],
+        seeds=[0, 1],
+        objective="ep_rew_mean",
+    )
+    found = ranking.read(better.root, 1)
+    assert [trial.role for trial in found.shown] == ["reference"]
+    (sentence,) = [one for one in ranking_remarks.of(found) if "unchanged job" in one]
+    assert sentence.startswith("By ep_rew_mean, trial 0 is as high as the unchanged job")
 
 
 def set_returns(paths: RunPaths, jobs: Sequence[str], returns: Sequence[float]) -> None:

@@ -228,7 +228,7 @@ def test_train_which_has_a_result_for_each_robot_takes_no_search(tmp_path: Path)
     space = {"ppo.gamma": {"low": 0.9, "high": 0.99}}
     table = {"space": space, "trials": 2, "sampler": "random", "objective": "ep_rew_mean"}
     with pytest.raises(
-        orchestrator.UsageError, match=r"train: search: .* use orchestrator\.Search"
+        orchestrator.UsageError, match=r"train: search makes jobs .* use orchestrator\.Search"
     ):
         orchestrator.train([HOPPER], run_dir=tmp_path / "run", search=table, **SHORT)
     assert not (tmp_path / "run").exists()

@@ -70,7 +70,7 @@ def test_a_body_that_its_function_refuses_is_no_trial_and_another_one_is_drawn(
     )
     assert history.rejected > 0
     status = " ".join(commands.invoke("status", "run", cwd=tmp_path).stdout.split())
-    assert f"{history.rejected} points make no robot (the last: " in status
+    assert f"{history.rejected} points were refused (the last: " in status
 
 
 INHERITING = """

@@ -81,5 +81,31 @@ def test_it_is_started_again_when_its_delay_is_over(
     searcher.end()
 
 
+def test_one_that_cannot_be_started_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the kernel has no memory for a fork."""
+
+    def start(_: SideProcess, *more: str) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(SideProcess, "start", start)
+    monkeypatch.setattr(search_process, "backoff_s", lambda _: 0.0)
+    process = SideProcess(arguments=SILENT, run_dir=tmp_path, log=SearchPaths(tmp_path).log)
+    searcher = SearchBesideRun(
+        paths=RunPaths(tmp_path), reporter=RecordingReporter(), is_needed=True
+    )
+    searcher._slots = SimpleNamespace(jobs_at_once=1)  # type: ignore[assignment]
+    searcher._process = process
+    turns = 0
+    while searcher.may_add_jobs():
+        searcher.before_turn()
+        turns += 1
+    assert turns == search_process.MOST_STARTS
+    problem = searcher.problem()
+    assert problem is not None
+    assert "could not be started: [Errno 12] Cannot allocate memory" in problem.what
+
+
 def test_a_call_of_a_sampler_ends_from_inside_before_it_counts_as_hanging() -> None:
     assert search_process.SILENT_S > watchdog.LIMIT_S + watchdog.TICK_S

@@ -25,7 +25,14 @@ from supervisor_helpers import RecordingReporter, ledgers_closed, make_job  # no
 
 from benchmarks.simulated_cluster import Rates, endless_supervisor, entered
 from benchmarks.simulated_experiment import Outcome, simulate
-from orchestrator.core.job import Attempt, Cancelled, Running, Succeeded
+from orchestrator.core.job import (
+    Attempt,
+    AttemptOutcome,
+    Cancelled,
+    Cause,
+    Running,
+    Succeeded,
+)
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
@@ -157,6 +164,18 @@ def test_the_cores_of_all_ranks_are_busy_though_rank_0_tells_of_itself() -> None
     progress = Progress(phase="training", env_steps=1, env_steps_per_s=8.0, cpu_share=0.5)
     running.note_progress(attempt, progress, 1.0)
     assert (running.cores_busy, running.env_steps_per_s) == (2.0, 8.0), "steps are of all ranks"
+
+
+def test_a_time_that_is_left_out_moves_deadlines_by_as_much_of_it_as_they_had_begun() -> None:
+    running = ActiveAttempts()
+    before, within = make_attempt("before"), make_attempt("within")
+    reason = AttemptOutcome(cause=Cause.CANCELLED, message="cancelled")
+    for attempt, asked_at in ((before, 100.0), (within, 1000.0)):
+        running.add(attempt)
+        running.note_end_request(attempt, reason, asked_at, asked_at + 10.0)
+    running.leave_out(900.0, 1001.0)
+    assert (before.kill_at, within.kill_at) == (1010.0, 1011.0)
+    assert before.usage.started == 900.0
 
 
 def test_sums_over_all_that_run_are_what_they_would_be_counted_anew() -> None:

@@ -360,6 +360,7 @@ def test_a_policy_over_images_and_numbers_of_the_users_own_environment_loads(
         orchestrator.make_env(paths.root, render_mode="rgb_array")
     other = tmp_path / "other"
     shutil.copytree(own, other)
+    (other / "own_env.py").write_text((own / "own_env.py").read_text() + "\n# another one")
     ours = json.loads(paths.spec.read_text())
     paths.spec.write_text(json.dumps(ours | {"search_path": str(other)}))
     with pytest.raises(

@@ -72,17 +72,18 @@ class OptunaSampler:
 
     def reject(self, number: int, point: Point, excess: Sequence[float] | None) -> None:
         """A pruned trial beyond its constraints: TPE takes it for worse than all within them. The
-        Gaussian process, which knows of no pruned trials, is told the worst value so far.
+        Gaussian process, which knows of no pruned trials, is told the worst value so far, and so is
+        each of them where nothing is known of constraints.
         """
-        if self._is_gaussian_process:
+        if self._is_gaussian_process or excess is None:
             self.tell(number, point, TrialOutcome(values=None))
             return
         trial = self._asked
         assert trial is not None
         assert trial.number == self._trials.pop(number), "it was asked for last"
-        for place, value in enumerate(excess or ()):
+        for place, value in enumerate(excess):
             trial.set_constraint(str(place), value)
-        self._study.tell(trial, state=TrialState.FAIL if excess is None else TrialState.PRUNED)
+        self._study.tell(trial, state=TrialState.PRUNED)
 
     def ask(self, number: int) -> Point:
         trial = self._study.ask(self._distributions)

@@ -149,7 +149,7 @@ class Proposals:
             if is_asked:
                 self._reject(number, point, found.excess)
                 rejected.append(found.excess)
-        what = "satisfies search.constraints" if self._spec.constraints else "makes a robot"
+        what = "satisfies search.constraints" if self._spec.constraints else "makes a job"
         raise UsageError(f"none of {most:,} points in a row {what}; the last one: {why}")
 
     def _random_point(self, number: int) -> dict[str, Any]:

@@ -452,7 +452,7 @@ class Searcher:
         self._enter(point, jobs, parent=parent, others=proposed.facts)
 
     def _check_point(self, point: Mapping[str, Any]) -> ConstraintCheck:
-        """Whether the body of ``point`` satisfies the constraints."""
+        """Whether ``point`` may be a trial: its body satisfies the constraints, and can be made."""
         self.watchdog.begin_step()
         (found,) = self._measurer.check([point], self.watchdog.begin_step)
         return found
@@ -527,7 +527,7 @@ class Searcher:
         self._record([SearchEvent(kind="ended", content={})])
 
     def _begin_final_trainings(self, search: SearchSpec) -> bool:
-        """Whether there were any that had not begun."""
+        """Begin those that have not begun. Returns whether there were any."""
         found = final_trainings.missing(self.experiment, search, self.history)
         for one in found:
             self._enter(one.point, one.jobs, reevaluates=one.reevaluates, others=one.event_fields)

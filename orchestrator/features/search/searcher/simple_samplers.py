@@ -55,7 +55,8 @@ class Sampler(Protocol):
         """
 
     def reject(self, number: int, point: Point, excess: Sequence[float] | None) -> None:
-        """The point that was asked for with this number violates the constraints, and is no trial:
+        """The point that was asked for with this number violates the constraints, or its body cannot be
+        made, and is no trial:
         the next one is asked for with the next number. One without this method hears nothing of it.
 
         :param excess: by how much it is beyond each constraint, 0 where it satisfies it; None where
