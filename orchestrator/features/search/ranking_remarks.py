@@ -28,7 +28,7 @@ LUCKY = (
     "by it."
 )
 
-ONE_SEED = f"{DRAWN} With one seed, nobody can tell how much: a race (`compare --jobs A,B --race`) trains further seeds of two."
+ONE_SEED = f"{DRAWN} With one seed nobody can tell how much; `compare --jobs A,B --race` trains further ones."
 
 INTERVALS = (
     "[ ] is the 95 % interval of the mean over the fresh seeds of a trial, by {method}. The best of several such means "
