@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis import contention, run_reader
+from orchestrator.analysis.equal_trainings import seeds_trained_otherwise
 from orchestrator.analysis.job_metrics import COST_NEUTRAL_KEYS
 from orchestrator.analysis.run_reader import EPISODE_KINDS, EpisodeKind, EvaluationFile
 from orchestrator.analysis.statistics import Estimate, known_estimate, location, ratio
@@ -119,7 +120,7 @@ def gather(
         "totals": _totals(every_job, attempts),
         "varied": varied,
         "varied_effects": varied_effects(varied, jobs),
-        "robots": [_robot(group) for group in robots.values()],
+        "robots": [_robot(group, declared) for group in robots.values()],
         "ranks": _scaling(jobs, declared),
         "jobs": jobs,
         "attempts": attempts,
@@ -321,7 +322,8 @@ def _covered_s(spans: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def _robot(jobs: Sequence[ReportedJob]) -> ReportedRobot:
+def _robot(jobs: Sequence[ReportedJob], declared: Mapping[str, JobRow]) -> ReportedRobot:
+    """:param declared: by ``job_id``."""
     summed = ("env_steps", "wall_s", "run_delay_s", *PHASES)
     totals = {name: sum(job["timings"][name] or 0.0 for job in jobs) for name in summed}
     phases = {name: totals[name] for name in PHASES}
@@ -335,6 +337,7 @@ def _robot(jobs: Sequence[ReportedJob]) -> ReportedRobot:
         "point": jobs[0]["point"],
         "jobs": [job["job_id"] for job in jobs],
         "seeds": [job["seed"] for job in jobs],
+        "unlike_seeds": seeds_trained_otherwise([declared[job["job_id"]] for job in jobs]),
         "states": [job["state"] for job in jobs],
         "env_steps": [job["env_steps"] for job in jobs],
         "lineage_env_steps": [job["lineage_env_steps"] for job in jobs],

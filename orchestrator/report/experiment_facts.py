@@ -97,6 +97,9 @@ class ReportedRobot(TypedDict):
     point: Mapping[str, Any]
     jobs: Sequence[str]
     seeds: Sequence[int]
+    unlike_seeds: Sequence[int]
+    """Those of them that were trained with other settings, or another robot, than the first: the job
+    file was changed in between."""
     states: Sequence[str]
     env_steps: Sequence[int]
     """Of each job."""

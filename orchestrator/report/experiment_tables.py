@@ -40,6 +40,12 @@ LINEAGE = (
 PARENT = (
     " “parent”: the job of this run directory that had trained the policy that it started from."
 )
+UNLIKE = (
+    " Seeds that had other settings, or another robot, than the first one, as the job file was changed in between: "
+    "{seeds}. Figures over seeds are then over different trainings."
+)
+MOST_UNLIKE = 8
+"""Robots with such seeds that are named."""
 MOST_PARENTS = 2
 """Jobs of several seeds that are named in one cell."""
 MOST_KEYS = 24
@@ -94,6 +100,8 @@ def robots_section(
     )
     if any(len(robot["seeds"]) > 1 for robot in robots):
         caption += f" Of several seeds: the median with its 95 % interval ({MEDIAN_INTERVALS}) in brackets."
+    if unlike := [_unlike_seeds(robot) for robot in robots if robot["unlike_seeds"]]:
+        caption += UNLIKE.format(seeds=listed(unlike, MOST_UNLIKE))
     if any(map(_goes_on_from_a_policy, robots)):
         caption += LINEAGE
     else:
@@ -114,6 +122,11 @@ def robots_section(
     if missing:
         parts.append(_missing_previews(missing, len(robots)))
     return Section(title="Robots", parts=parts)
+
+
+def _unlike_seeds(robot: ReportedRobot) -> str:
+    """The robot, with its seeds that were trained otherwise than the first."""
+    return f"{one_line(robot['robot'], 40)} ({', '.join(map(str, robot['unlike_seeds']))})"
 
 
 def _missing_previews(missing: int, robots: int) -> Text:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from orchestrator.analysis import two_groups
+from orchestrator.analysis.equal_trainings import seeds_trained_otherwise
 from orchestrator.analysis.two_groups import Figure, TwoGroups
 from orchestrator.analysis.two_groups_text import SIGNIFICANT
 from orchestrator.core.errors import UsageError
@@ -35,7 +36,6 @@ from orchestrator.features.compare.declared_settings import (
     jobs_of_cases,
     settings_of_cases,
 )
-from orchestrator.features.compare.equal_trainings import seeds_trained_otherwise
 from orchestrator.features.compare.paid_otherwise import other_tasks_remarks
 from orchestrator.features.compare.protocols import (
     Protocol,

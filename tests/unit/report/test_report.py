@@ -125,6 +125,25 @@ def test_several_seeds_have_an_interval_and_a_single_one_has_none(tmp_path: Path
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_seeds_that_were_trained_otherwise_are_named(tmp_path: Path) -> None:
+    """As where a job file was changed, and then got further seeds."""
+    jobs = [Trained(seed=seed, iterations=9) for seed in range(3)]
+    alike = report.compose(make_run_dir(tmp_path / "alike", jobs).root)
+    unlike = [*jobs, Trained(seed=3, iterations=7), Trained(seed=4, iterations=7)]
+    mixed = report.compose(make_run_dir(tmp_path / "mixed", unlike).root)
+    for page, seeds in ((alike, []), (mixed, [3, 4])):
+        (robot,) = page.facts["robots"]
+        assert robot["unlike_seeds"] == seeds
+        (table,) = (
+            part
+            for section in page.sections
+            if section.title == "Robots"
+            for part in section.parts
+            if isinstance(part, Table)
+        )
+        assert ("(3, 4). Figures over seeds" in table.caption) is bool(seeds)
+
+
 def test_whatever_speaks_of_intervals_names_their_method(tmp_path: Path) -> None:
     jobs = [
         Trained(case=f"of-{ranks}", seed=seed, ranks=ranks) for ranks in (1, 2) for seed in range(3)
