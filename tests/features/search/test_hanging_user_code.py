@@ -53,9 +53,9 @@ class Sampler:
         pass
 
     def ask(self, number):
-        if number == 4 and pathlib.Path(__file__).with_name("hangs").exists():
+        if number == 5 and pathlib.Path(__file__).with_name("hangs").exists():
             time.sleep(600)
-        return {{"params.length": [0.3, {MEASURE_HANGS}, {BODY_HANGS}, 0.5, 0.8][number]}}
+        return {{"params.length": [0.3, {MEASURE_HANGS}, {BODY_HANGS}, 0.5, 0.8, 0.9][number]}}
 
     def tell(self, number, point, outcome):
         pass
@@ -100,12 +100,16 @@ def test_what_hangs_is_named_and_the_other_trials_are_trained(tmp_path: Path) ->
     assert "run the same command again: the search resumes" in shown
     states = {job_id: row["state"] for job_id, row in commands.summary(tmp_path / "run").items()}
     names = [f"pole-t{number:05d}-s0" for number in range(4)]
-    assert states == dict(zip(names, ("SUCCEEDED", "FAILED", "FAILED", "SUCCEEDED"), strict=True))
+    ends = ("SUCCEEDED", "FAILED", "SUCCEEDED", "SUCCEEDED")
+    assert states == dict(zip(names, ends, strict=True)), "the body that hangs is no trial"
 
     (tmp_path / "hangs").unlink()
     resumed = give("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     found = outcomes(tmp_path / "run")
-    assert [found[number] for number in (0, 3, 4)] == [[1.0]] * 3
+    assert [found[number] for number in (0, 2, 3, 4)] == [[1.0]] * 4
     assert "no progress" in found[1]
-    assert f"own:make(length={BODY_HANGS}): examining it took more than 30 s" in found[2]
+    with run_directory.opened_ledger(RunPaths(tmp_path / "run"), read_only=True) as ledger:
+        asked = [event.content for event in search_events.events(ledger) if event.kind == "asked"]
+    why = f"own:make(length={BODY_HANGS}): examining it took more than 30 s"
+    assert [why in content.get("rejected_why", "") for content in asked].count(True) == 1
