@@ -40,8 +40,9 @@ from orchestrator.features.search.search_source import SearchSource
 
 TRAININGS = 60
 """The most that a search on a table has."""
-BODIES_A_TRAINING = 16
-"""A landscape has at least so many bodies for each of them: rungs try more than three for one."""
+BODIES_A_TRAINING = 8
+"""A landscape has at least so many bodies for each of them: early rungs try more than three for one,
+which is then two fifths of all."""
 EARLY = SchedulerSpec(kind="asha", min_env_steps=6_144, factor=3)
 LATE = SchedulerSpec(kind="asha", min_env_steps=24_576, factor=3)
 """A single rung, in the middle of the training."""
