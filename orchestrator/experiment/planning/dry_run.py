@@ -190,11 +190,7 @@ def _prospects(
             continue
         changes = refused.get(job_id, changed.get(job_id, ()))
         on_change = options.on_change if changes else "keep"
-        # One whose robot is invalid now is left as it was.
-        can_change = plan.verdicts[job_id].problem is None
-        action = _action(
-            row.state, on_change if can_change else "keep", is_refused=job_id in refused
-        )
+        action = _action(row.state, on_change, is_refused=job_id in refused)
         goes_on = action in ("resume", "extend")
         has_lost_supervisor = isinstance(row.state, Running) and not is_held
         prospects[job_id] = Prospect(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from orchestrator.core import job_parts
@@ -15,7 +14,7 @@ from orchestrator.core.front_end import option
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT, WorkerSpec
+from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT
 from orchestrator.experiment.begun_source import begun_source
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.resuming import extension
@@ -41,13 +40,13 @@ JOB_FILE_KEYS = {
 def changed_jobs(
     rows: Mapping[str, JobRow], jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]
 ) -> dict[str, list[str]]:
-    """Jobs that have run and would now train something else → the differences. Of one whose robot is
-    invalid now, only its settings are compared.
-    """
+    """Jobs that have run and would now train something else → the differences."""
     begun = {
         job.job_id: rows[job.job_id]
         for job in jobs
-        if job.job_id in rows and rows[job.job_id].attempts > 0
+        if job.job_id in rows
+        and rows[job.job_id].attempts > 0
+        and verdicts[job.job_id].problem is None
     }
     changed: dict[str, list[str]] = {}
     sources: dict[str, str] = {}
@@ -126,42 +125,11 @@ def refuse_or_report(
 
 
 def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> list[str]:
-    if verdict.problem is not None:
-        spec = spec_as_before(row.job, job)
-        if spec.fingerprint() == row.fingerprint:
-            return []
-        return changed_keys(row.job, replace(job, spec=spec))
     changed = {} if row.fingerprint == job.spec.fingerprint() else _changed_values(row.job, job)
     lines = _as_lines(changed)
     if row.robot_hash != verdict.robot_hash and not any(map(_is_about_robot, changed)):
         lines.append(f"robot: the contents of {job.xml_source or job.spec.robot_maker} changed")
     return lines
-
-
-def spec_as_before(before: Job, declared: Job) -> WorkerSpec:
-    """The spec that is declared, with what only the examination of a robot finds out, or what is left
-    as it is, as ``before`` has it.
-    """
-    spec = replace(
-        declared.spec,
-        xml=before.spec.xml,
-        extended_from=before.spec.extended_from,
-        init_sha256=before.spec.init_sha256,
-        init_env_steps=before.spec.init_env_steps,
-        pause_at=before.spec.pause_at,
-        measure_training=before.spec.measure_training,
-    )
-    starts_from_a_path = (
-        before.spec.init is not None
-        and spec.init is not None
-        and before.spec.init_job is None
-        and spec.init_job is None
-    )
-    if starts_from_a_path and not os.path.exists(str(before.spec.init)):  # noqa: PTH110
-        spec = replace(spec, init=before.spec.init)  # the folder has been moved
-    if spec.task == "auto":
-        spec = replace(spec, task=before.spec.task)
-    return spec
 
 
 def _is_about_robot(key: str) -> bool:

@@ -133,8 +133,6 @@ class _Declaration:
         elif job.job_id not in self.changed:
             if verdict.problem is None:
                 self.go_on(row, job, verdict)
-        elif verdict.problem is not None:
-            return  # it goes on, or stays, as it was
         elif self.on_change == "restart":
             self.enter(job, verdict, self.start_over(row))
         elif self.on_change == "extend":

@@ -20,7 +20,7 @@ from supervisor_helpers import (
     once,
 )
 
-from orchestrator.core.errors import ChangedError, Problem, UsageError
+from orchestrator.core.errors import Problem, UsageError
 from orchestrator.core.job import (
     Cancelled,
     Cause,
@@ -59,20 +59,6 @@ def reconciled(
     position = {job.job_id: index for index, job in enumerate(declared)}
     paths, ledger, reporter = experiment.paths, experiment.ledger, experiment.reporter
     return reconcile(declared, verdicts, position, "refuse", paths, ledger, reporter)
-
-
-@pytest.mark.parametrize("state", [Succeeded(), Pending()])
-def test_other_settings_are_noticed_though_the_robot_is_invalid_now(
-    tmp_path: Path, state: State
-) -> None:
-    """A job that has begun goes on with its own copy of the robot, as it was declared."""
-    invalid = JobVerdict(problem=Problem(where="a.xml", message="has no legs"))
-    experiment = after(tmp_path, state)
-    (row,) = reconciled(experiment, verdict=invalid)
-    assert row.state == state
-    longer = [job.with_spec(total_timesteps=123_456) for job in experiment.jobs]
-    with pytest.raises(ChangedError, match=r"total_timesteps: .* → 123456"):
-        reconciled(experiment, longer, verdict=invalid)
 
 
 def test_a_finished_job_with_all_of_its_files_stays_as_it_is(tmp_path: Path) -> None:
