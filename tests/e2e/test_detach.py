@@ -23,6 +23,7 @@ from orchestrator.core.pacer import Pace
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
+from orchestrator.experiment.directory.run_end import RunEnd
 from orchestrator.experiment.from_outside import attach, control, run_snapshot
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 
@@ -303,6 +304,16 @@ def test_two_readings_of_the_ledger_show_what_happened(
     )
     assert [kind for _, kind, _ in changes] == kinds
     assert all(message.startswith("a ") for _, _, message in changes)
+
+
+@pytest.mark.parametrize(("of_run", "expected"), [(1, 1), (130, 130)])
+def test_a_job_that_waits_for_one_that_has_failed_has_not_succeeded_when_the_run_has_ended(
+    of_run: int, expected: int
+) -> None:
+    """A script that repeats what ends with 130 would repeat it without end."""
+    rows: Any = [{"state": "PENDING", "cause": None}]
+    end = RunEnd(holder="", exit_code=of_run, message="", ended_at=0.0)
+    assert attach._exit_code_of_jobs(rows, end) == expected
 
 
 def test_a_lock_that_names_nobody_who_runs_is_not_waited_for(

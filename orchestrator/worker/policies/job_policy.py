@@ -347,11 +347,19 @@ def _refuse_modules_of_others(spec: WorkerSpec) -> None:
         files = [file.resolve() for file in own if file.is_file()]
         if loaded is None or not files or Path(loaded).resolve() in files:
             continue
-        if read_regular(Path(loaded)) != read_regular(files[0]):
+        if not _are_equal(Path(loaded), files[0]):
             raise UsageError(
                 f"{spec.job_id}: its module {module} is {files[0]}, and this program has imported"
                 f" {loaded} under that name; load the job in a program that has not"
             )
+
+
+def _are_equal(one: Path, other: Path) -> bool:
+    """Whether two files have the same content; what cannot be read, as it is gone, is no other's."""
+    try:
+        return read_regular(one) == read_regular(other)
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ import torch
 from stable_baselines3.common.save_util import load_from_zip_file
 
 from orchestrator.core.errors import UsageError
+from orchestrator.core.files.file_status import status_of
 from orchestrator.core.job_reader import outcome_sentence, read_job
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import Algorithm, WorkerSpec
@@ -68,12 +69,12 @@ def _versions(source: Path) -> tuple[tuple[Any, ...], ...]:
     files = [source, paths.model, paths.vecnormalize, paths.spec]
     with contextlib.suppress(OSError):
         files += paths.checkpoints_by_steps().values()
-    found = []
-    for file in files:
-        with contextlib.suppress(OSError):
-            status = file.stat()
-            found.append((file, status.st_mtime_ns, status.st_size, status.st_ino))
-    return tuple(found)
+    statuses = ((file, status_of(file)) for file in files)
+    return tuple(
+        (file, status.st_mtime_ns, status.st_size, status.st_ino)
+        for file, status in statuses
+        if status is not None
+    )
 
 
 @functools.lru_cache(maxsize=4)

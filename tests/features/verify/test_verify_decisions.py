@@ -24,17 +24,21 @@ from orchestrator.supervisor import job_directory
 from orchestrator.supervisor.stop_signals import StopRequests
 
 
-def test_wrong_usage_names_what_is_wrong_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With one job, in the current folder."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "jobs.toml"
     path.write_text(
         'name = "e"\n[[jobs]]\nname = "good"\nenv = "CartPole-v1"\ntotal_timesteps = 64\n'
     )
+    return path
+
+
+def test_wrong_usage_names_what_is_wrong_and_leaves_nothing(tmp_path: Path, job_file: Path) -> None:
     for source, options, message in (
-        (path, VerifyOptions(jobs=["god"]), "no such job; did you mean good-s0"),
-        (path, VerifyOptions(iterations=2), "--iterations 2: expected at least 3"),
+        (job_file, VerifyOptions(jobs=["god"]), "no such job; did you mean good-s0"),
+        (job_file, VerifyOptions(iterations=2), "--iterations 2: expected at least 3"),
         (tmp_path, VerifyOptions(), "not a run directory"),
     ):
         with pytest.raises(UsageError, match=message):
@@ -43,19 +47,14 @@ def test_wrong_usage_names_what_is_wrong_and_leaves_nothing(
 
 
 def test_it_does_not_work_where_an_experiment_lies_and_leaves_that_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, job_file: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "jobs.toml"
-    path.write_text(
-        'name = "e"\n[[jobs]]\nname = "good"\nenv = "CartPole-v1"\ntotal_timesteps = 64\n'
-    )
     paths = RunPaths(tmp_path / "out/verify")
     paths.job("trained-s0").root.mkdir(parents=True)
     (paths.job("trained-s0").root / "model.zip").write_text("weights")
     Ledger.create(paths.ledger).close()
     with pytest.raises(UsageError, match=r"out/verify: holds an experiment.*another --output"):
-        verify(path, VerifyOptions(output=tmp_path / "out"), lambda _: None)
+        verify(job_file, VerifyOptions(output=tmp_path / "out"), lambda _: None)
     assert (paths.job("trained-s0").root / "model.zip").read_text() == "weights"
     assert paths.ledger.exists()
 
