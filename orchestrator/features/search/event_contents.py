@@ -55,9 +55,10 @@ NUMBERS_OR_NONE = Entry(
 )
 NAMES = Entry(is_valid=_are_names, expected="job ids")
 OUTCOME = {"values": NUMBERS_OR_NONE, "measures": NUMBERS_OR_NONE, "env_steps": WHOLE}
-OF_UNCHANGED_JOB = ("start", "reference")
-"""What trials are for that train the unchanged job. ``start``: all trials begin with its policy.
-``reference``: what trials that are trained again are compared with."""
+REFERENCE = "reference"
+"""The role of a training of the unchanged job that trials which are trained again are compared with."""
+OF_UNCHANGED_JOB = ("start", REFERENCE)
+"""What trials are for that train the unchanged job. ``start``: all trials begin with its policy."""
 RACED = "race"
 """The role of a trial that trains the point of another one with a further seed, whose value counts
 in that of the other one."""

@@ -21,6 +21,7 @@ from orchestrator.features.search.declaration.written import (
     read_declaration,
     unreadable,
 )
+from orchestrator.features.search.event_contents import REFERENCE
 from orchestrator.features.search.history import History, Trial, costs, ranked_trials
 from orchestrator.features.search.racing import Shrunken, believed, by_belief
 from orchestrator.features.search.search_events import SearchEvent
@@ -208,7 +209,7 @@ class TrialReader:
             return None
         found: Trial | None = None
         for trial in self.history.trials:
-            if trial.role == "reference" and _is_as_declared(trial, self.search):
+            if trial.role == REFERENCE and _is_as_declared(trial, self.search):
                 found = _later(found, trial)
         return found
 

@@ -13,13 +13,11 @@ from orchestrator.core.job import Job
 from orchestrator.features.search.declaration.declared_search import jobs_at
 from orchestrator.features.search.declaration.spec import SearchSpec
 from orchestrator.features.search.estimates import estimates, ranked_by
+from orchestrator.features.search.event_contents import REFERENCE
 from orchestrator.features.search.history import History, Trial, is_measured
 from orchestrator.features.search.searcher.further_seeds import declared_seeds, fresh_seeds
 from orchestrator.features.search.trials import ranked
 from orchestrator.jobfile import Experiment
-
-REFERENCE = "reference"
-"""The role of the unchanged job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
