@@ -1,8 +1,9 @@
 """How many threads a worker has and which library starts them, counted in a child process.
 
-The child gets the thread settings of a worker, imports its libraries and makes one training step;
-after each of these stages it counts its threads in ``/proc``. This process imports none of the
-libraries.
+The child gets the thread settings of a worker, imports its libraries and makes training steps;
+after each of these stages it counts its threads in ``/proc``, and those that have computed. A thread
+that only sleeps takes nothing from other jobs: CUDA's driver, for example, starts one wherever a GPU
+is, even in a process that may not use it. This process imports none of the libraries.
 """
 
 from __future__ import annotations
@@ -17,15 +18,26 @@ from dataclasses import dataclass
 from orchestrator.core.processes.environment_variables import worker_thread_settings
 from orchestrator.core.text import last_line
 
+# A pool of as many threads as a large machine has cores computes for over a millisecond in each.
+# A kernel that does not tell the CPU time of a thread counts as one where all have computed.
 _CHILD = """
 import json, os, sys, time
 begin = time.monotonic()
 threads, stages = int(sys.argv[1]), []
+def has_computed(thread):
+    try:
+        with open(f"/proc/self/task/{thread}/schedstat") as file:
+            return int(file.read().split()[0]) > 1_000_000
+    except FileNotFoundError:
+        return True
 def stage(name):
-    stages.append((name, len(os.listdir("/proc/self/task")), time.monotonic() - begin))
+    there = os.listdir("/proc/self/task")
+    stages.append((name, len(there), sum(map(has_computed, there)), time.monotonic() - begin))
 stage("start")
 import numpy
-numpy.ones((512, 512), numpy.float32) @ numpy.ones((512, 512), numpy.float32)
+matrix = numpy.ones((512, 512), numpy.float32)
+for _ in range(20):
+    matrix @ matrix
 stage("numpy")
 import torch
 torch.set_num_threads(threads)
@@ -38,8 +50,9 @@ model = mujoco.MjModel.from_xml_string("<mujoco/>")
 mujoco.mj_step(model, mujoco.MjData(model))
 stage("mujoco")
 layer = torch.nn.Linear(256, 256)
-layer(torch.ones(2048, 256)).tanh().sum().backward()
-stage("training step")
+for _ in range(20):
+    layer(torch.ones(2048, 256)).tanh().sum().backward()
+stage("training steps")
 print(json.dumps(stages))
 """
 
@@ -50,6 +63,8 @@ class Stage:
 
     name: str
     n_threads: int
+    n_computing: int
+    """Threads that have used over 1 ms of CPU time since they were started."""
     elapsed_s: float
 
 
@@ -64,7 +79,7 @@ class CensusTimeoutError(CensusError):
 def census(
     threads: int, environment: Mapping[str, str] = os.environ, *, timeout_s: float = 120.0
 ) -> tuple[Stage, ...]:
-    """Count the threads of a process set up like a worker with ``threads`` threads (1.5 s).
+    """Count the threads of a process set up like a worker with ``threads`` threads (2 s).
 
     :raises CensusError: it failed.
     """
@@ -89,5 +104,6 @@ def census(
         raise CensusError(last_line(done.stderr, f"exit code {done.returncode}"))
     rows = json.loads(done.stdout.splitlines()[-1])
     return tuple(
-        Stage(name=name, n_threads=count, elapsed_s=elapsed) for name, count, elapsed in rows
+        Stage(name=name, n_threads=count, n_computing=computing, elapsed_s=elapsed)
+        for name, count, computing, elapsed in rows
     )

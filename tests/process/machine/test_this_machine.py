@@ -51,7 +51,7 @@ def test_imports_that_hang_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None
         thread_census.census(1, timeout_s=0.2)
 
 
-COUNTED = "import json; print(json.dumps([['start', 1, 0.0], ['training step', 1, 0.1]]))"
+COUNTED = "import json; print(json.dumps([['start', 1, 1, 0.0], ['training steps', 1, 1, 0.1]]))"
 """In the place of the process that imports a worker's packages, and counts its threads: a worker
 has as many."""
 

@@ -6,6 +6,7 @@ import ctypes.util
 import io
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -224,25 +225,34 @@ def test_outer_thread_counts_do_no_harm_but_binding_does() -> None:
     assert findings[1].cure == "unset OMP_PROC_BIND"
 
 
-def stages(*counts: int) -> list[Stage]:
-    names = ("start", "numpy", "torch", "training step")
-    return [
-        Stage(name=name, n_threads=count, elapsed_s=1.0)
+def stages(*counts: int, asleep: int = 0) -> list[Stage]:
+    """:param asleep: threads of the last stage that have not computed."""
+    names = ("start", "numpy", "torch", "training steps")
+    *earlier, last = [
+        Stage(name=name, n_threads=count, n_computing=count, elapsed_s=1.0)
         for name, count in zip(names, counts, strict=True)
     ]
+    return [*earlier, replace(last, n_computing=last.n_threads - asleep)]
 
 
 def test_every_worker_thread_is_explained() -> None:
     finding = doctor_checks.threads_finding(2, stages(1, 2, 3, 4))
     assert finding.level == "ok"
-    assert "a worker has 5 threads, at most 2 of them computing" in finding.detail
-    assert "1 from numpy, 1 from torch, 1 from training step" in finding.detail
+    assert "a worker has 5 threads, at most 2 of them computing at a time" in finding.detail
+    assert "1 from numpy, 1 from torch, 1 from training steps" in finding.detail
 
 
 def test_a_library_beyond_its_budget_is_a_warning() -> None:
     finding = doctor_checks.threads_finding(1, stages(1, 1, 1, 2))
     assert finding.level == "warning"
+    assert "2 of them have computed" in finding.detail
     assert finding.cure
+
+
+def test_a_thread_that_only_sleeps_is_no_fault() -> None:
+    finding = doctor_checks.threads_finding(1, stages(1, 1, 1, 2, asleep=1))
+    assert finding.level == "ok"
+    assert "1 from training steps" in finding.detail
 
 
 def test_missing_packages_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
