@@ -21,6 +21,8 @@ ROBOTS = ("quadruped", "runner")
 MEASURES = ("eval_mean", "distance_m", "energy_j", "mass_kg", "cost_of_transport")
 """Of the policy at the end of its training: means over the episodes of its evaluation. A robot that
 does not come forward has no cost of transport."""
+RUNG_MEASURES = ("distance_m", "energy_j", "cost_of_transport")
+"""Of the last episodes of training at a rung, as its return: what rungs can compare by."""
 Floats = npt.NDArray[np.float32]
 
 
@@ -38,6 +40,9 @@ class Table:
     """``(bodies, seeds, rungs)``: mean return of the last episodes of training at the rung."""
     measures: Floats
     """``(bodies, seeds, len(MEASURES))``."""
+    rung_measures: Floats
+    """``(bodies, seeds, rungs, len(RUNG_MEASURES))``; NaN for bodies that were trained before these
+    were recorded."""
 
     @property
     def bodies(self) -> int:
@@ -52,19 +57,33 @@ class Table:
         values: Floats = self.measures[:, :, MEASURES.index(name)]
         return values
 
-    def extended(self, other: Table) -> Table:
-        """This table and, after it, the bodies of ``other``.
-
-        :raises ValueError: the two are of other keys, seeds or rungs.
-        """
-        if self.keys != other.keys or not np.array_equal(self.rungs, other.rungs):
-            raise ValueError("the parts of a table have the same keys and rungs")
+    def part(self, first: int, bodies: int) -> Table:
+        """So many of its bodies, or as many as there are from the ``first`` on."""
+        chosen = slice(first, first + bodies)
         return Table(
             keys=self.keys,
-            points=np.concatenate([self.points, other.points]),
+            points=self.points[chosen],
             rungs=self.rungs,
-            returns=np.concatenate([self.returns, other.returns]),
-            measures=np.concatenate([self.measures, other.measures]),
+            returns=self.returns[chosen],
+            measures=self.measures[chosen],
+            rung_measures=self.rung_measures[chosen],
+        )
+
+    def with_part(self, first: int, part: Table) -> Table:
+        """This table with ``part`` in the place of its bodies from the ``first`` on, or after all.
+
+        :raises ValueError: the two are of other keys or rungs.
+        """
+        if self.keys != part.keys or not np.array_equal(self.rungs, part.rungs):
+            raise ValueError("the parts of a table have the same keys and rungs")
+        pieces = (self.part(0, first), part, self.part(first + part.bodies, self.bodies))
+        return Table(
+            keys=self.keys,
+            points=np.concatenate([piece.points for piece in pieces]),
+            rungs=self.rungs,
+            returns=np.concatenate([piece.returns for piece in pieces]),
+            measures=np.concatenate([piece.measures for piece in pieces]),
+            rung_measures=np.concatenate([piece.rung_measures for piece in pieces]),
         )
 
     def save(self, path: Path) -> None:
@@ -75,6 +94,7 @@ class Table:
             rungs=self.rungs,
             returns=self.returns,
             measures=self.measures,
+            rung_measures=self.rung_measures,
         )
 
 
@@ -87,6 +107,7 @@ def load(path: Path) -> Table:
             rungs=content["rungs"],
             returns=content["returns"],
             measures=content["measures"],
+            rung_measures=content["rung_measures"],
         )
 
 

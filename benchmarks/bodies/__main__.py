@@ -1,7 +1,8 @@
 """Tables of bodies, on which searches are compared.
 
-python -m benchmarks.bodies make quadruped --bodies 64   trains the next 64 and adds them
-python -m benchmarks.bodies show quadruped               what the table has
+python -m benchmarks.bodies make quadruped --bodies 64             trains the next 64 and adds them
+python -m benchmarks.bodies make quadruped --bodies 64 --first 0   trains the first 64 again
+python -m benchmarks.bodies show quadruped                         what the table has
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from benchmarks import table_of_bodies
 from benchmarks.bodies import maker
 from benchmarks.bodies.maker import Made, Part
+from benchmarks.table_of_bodies import Table
 from orchestrator.machine import topology
 
 
@@ -27,7 +29,7 @@ def main() -> int:
     if options.what == "train":
         part = Part(
             robot=options.robot,
-            first=options.first,
+            first=options.first or 0,
             bodies=options.bodies,
             run_dir=options.run_dir,
         )
@@ -54,7 +56,10 @@ def _options() -> argparse.Namespace:
         "--bodies", type=int, default=64, metavar="N", help="how many (default: 64)"
     )
     parser.add_argument(
-        "--first", type=int, default=0, metavar="N", help="with train: place of the first of them"
+        "--first",
+        type=int,
+        metavar="N",
+        help="place of the first of them (default: the first that the table does not have)",
     )
     parser.add_argument(
         "--run-dir",
@@ -75,12 +80,12 @@ def _options() -> argparse.Namespace:
 def _make(options: argparse.Namespace, run_dir: Path) -> int:
     path = table_of_bodies.table_file(options.robot)
     before = table_of_bodies.load(path) if path.exists() else None
-    part = Part(
-        robot=options.robot,
-        first=0 if before is None else before.bodies,
-        bodies=options.bodies,
-        run_dir=run_dir,
-    )
+    there = 0 if before is None else before.bodies
+    first = there if options.first is None else options.first
+    if first > there:
+        print(f"--first {first}: the table has {there} bodies; the next one is {there}")
+        return 2
+    part = Part(robot=options.robot, first=first, bodies=options.bodies, run_dir=run_dir)
     try:
         made = maker.make(part, kill_every_s=options.kill_every, seed=part.first)
         new = maker.read(part)
@@ -88,12 +93,22 @@ def _make(options: argparse.Namespace, run_dir: Path) -> int:
         goes_on = "; the same command goes on" if options.run_dir else ""
         print(f"{path}: nothing was added, as the run has ended before its end ({error}){goes_on}")
         return 1
-    (new if before is None else before.extended(new)).save(path)
+    (new if before is None else before.with_part(first, new)).save(path)
     print(
         f"{part.bodies} bodies × {new.seeds} seeds {_duration(made)}; {made.kills} kills;"
         f" {made.failed} trainings failed"
     )
+    if before is not None and first < there:
+        print(_difference(before.part(first, part.bodies), new))
     return _show(options.robot)
+
+
+def _difference(before: Table, new: Table) -> str:
+    """What was trained again, and had other returns or measures."""
+    again = new.part(0, before.bodies)
+    same = np.isclose(before.returns, again.returns, rtol=1e-5, equal_nan=True).all(axis=2)
+    same &= np.isclose(before.measures, again.measures, rtol=1e-5, equal_nan=True).all(axis=2)
+    return f"trained again: {same.size}; of these gave other values than before: {np.sum(~same)}"
 
 
 def _duration(made: Made) -> str:
@@ -116,6 +131,8 @@ def _show(robot: str) -> int:
     noise = float(np.sqrt(values[trained].var(axis=1, ddof=1).mean()))
     print(f"{robot}: {found.bodies} bodies × {found.seeds} seeds, {len(found.rungs)} rungs")
     print(f"bodies of which a training failed: {np.sum(~trained)}")
+    measured = np.isfinite(found.rung_measures[..., 0]).any(axis=(1, 2))
+    print(f"bodies with measures at rungs: {np.sum(measured)}")
     print(f"eval_mean of the bodies: median {np.median(means):,.0f}, best {means.max():,.0f}")
     print(f"deviation between bodies {means.std(ddof=1):,.0f}, between seeds {noise:,.0f}")
     return 0

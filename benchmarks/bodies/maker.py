@@ -4,6 +4,7 @@ moments and goes on, and reads what they gave.
 
 from __future__ import annotations
 
+import csv
 import os
 import random
 import re
@@ -21,8 +22,7 @@ import numpy as np
 import orchestrator
 from benchmarks import table_of_bodies
 from benchmarks.harness import ROOT, run_quietly
-from benchmarks.table_of_bodies import MEASURES, Table
-from orchestrator.analysis import run_reader
+from benchmarks.table_of_bodies import MEASURES, RUNG_MEASURES, Table
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
@@ -155,6 +155,7 @@ def read(part: Part) -> Table:
     points = np.full((part.bodies, len(keys)), np.nan, np.float32)
     returns = np.full((part.bodies, len(seeds), len(rungs)), np.nan, np.float32)
     measures = np.full((part.bodies, len(seeds), len(MEASURES)), np.nan, np.float32)
+    rung_measures = np.full((*returns.shape, len(RUNG_MEASURES)), np.nan, np.float32)
     for result in _results(part):
         assert result.job_id is not None
         assert result.job_dir is not None
@@ -166,7 +167,9 @@ def read(part: Part) -> Table:
         points[trial] = [params[key.removeprefix("params.")] for key in keys]
         if result.ok:
             place = trial, seeds.index(seed)
-            returns[place] = _returns_at(rungs, paths.progress_csv)
+            at_rungs = _at_rungs(rungs, paths.progress_csv)
+            returns[place] = at_rungs[:, 0]
+            rung_measures[place] = at_rungs[:, 1:]
             measures[place] = [_measure(result, name) for name in MEASURES]
     return Table(
         keys=keys,
@@ -174,6 +177,7 @@ def read(part: Part) -> Table:
         rungs=np.array(rungs),
         returns=returns,
         measures=measures,
+        rung_measures=rung_measures,
     )
 
 
@@ -184,9 +188,13 @@ def _rungs(defaults: Mapping[str, Any]) -> list[int]:
     return list(range(apart, defaults["total_timesteps"] + 1, apart))
 
 
-def _returns_at(rungs: Sequence[int], progress: Path) -> list[float]:
-    curve = {int(env_steps): mean for env_steps, mean in run_reader.learning_curve(progress)}
-    return [curve.get(rung, np.nan) for rung in rungs]
+def _at_rungs(rungs: Sequence[int], progress: Path) -> table_of_bodies.Floats:
+    """``(rungs, 1 + len(RUNG_MEASURES))``: the return and the measures of the last episodes."""
+    columns = ["rollout/ep_rew_mean", *(f"measures/{name}" for name in RUNG_MEASURES)]
+    with progress.open(newline="", encoding="utf-8") as file:
+        rows = {int(row["time/total_timesteps"]): row for row in csv.DictReader(file)}
+    found = [[rows.get(rung, {}).get(column) or np.nan for column in columns] for rung in rungs]
+    return np.array(found, np.float32)
 
 
 def _measure(result: orchestrator.Result, name: str) -> float:

@@ -186,9 +186,10 @@ class WorkerSpec:
     """Jobs of the same experiment that have to succeed before its launch. Not part of the
     fingerprint."""
     measure_training: bool = False
-    """Whether episodes of training are measured, too, for rungs at which trainings are compared by
-    measures. It changes no bit of the training. Not part of the fingerprint, and not in
-    ``spec.json`` where it is false, so that files are those of earlier versions."""
+    """Whether episodes of training are measured, too: for ``progress.csv``, and for rungs at which
+    trainings are compared by measures. It changes no bit of the training. Not part of the
+    fingerprint, and not in ``spec.json`` where it is false, so that files are those of earlier
+    versions."""
     parts: Mapping[str, Any] = field(default_factory=dict)
     """What features do in this training, by name (:mod:`orchestrator.core.job_parts`); those that do
     nothing are missing."""

@@ -51,6 +51,7 @@ SAME_IN_SPEC = (
     "n_envs",
     "normalize",
     "eval_episodes",
+    "measure_training",
     "policy",
     "policy_kwargs",
     "on_divergence",

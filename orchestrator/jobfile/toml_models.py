@@ -301,6 +301,12 @@ class CommonSettings(TomlTable):
         10,
         "Number of episodes of each final evaluation, deterministic and stochastic; 0: no evaluation.",
     )
+    measure_training: bool = key(
+        False,
+        "Measure the episodes of training, too: their means are columns measures/NAME of progress.csv, and so of "
+        "TensorBoard and others. It changes no weights.",
+        True,
+    )
     evaluate: Evaluated = key(
         {},
         "A grid of changed robots and disturbances at which the final evaluation runs as well, under the keys of "

@@ -16,7 +16,7 @@ from benchmarks.bodies import __main__ as bodies_command
 from benchmarks.bodies import maker, robots
 from benchmarks.bodies.maker import Part
 from benchmarks.bodies.sobol_from import SobolFrom
-from benchmarks.table_of_bodies import MEASURES, Table
+from benchmarks.table_of_bodies import MEASURES, RUNG_MEASURES, Table
 from orchestrator.features.search.declaration.spec import SearchSpec
 from orchestrator.features.search.search_source import SearchSource
 from orchestrator.features.search.searcher.simple_samplers import SobolSampler
@@ -73,27 +73,36 @@ def table_of(bodies: int, **changes: Any) -> Table:
         "rungs": np.array([10, 20]),
         "returns": np.full((bodies, 4, 2), bodies, np.float32),
         "measures": np.full((bodies, 4, len(MEASURES)), np.nan, np.float32),
+        "rung_measures": np.full((bodies, 4, 2, len(RUNG_MEASURES)), bodies, np.float32),
     }
     return Table(**{**content, **changes})
 
 
 def test_parts_follow_each_other_and_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "table.npz"
-    table_of(2).extended(table_of(3)).save(path)
+    table_of(2).with_part(2, table_of(3)).save(path)
     found = table_of_bodies.load(path)
     assert found.bodies == 5
     assert found.seeds == 4
     assert found.keys == ("params.a", "params.b")
     np.testing.assert_array_equal(found.points[:, 0], [2, 2, 3, 3, 3])
     np.testing.assert_array_equal(found.returns[:, 3, 1], [2, 2, 3, 3, 3])
+    np.testing.assert_array_equal(found.rung_measures[:, 0, 1, 2], [2, 2, 3, 3, 3])
     assert np.isnan(found.measure("eval_mean")).all()
+
+
+def test_bodies_that_are_trained_again_take_the_place_of_the_earlier_ones() -> None:
+    found = table_of(5).with_part(1, table_of(3))
+    np.testing.assert_array_equal(found.returns[:, 0, 0], [5, 3, 3, 3, 5])
+    beyond = table_of(5).with_part(4, table_of(3))
+    np.testing.assert_array_equal(beyond.rung_measures[:, 0, 0, 0], [5, 5, 5, 5, 3, 3, 3])
 
 
 def test_parts_of_another_job_file_are_refused() -> None:
     with pytest.raises(ValueError, match="same keys and rungs"):
-        table_of(2).extended(table_of(2, rungs=np.array([10, 30])))
+        table_of(2).with_part(2, table_of(2, rungs=np.array([10, 30])))
     with pytest.raises(ValueError, match="same keys and rungs"):
-        table_of(2).extended(table_of(2, keys=("params.a", "params.c")))
+        table_of(2).with_part(2, table_of(2, keys=("params.a", "params.c")))
 
 
 @pytest.mark.parametrize("code", [1, 130])

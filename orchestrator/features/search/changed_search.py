@@ -212,9 +212,11 @@ def _with_pauses(experiment: Experiment, recorded: Mapping[str, int | None]) -> 
     scheduler = declaration_of(experiment).scheduler
     assert scheduler is not None
     first = scheduler.min_env_steps
-    is_measured = scheduler.measures_training
     jobs = tuple(
-        job.with_spec(pause_at=recorded.get(job.job_id, first), measure_training=is_measured)
+        job.with_spec(
+            pause_at=recorded.get(job.job_id, first),
+            measure_training=scheduler.measures_training or job.spec.measure_training,
+        )
         for job in experiment.jobs
     )
     return dataclasses.replace(experiment, jobs=jobs)

@@ -206,7 +206,7 @@ class Task:
 
     def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
         """``(n_envs, len(measures))``; called only where episodes are measured: in evaluation, and in
-        training that is compared by measures at rungs.
+        training with ``measure_training`` or rungs that compare by measures.
         """
         return np.zeros((len(after.qpos), len(self.measures)))
 

@@ -1,4 +1,5 @@
-"""Measures of episodes of training, where trainings are compared by them at rungs.
+"""Measures of episodes of training, for ``progress.csv`` and where trainings are compared by them at
+rungs.
 
 They are kept in the model's ``ep_info_buffer``, beside the return of the same episode: what ranks
 exchange and checkpoints hold of it has them, too.

@@ -96,6 +96,8 @@ class TrainingLog:
         self._attempt.before_writing()
         # From the monotonic clock: a wall clock set back would break SB3's division.
         self._model.start_time = time.time_ns() - int(self._training_s() * 1e9)
+        if self._attempt.spec.measure_training:
+            self._log_measures()
         algorithms.dump_logs(self._model, iteration)
         now = time.monotonic()
         self._tell_of_iteration(iteration, now - self._iteration_began)
@@ -132,6 +134,11 @@ class TrainingLog:
         self._facts.ep_rew_mean = self._mean_return()
         if self._attempt.spec.measure_training:
             self._facts.training_measures = mean_measures(self._model.ep_info_buffer or ())
+
+    def _log_measures(self) -> None:
+        """Add the means of the measures to the row that is written next."""
+        for name, mean in mean_measures(self._model.ep_info_buffer or ()).items():
+            self._model.logger.record(f"measures/{name}", mean)
 
     def _mean_return(self) -> float | None:
         """``rollout/ep_rew_mean``: None before the first episode has ended."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import races, table_of_bodies
-from benchmarks.table_of_bodies import MEASURES, Table
+from benchmarks.table_of_bodies import MEASURES, RUNG_MEASURES, Table
 from orchestrator.analysis.sequential import Rules
 
 
@@ -54,6 +54,7 @@ def test_noise_of_a_table_is_that_of_seeds_about_the_mean_of_their_body(
         rungs=np.array([1]),
         returns=np.zeros((3, 2, 1), np.float32),
         measures=measures,
+        rung_measures=np.zeros((3, 2, 1, len(RUNG_MEASURES)), np.float32),
     )
     made.save(table_of_bodies.table_file("runner"))
     noise = races.noise_of_table("runner")

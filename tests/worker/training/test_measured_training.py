@@ -3,6 +3,7 @@ measures however it was interrupted."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import math
@@ -85,6 +86,27 @@ def test_measured_training_has_the_same_weights_and_the_means_of_its_last_episod
     assert told["paid"] == pytest.approx(measured.ep_rew_mean, abs=1e-5)
     assert 0 < (told["energy_j"] or 0) < 1e5
     assert ExitRecord.from_json(measured.to_json()) == measured
+
+
+def test_each_row_of_progress_has_the_measures_of_its_last_episodes(tmp_path: Path) -> None:
+    spec = training(tmp_path, learner="fast")
+    measured = attempt(tmp_path / "measured", spec)
+    attempt(tmp_path / "plain", dataclasses.replace(spec, measure_training=False))
+    rows, plain = (
+        list(csv.DictReader((tmp_path / name / "progress.csv").read_text().splitlines()))
+        for name in ("measured", "plain")
+    )
+    names = [name for name in rows[0] if name.startswith("measures/")]
+    assert names == [f"measures/{name}" for name in ("paid", "height", *EFFORT)]
+    assert not [name for name in plain[0] if name.startswith("measures/")]
+    paid = [row["measures/paid"] for row in rows]
+    returns = [row["rollout/ep_rew_mean"] for row in rows]
+    assert [float(value) if value else None for value in paid] == [
+        pytest.approx(float(value), abs=1e-5) if value else None for value in returns
+    ]
+    told = measured.training_measures
+    assert told is not None
+    assert float(rows[-1]["measures/energy_j"]) == told["energy_j"]
 
 
 MASS = {"body.trunk.mass": "uniform(2, 8)"}

@@ -473,9 +473,13 @@ class Searcher:
         :param others: further content of the event.
         """
         if self._rungs and reevaluates is None and "role" not in others:
-            is_measured = self._compared is not None and self._compared.measures_training
+            is_compared = self._compared is not None and self._compared.measures_training
             jobs = [
-                job.with_spec(pause_at=self._rungs[0], measure_training=is_measured) for job in jobs
+                job.with_spec(
+                    pause_at=self._rungs[0],
+                    measure_training=is_compared or job.spec.measure_training,
+                )
+                for job in jobs
             ]
         examined = self._examiner.examine(jobs, parent)
         additions.put_robots(self.paths, examined.jobs, examined.verdicts)
