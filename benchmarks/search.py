@@ -4,7 +4,7 @@ as one table.
     python -m benchmarks.search [--repeats 5] [--only start,tiny,derl,choices,beliefs,table,surrogate,confirmation,…]
         [--jobs 200] [--load 4] [--searches 1000] [--slow-searches 100] [--processes 2]
         [--trainings 60] [--robots runner,quadruped] [--samplers random,tpe,…] [--plain]
-        [--run-dir DIR]
+        [--rungs-by distance_m] [--run-dir DIR]
 
 A and B of a ratio are measured interleaved in the same run, now A first and now B, and given as
 medians with their range. Run it on an otherwise idle machine.
@@ -260,6 +260,11 @@ def main() -> None:
         f" (default: {','.join(searches_on_table.SAMPLERS)})",
     )
     options.add_argument(
+        "--rungs-by",
+        choices=table_of_bodies.RUNG_MEASURES,
+        help="part table: what rungs compare by, of the bodies that have it (default: returns)",
+    )
+    options.add_argument(
         "--plain",
         action="store_true",
         help="part table with one seed a body and without races, as in the part surrogate",
@@ -280,6 +285,7 @@ def main() -> None:
         robots=chosen.robots,
         samplers=chosen.samplers,
         is_plain=chosen.plain,
+        rungs_by=chosen.rungs_by,
     )
     parts: dict[str, Callable[[int], list[Line]]] = {
         "start": functools.partial(start, jobs=chosen.jobs),

@@ -57,6 +57,11 @@ class Table:
         values: Floats = self.measures[:, :, MEASURES.index(name)]
         return values
 
+    def rung_measure(self, name: str) -> Floats:
+        """``(bodies, seeds, rungs)``: one of :data:`RUNG_MEASURES`."""
+        values: Floats = self.rung_measures[:, :, :, RUNG_MEASURES.index(name)]
+        return values
+
     def part(self, first: int, bodies: int) -> Table:
         """So many of its bodies, or as many as there are from the ``first`` on."""
         chosen = slice(first, first + bodies)

@@ -44,7 +44,8 @@ class Landscape:
     rungs: tuple[int, ...]
     """env_steps, rising; the last one is the end of the training."""
     returns: Floats
-    """``(bodies, seeds, rungs)``; NaN where no episode had ended."""
+    """``(bodies, seeds, rungs)``: what trainings are compared by at rungs, returns or a measure of
+    their episodes; NaN where no episode had ended."""
     values: Floats
     """``(bodies, seeds)``, at the end."""
 
@@ -91,19 +92,28 @@ class Landscape:
         return {dimension.key: dimension.at(float(unit)) for dimension, unit in pairs}
 
 
-def of_table(table: Table, space: Sequence[Dimension], measure: str = "eval_mean") -> Landscape:
+def of_table(
+    table: Table,
+    space: Sequence[Dimension],
+    measure: str = "eval_mean",
+    *,
+    rungs_by: str | None = None,
+) -> Landscape:
     """Bodies of which a training has failed are left out.
 
     :param space: the dimensions of the table's job file.
+    :param rungs_by: one of :data:`RUNG_MEASURES`, of the bodies that were trained with it; None:
+        returns.
     """
     values = table.measure(measure).astype(np.float64)
-    is_whole = np.isfinite(values).all(axis=1)
+    at_rungs = table.returns if rungs_by is None else table.rung_measure(rungs_by)
+    is_whole = np.isfinite(values).all(axis=1) & np.isfinite(at_rungs).any(axis=(1, 2))
     columns = [_units(dimension, table.points[:, place]) for place, dimension in enumerate(space)]
     return Landscape(
         space=tuple(space),
         places=np.column_stack(columns)[is_whole],
         rungs=tuple(int(rung) for rung in table.rungs),
-        returns=table.returns[is_whole].astype(np.float64),
+        returns=at_rungs[is_whole].astype(np.float64),
         values=values[is_whole],
     )
 

@@ -97,6 +97,8 @@ class Extent:
     trainings: int = TRAININGS
     """The budget of a search, in trainings of one seed to their end; less where there are few
     bodies."""
+    rungs_by: str | None = None
+    """The measure of training's episodes that rungs compare by; None: returns."""
 
     def numbers(self, strategy: Strategy | OptunaSearch) -> range:
         is_slow = isinstance(strategy, Strategy) and strategy.sampler in SLOW
@@ -136,13 +138,15 @@ def searches_on_tables(_repeats: int, extent: Extent) -> list[Line]:
         if table_of_bodies.table_file(robot).exists():
             make = plain_strategies if extent.is_plain else strategies
             known = make(extent.samplers)
-            lines += of_landscape(robot, landscape_of_robot(robot), extent, known)
+            met = landscape_of_robot(robot, rungs_by=extent.rungs_by)
+            lines += of_landscape(robot, met, extent, known)
     return lines
 
 
-def landscape_of_robot(robot: str) -> Landscape:
+def landscape_of_robot(robot: str, *, rungs_by: str | None = None) -> Landscape:
     """What its table has.
 
+    :param rungs_by: see :func:`landscape.of_table`.
     :raises OSError: it has none.
     """
     part = Part(robot=robot, first=0, bodies=1, run_dir=table_of_bodies.FOLDER)
@@ -150,7 +154,9 @@ def landscape_of_robot(robot: str) -> Landscape:
     assert isinstance(source, SearchSource)
     assert source.search is not None
     return landscape.of_table(
-        table_of_bodies.load(table_of_bodies.table_file(robot)), source.search.space
+        table_of_bodies.load(table_of_bodies.table_file(robot)),
+        source.search.space,
+        rungs_by=rungs_by,
     )
 
 
@@ -181,7 +187,7 @@ def of_landscape(
             for name, peer in PEERS.items()
         }
         lines = [
-            *_of_table(robot, met),
+            *_of_table(robot, met, extent.rungs_by or "return"),
             *_of_strategies(what, found),
             *of_auto(what, found, sampler_of_auto(met, trainings), peers),
             *_of_best(what, found, peers),
@@ -191,7 +197,7 @@ def of_landscape(
     return lines
 
 
-def _of_table(robot: str, met: Landscape) -> list[Line]:
+def _of_table(robot: str, met: Landscape, rungs_by: str) -> list[Line]:
     lines = [
         figure(
             f"{robot}: share of the variance between bodies' means that is not noise",
@@ -200,7 +206,7 @@ def _of_table(robot: str, met: Landscape) -> list[Line]:
     ]
     lines += [
         figure(
-            f"{robot}: rank correlation of one seed's return at {rung:,} env_steps with the value"
+            f"{robot}: rank correlation of one seed's {rungs_by} at {rung:,} env_steps with the value"
             " by the other seeds",
             landscape.foretold(met, met.returns[:, :, place]),
         )

@@ -27,7 +27,7 @@ from benchmarks.bodies.compared_searches import Chosen, Comparison, OptunaSearch
 from benchmarks.bodies.landscape import Landscape
 from benchmarks.bodies.searches_on_table import Extent
 from benchmarks.bodies.simulated_search import Found, Strategy, search
-from benchmarks.table_of_bodies import MEASURES, Table
+from benchmarks.table_of_bodies import MEASURES, RUNG_MEASURES, Table
 from orchestrator.features.search import gaussian_process
 from orchestrator.features.search.declaration.spec import (
     Dimension,
@@ -63,6 +63,7 @@ def table_of(bodies: int, noise: float = 0.0) -> Table:
     rise = np.linspace(0.3, 1.0, N_RUNGS)
     measures = np.zeros((bodies, SEEDS, len(MEASURES)), np.float32)
     measures[:, :, MEASURES.index("eval_mean")] = values
+    rung_measures = np.full((bodies, SEEDS, N_RUNGS, len(RUNG_MEASURES)), np.nan, np.float32)
     points = [[one.at(unit) for one, unit in zip(SPACE, row, strict=True)] for row in units]
     return Table(
         keys=tuple(dimension.key for dimension in SPACE),
@@ -70,6 +71,7 @@ def table_of(bodies: int, noise: float = 0.0) -> Table:
         rungs=ITERATION * np.arange(1, N_RUNGS + 1),
         returns=(values[:, :, None] * rise).astype(np.float32),
         measures=measures,
+        rung_measures=rung_measures,
     )
 
 
@@ -83,6 +85,16 @@ def test_bodies_lie_where_their_values_are_in_the_space() -> None:
     np.testing.assert_allclose(found.places, units, atol=1e-5)
     assert found.env_steps == N_RUNGS * ITERATION
     assert found.point(3)["params.force"] == pytest.approx(0.5 * 4 ** units[3, 1], rel=1e-5)
+
+
+def test_rungs_compare_by_a_measure_the_bodies_that_have_it() -> None:
+    table = table_of(5)
+    distances = table.rung_measures[:, :, :, RUNG_MEASURES.index("distance_m")]
+    distances[[1, 3]] = 7.0
+    found = landscape.of_table(table, SPACE, rungs_by="distance_m")
+    np.testing.assert_array_equal(found.returns, np.full((2, SEEDS, N_RUNGS), 7.0))
+    values = table.measure("eval_mean")[[1, 3]]
+    np.testing.assert_allclose(found.values, values)
 
 
 def test_trials_of_a_table_have_seeds_of_their_bodies() -> None:
@@ -501,6 +513,7 @@ def test_the_part_of_the_benchmark_has_a_line_for_each_figure(
         rungs=made.rungs,
         returns=made.returns,
         measures=made.measures,
+        rung_measures=made.rung_measures,
     ).save(path)
     monkeypatch.setattr(table_of_bodies, "table_file", lambda robot: tmp_path / f"{robot}.npz")
     extent = Extent(searches=8, slow_searches=4, processes=1, samplers=("random", "cmaes"))
