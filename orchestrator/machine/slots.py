@@ -13,7 +13,7 @@ from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from orchestrator.core.front_end import option
 from orchestrator.core.text import count, listed
-from orchestrator.machine import placement
+from orchestrator.machine import placement, topology
 from orchestrator.machine.gpu import FreeGpus
 from orchestrator.machine.neighbours import Neighbours
 from orchestrator.machine.placement import CpuUse
@@ -135,6 +135,13 @@ class Slots(Protocol):
         nothing else.
         """
 
+    def fits_ever(
+        self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1
+    ) -> bool:
+        """Whether there would be a slot with these resources if nothing else ran, on the machines
+        that there are now.
+        """
+
     def release(self, slot: Slot) -> None: ...
 
     def resize(self, max_parallel: int) -> int:
@@ -243,6 +250,12 @@ class SlotPool:
             self._has_room(cores)
             and self._choose(cores, 0, self._neighbours.look(self._own())) is not None
         )
+
+    def fits_ever(
+        self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1
+    ) -> bool:
+        """Memory and ranks are ignored: a job that asks for more memory than there is runs alone."""
+        return cores <= topology.largest_job(self._machine) and gpus <= len(self._machine.gpus)
 
     def _has_room(self, cores: int) -> bool:
         in_use = sum(len(slot.cpus) for slot in self._held.values())

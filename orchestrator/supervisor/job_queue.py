@@ -24,8 +24,9 @@ wait too."""
 LOOKAHEAD = 64
 """How many jobs with different demands may be refused in one pass."""
 
-Shortage: TypeAlias = Literal["cores", "gpus", "memory", "disk", "template"]
-"""What a job waits for: room, or the process that its worker is forked from."""
+Shortage: TypeAlias = Literal["cores", "gpus", "memory", "machine", "disk", "template"]
+"""What a job waits for: room, a machine that is large enough, of which there is none now, or the
+process that its worker is forked from."""
 
 
 class Demand(NamedTuple):
@@ -246,6 +247,6 @@ def _is_held_up(demand: Demand, refused: Iterable[_Refused]) -> bool:
 
 def _takes(demand: Demand, shortage: Shortage) -> bool:
     """Whether a job with this demand takes what another one lacks."""
-    if shortage in ("disk", "template"):  # no job takes disk space, or what forks workers
+    if shortage in ("machine", "disk", "template"):  # no job takes these from another one
         return False
     return shortage != "gpus" or demand.gpus > 0

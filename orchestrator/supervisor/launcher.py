@@ -145,6 +145,8 @@ class Launcher:
         slot = self.slots.acquire(cores, gpus, memory_mib=memory_mib, ranks=resources.ranks)
         if slot is not None:
             return slot
+        if not self.slots.fits_ever(cores, gpus, memory_mib=memory_mib, ranks=resources.ranks):
+            return "machine"
         return "gpus" if gpus and self.slots.has_cores(cores, ranks=resources.ranks) else "cores"
 
 

@@ -105,7 +105,8 @@ class Supervisor:
     """The last attempts of jobs, each with the state that it has brought its job to."""
     _ended_work: EndedWork = field(default_factory=EndedWork, init=False)
     _started: float = field(default=0.0, init=False)
-    _waits_for_node: bool = field(default=False, init=False)
+    _awaited_nodes: set[str] = field(default_factory=set, init=False)
+    """Demands of jobs, in words, for which it was said that they wait for a node."""
     """Whether nothing runs because no node has room, and this was reported."""
     _events: DetachableReporter = field(init=False)
     _recorder: Recorder = field(init=False)
@@ -445,21 +446,23 @@ class Supervisor:
                 case "disk" | "template" as awaited:
                     offer.refuse(awaited)
                 case shortage:
-                    if self._active or self.slots.grows:
-                        self._report_waiting(job)
-                        offer.refuse(shortage)
-                    else:  # all of the machine is free, and it is not enough
+                    # All of the machine is free and not enough, or it would never be enough.
+                    is_too_large = shortage == "machine" or not self._active
+                    if is_too_large and not self.slots.grows:
                         offer.accept()
                         reason = (
                             f"asks for {demand_text(job)}, more than this machine has; see `doctor`"
                         )
                         self._jobs.fail(job.job_id, Cause.LAUNCH, reason)
+                    else:
+                        if is_too_large:
+                            self._report_waiting(job)
+                        offer.refuse(shortage)
 
     def _add_attempt(self, attempt: ActiveAttempt, queue_s: float) -> None:
         """The attempt is RUNNING from now on."""
         # Before the ledger, which may find the disk full: whatever runs must be ended.
         self._active.add(attempt)
-        self._waits_for_node = False
         row = attempt.row_at_launch()
         self._jobs.note_launch(row)
         self.ledger.start_attempt(row, queue_s=queue_s)
@@ -470,10 +473,11 @@ class Supervisor:
             self.ledger.note_competitors(attempt.handle.job_id, attempt.handle.number, new)
 
     def _report_waiting(self, job: Job) -> None:
-        """Once, when nothing runs and a node that may still join is needed."""
-        if not self._active and not self._waits_for_node:
-            self._waits_for_node = True
-            text = f"{job.job_id} waits for a node with room for {demand_text(job)}, as do all jobs that need as much"
+        """Once for all jobs that need as much, when a node that may still join is needed."""
+        demand = demand_text(job)
+        if demand not in self._awaited_nodes:
+            self._awaited_nodes.add(demand)
+            text = f"{job.job_id} waits for a node with room for {demand}, as do all jobs that need as much"
             self.reporter.event("waiting", text, job_id=job.job_id)
 
     def _move_attempts(self) -> None:

@@ -63,6 +63,9 @@ class JobVerdict:
     robot."""
     code_problem: str | None = None
     """Likewise, where it may lie in the robot or in the user's own code."""
+    lacks_room: bool = False
+    """Whether ``problem`` is that the machines have too little for the job: its robot is valid, and
+    other machines may train it."""
     has_unfit_init: bool = False
     """Whether ``problem`` is that the policy to start from does not fit the job."""
     physics_s: float = 0.0

@@ -322,7 +322,7 @@ def _ask_backend(
                 verdict,
                 problem=of_job[0],
                 settings_problem=verdict.settings_problem or reason_of_backend,
-                bundle=None,
+                lacks_room=verdict.problem is None,
             )
     return _Fitness(problems=list(problems), verdicts=verdicts)
 
@@ -405,9 +405,12 @@ def _choices(job: Job, verdict: JobVerdict) -> list[str]:
 
 
 def _not_trained(verdict: JobVerdict) -> list[str]:
-    """The remark on a job that is invalid; none on others."""
+    """The remark on a job that is invalid, or too large for the machines; none on others."""
     if verdict.problem is None:
         return []
+    if verdict.lacks_room:
+        elsewhere = "`run RUN_DIR` trains it where there is room"
+        return [f"is not trained here: {verdict.problem.message}; {elsewhere}"]
     return [f"is invalid, so its training does not begin: {verdict.problem.message}"]
 
 

@@ -170,7 +170,7 @@ class _Declaration:
 
     def enter(self, job: Job, verdict: JobVerdict, earlier: JobRow | None) -> None:
         """Enter a job that has not begun. :param earlier: its row of before, whose hold stays, also
-        while the job is invalid.
+        while the job is invalid, or too large for the machines.
         """
         job_id = job.job_id
         held = None if earlier is None else held_state(earlier, self.noted)
@@ -178,15 +178,17 @@ class _Declaration:
         self.ledger.put_jobs(
             [DeclaredJob(position=self.position[job_id], job=job, robot_hash=verdict.robot_hash)]
         )
+        if verdict.problem is None or verdict.lacks_room:
+            copy_robot(self.paths, job_id, verdict)
+            self.copied.append(self.paths.job(job_id).root)
         if verdict.problem is not None:
+            cause = Cause.LAUNCH if verdict.lacks_room else Cause.INVALID
             message = verdict.problem.message + _keep_robot(self.paths, job_id, verdict)
-            failed = Failed(cause=Cause.INVALID, message=message)
+            failed = Failed(cause=cause, message=message)
             self.ledger.set_state(job_id, move(job_id, Pending(), failed))
             if held is not None:
                 self.ledger.note("pause" if isinstance(held, Paused) else "cancel", job_id)
             return
-        copy_robot(self.paths, job_id, verdict)
-        self.copied.append(self.paths.job(job_id).root)
         if job_id in self.noted:
             self.ledger.withdraw_notes(job_id)
         if held is not None:
@@ -227,12 +229,12 @@ def requeued_rows(
 def held_state(row: JobRow, noted: Mapping[str, Verb]) -> State | None:
     """The state in which the user holds a job back that is entered anew; None: it is not held.
 
-    :param noted: what the ledger has noted for jobs: a job that is FAILED as it was invalid is held
-        as it was before.
+    :param noted: what the ledger has noted for jobs: a job that is FAILED as it was invalid, or too
+        large for the machines, is held as it was before.
     """
     if _is_held(row):
         return _without_failures(row.state)
-    if not (isinstance(row.state, Failed) and row.state.cause is Cause.INVALID):
+    if not (isinstance(row.state, Failed) and row.state.cause in (Cause.INVALID, Cause.LAUNCH)):
         return None
     match noted.get(row.job_id):
         case "pause":
@@ -348,7 +350,8 @@ def set_another_aside(paths: RunPaths, job: Job, verdict: JobVerdict) -> Path | 
         before = spec.fingerprint(), read_regular(directory.robot_hash).decode() or None
     except (OSError, ValueError):  # usually it has not been launched
         return None
-    if verdict.problem is not None or before == (job.spec.fingerprint(), verdict.robot_hash):
+    is_invalid = verdict.problem is not None and not verdict.lacks_room
+    if is_invalid or before == (job.spec.fingerprint(), verdict.robot_hash):
         return None
     return run_directory.set_aside(directory.root, paths.replaced)
 

@@ -273,6 +273,42 @@ def test_a_request_about_a_job_that_a_run_does_not_have_is_reported(tmp_path: Pa
     assert "gone: its `retry` has no effect" in experiment.reporter.messages()
 
 
+def test_a_job_that_is_too_large_here_is_trained_by_a_larger_machine(tmp_path: Path) -> None:
+    """Its robot is kept, so that no job file is needed there."""
+    robot = tmp_path / "staging"
+    robot.mkdir()
+    (robot / "robot.xml").write_text("<mujoco/>")
+    (tmp_path / "run").mkdir()
+    experiment = Experiment(tmp_path / "run", [make_job("a")])
+    too_large = JobVerdict(
+        problem=Problem(where="jobs[0]", message="asks for 64 cores"),
+        lacks_room=True,
+        bundle=robot,
+        robot_hash="abc",
+    )
+    (row,) = reconciled(experiment, verdict=too_large)
+    assert row.state == Failed(cause=Cause.LAUNCH, message="asks for 64 cores")
+    directory = experiment.paths.job("a")
+    assert (directory.robot / "robot.xml").exists()
+    verdict = resume.verdicts([row])["a"]
+    assert verdict == JobVerdict(robot_hash="abc")
+    (row,) = reconciled(experiment, verdict=verdict)
+    assert row.state == Pending()
+    assert (directory.robot / "robot.xml").exists()
+
+
+@pytest.mark.parametrize("verb", ["pause", "cancel"])
+def test_a_job_that_is_too_large_stays_held(verb: str, tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")])
+    held = Paused() if verb == "pause" else Cancelled()
+    experiment.ledger.set_state("a", held)
+    too_large = JobVerdict(problem=Problem(where="", message="asks for it"), lacks_room=True)
+    (row,) = reconciled(experiment, verdict=too_large)
+    assert isinstance(row.state, Failed)
+    (row,) = reconciled(experiment, verdict=JobVerdict())
+    assert row.state == held
+
+
 @pytest.mark.parametrize(
     ("cause", "expected"),
     [

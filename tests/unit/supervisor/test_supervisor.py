@@ -16,6 +16,7 @@ import pytest
 from supervisor_helpers import (
     FOREVER,
     Experiment,
+    ask,
     behaviours,
     ledgers_closed,  # noqa: F401 - a fixture
     make_job,
@@ -152,6 +153,34 @@ def test_a_job_that_no_idle_machine_can_hold_fails_instead_of_waiting_for_ever(
     experiment = Experiment(tmp_path, [make_job("big", cores=99), make_job("a")])
     assert experiment.run() == {"big": "FAILED", "a": "SUCCEEDED"}
     assert "99 cores" in rows(tmp_path)["big"]["message"]
+
+
+def test_a_job_that_no_idle_machine_can_hold_does_not_hold_up_others(tmp_path: Path) -> None:
+    jobs = [make_job("long"), make_job("big", cores=99), *(make_job(name) for name in names(40))]
+    experiment = Experiment(tmp_path, jobs, behaviours({"long": Behaviour(after_s=100.0)}), cpus=2)
+    ended = experiment.run()
+    assert ended.pop("big") == "FAILED"
+    assert set(ended.values()) == {"SUCCEEDED"}
+    assert experiment.fake.time_s == pytest.approx(100.0), "the others ran beside the long one"
+
+
+@pytest.mark.timeout(30)
+def test_a_job_that_waits_for_a_larger_node_does_not_hold_up_others(tmp_path: Path) -> None:
+    slots = WatchedSlots(2, grows=True)
+    jobs = [make_job("long"), make_job("big", cores=99), *(make_job(name) for name in names(40))]
+    table = {"long": Behaviour(after_s=100.0)}
+    experiment = Experiment(tmp_path, jobs, behaviours(table), slots=slots)
+    experiment.reporter.each_turn = once(
+        lambda _: experiment.fake.time_s > 1.0 and not experiment.fake.running,
+        lambda: ask(tmp_path, ("cancel", "big")),
+    )
+    ended = experiment.run()
+    assert ended.pop("big") == "CANCELLED"
+    assert set(ended.values()) == {"SUCCEEDED"}
+    assert experiment.fake.time_s == pytest.approx(100.0, abs=2.0), "beside the long one"
+    said = [text for _, text, _ in experiment.reporter.events if "big waits" in text]
+    assert len(said) == 1
+    assert "for a node with room for 99 cores" in said[0]
 
 
 def test_memory_delays_a_launch_until_there_is_room(tmp_path: Path) -> None:
