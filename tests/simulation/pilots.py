@@ -699,7 +699,7 @@ class PilotKind(SimulatedKind):
             causes = {
                 "every pilot was cancelled": counts["pilot-cancelled"] + counts[LATE_SCANCEL],
                 "sbatch refuses": counts["slurm-refuses"],
-                "pilots end before they report": any(
+                "pilots end, or hang, before they report": any(
                     one.fails for one in self.world.scenario.pilots
                 ),
             }

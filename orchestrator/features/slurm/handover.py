@@ -20,7 +20,7 @@ from orchestrator.features.slurm.pilot_names import events_of, joined_pilots, or
 from orchestrator.features.slurm.session_file import (
     HAND_BACK_S,
     Session,
-    read_session,
+    read_own_session,
     write_session,
 )
 from orchestrator.features.slurm.submission import ASK_EVERY_S, PRESENT, BatchQueue
@@ -39,7 +39,7 @@ def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
     :param folder: ``slurm`` in the run directory, which this process has locked.
     :raises OSError: it cannot be written.
     """
-    before = read_session(folder)
+    before = read_own_session(folder)
     (folder / session).mkdir(parents=True)
     if before is not None and not before.ended:
         queue.continue_named(before.batch_jobs or queue.name)

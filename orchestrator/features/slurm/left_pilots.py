@@ -23,7 +23,7 @@ from orchestrator.features.slurm.pilot_messages import PilotBye
 from orchestrator.features.slurm.pilot_names import events_of, joined_pilots, parsed_name
 from orchestrator.features.slurm.session_file import (
     Session,
-    read_session,
+    read_own_session,
     session_owner,
     write_session,
 )
@@ -103,7 +103,7 @@ def end_left_pilots(folder: Path) -> str | None:
     :raises UsageError: Slurm does not obey, and the pilots cannot be told by a file either.
     """
     left = left_pilots([folder]).get(folder)
-    session = read_session(folder)
+    session = read_own_session(folder)
     if left is None or session is None:
         return None
     answer = cancel_named(left.name, user=left.user)
@@ -126,9 +126,9 @@ def wait_for_pilots(folder: Path) -> None:
 
     :param folder: ``slurm`` in a run directory; it may be missing.
     """
-    first = read_session(folder)
+    first = read_own_session(folder)
     while first is not None and first.batch_jobs:
-        now = read_session(folder)
+        now = read_own_session(folder)
         if now is None or now.session != first.session:
             return
         left = _left_jobs(folder, first, _ask({folder: first}))
@@ -252,5 +252,5 @@ def _last_write(folder: Path, pilot: str) -> float:
 
 def _unended_session(folder: Path) -> Session | None:
     """The session whose supervisor has not ended its pilots; None where there is none."""
-    session = read_session(folder)
+    session = read_own_session(folder)
     return None if session is None or session.ended or not session.batch_jobs else session

@@ -25,11 +25,31 @@ class Session:
     batch_jobs: str = ""
     """Their name, which stays while they serve one supervisor after the other."""
     ended: bool = False
+    path: str = ""
+    """Of the folder that the pilots serve, when the file was written; empty: not known."""
+    inode: int = 0
+    """Likewise; it stays when the run directory is moved, and is another one in a copy."""
+
+    def is_of(self, folder: Path) -> bool:
+        """Whether its pilots serve ``folder``, and not the one of which that is a copy."""
+        try:
+            inode = folder.stat().st_ino
+        except OSError:
+            return True
+        return not self.path or self.path == str(folder.resolve()) or self.inode == inode
 
 
 def read_session(folder: Path) -> Session | None:
     """None where there is none, or while the file cannot be read."""
     return read_record(Session, folder / "session.json")
+
+
+def read_own_session(folder: Path) -> Session | None:
+    """As :func:`read_session`; None also where ``folder`` was copied: the pilots of the original are
+    none of its own.
+    """
+    session = read_session(folder)
+    return session if session is not None and session.is_of(folder) else None
 
 
 def session_owner(folder: Path) -> int:
@@ -41,5 +61,6 @@ def session_owner(folder: Path) -> int:
 
 
 def write_session(folder: Path, session: Session) -> None:
-    """:raises OSError: it cannot be written."""
-    write_whole(folder / "session.json", json.dumps(dataclasses.asdict(session)))
+    """Write the session whose pilots serve ``folder``. :raises OSError: it cannot be written."""
+    here = dataclasses.replace(session, path=str(folder.resolve()), inode=folder.stat().st_ino)
+    write_whole(folder / "session.json", json.dumps(dataclasses.asdict(here)))

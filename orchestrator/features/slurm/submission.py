@@ -35,6 +35,9 @@ VISIBLE_S = 60.0
 REFUSED_RETRY_S = 300.0
 """The same while pilots work, and Slurm refuses further ones or these cannot start."""
 MOST_FAILED_STARTS = 3
+SILENT_START_S = 600.0
+"""A pilot that runs and has not reported for so long is cancelled, as it may hang until its time
+limit."""
 END_S = 30.0
 """So long pilots that were asked to end may take, before they are cancelled."""
 END_ASK_S = 0.25
@@ -45,7 +48,7 @@ WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", 
 PRESENT = (*WAITING, "RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
 """States of pilots that wait, run or come back. All others have ended, or are about to
 (``COMPLETING``)."""
-FAILED_START = ("FAILED", "COMPLETED", "OUT_OF_MEMORY")
+FAILED_START = ("FAILED", "COMPLETED", "OUT_OF_MEMORY", "TIMEOUT")
 """How a pilot ends that cannot run: its node is not to blame."""
 
 Report = Callable[[str, str], None]
@@ -87,6 +90,8 @@ class BatchQueue:
         """Tasks that were ending at the first answer: whoever has ended them did it before."""
         self._completing: dict[str, float] = {}
         """Task that is ending → when that was first seen."""
+        self._running: dict[str, float] = {}
+        """Task that runs, and whose pilot has not reported → when it was first seen to run."""
         self._cancelled: set[str] = set()
         self._failed_starts: list[str] = []
         self._question: SlurmCommand | None = None
@@ -210,7 +215,21 @@ class BatchQueue:
             self._take_ends(over - self._over - self._released - self._ending_before)
             self._report_waiting()
         self._over = over
+        self._give_up_silent_starts(began)
         self._check_submitted()
+
+    def _give_up_silent_starts(self, now: float) -> None:
+        """Cancel the tasks that run, and whose pilots do not report."""
+        running = {task for task, row in self._rows.items() if row.state == "RUNNING"}
+        running -= self._joined | self._released
+        self._running = {task: self._running.get(task, now) for task in running}
+        silent = [task for task, since in self._running.items() if now - since >= SILENT_START_S]
+        for task in sorted(silent):
+            self._failed_starts.append(task)
+            log = self._folder / LOG.replace("%A_%a", task)
+            text = f"pilot {task} runs for {SILENT_START_S:.0f} s and has not reported; it is cancelled. See {log}"
+            self.report("warning", text)
+        self.cancel(*sorted(silent))
 
     def _check_submitted(self) -> None:
         """:raises ClusterLostError: squeue hides what was submitted, so that it would be submitted
@@ -302,7 +321,7 @@ class BatchQueue:
             why = last_line(log.read_text(errors="replace"), "its log is empty")
         except OSError:
             why = "there is no log of it: perhaps its node does not have the run directory"
-        text = f"pilots end before they report; {task} ({self.state(task)}): {why}"
+        text = f"pilots end, or hang, before they report; {task} ({self.state(task)}): {why}"
         return f"{text}. See {log} and setup in [slurm]"
 
     def postpone(self, why: str) -> None:

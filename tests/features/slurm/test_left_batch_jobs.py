@@ -22,10 +22,11 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import left_batch_jobs, run_directory, run_index
 from orchestrator.experiment.planning import run_executor
 from orchestrator.experiment.planning.run_plan import RunOptions
-from orchestrator.features.slurm import left_pilots
+from orchestrator.features.slurm import handover, left_pilots
 from orchestrator.features.slurm.mailbox import Outbox
 from orchestrator.features.slurm.pilot_messages import PilotBeat, PilotBye
 from orchestrator.features.slurm.session_file import FOLDER, Session, read_session, write_session
+from orchestrator.features.slurm.submission import BatchQueue
 
 NAME = "tiny-12ab"
 JOB_FILE = 'name = "tiny"\n[slurm]\narray = 2\ncpus_per_task = 1\n'
@@ -102,6 +103,27 @@ def test_list_asks_slurm_once_for_all_experiments(
     tasks = {row["name"]: row["left_batch_jobs"]["tasks"] for row in rows}
     assert tasks == {"run": ["100_0", "100_1"], "other": ["101_0"]}
     assert len(fake_slurm.calls("squeue")) == 1
+
+
+def test_a_copy_of_a_run_directory_leaves_the_batch_jobs_of_the_original_alone(
+    left: RunPaths, fake_slurm: FakeSlurm
+) -> None:
+    there = left.root.parent
+    shutil.copytree(left.root, there / "copy")
+    assert "nothing to stop" in succeed("stop", "copy", cwd=there).stdout
+    assert "batch jobs" not in succeed("status", "copy", cwd=there).stdout
+    assert not fake_slurm.calls("scancel")
+    queue = BatchQueue(name="copy-56ef", folder=there / "copy" / FOLDER, pilots=1, script=str)
+    assert handover.begin_session(there / "copy" / FOLDER, "second", queue) == []
+    assert queue.name == "copy-56ef"
+
+
+def test_a_run_directory_that_was_moved_keeps_its_batch_jobs(
+    left: RunPaths, fake_slurm: FakeSlurm
+) -> None:
+    moved = left.root.rename(left.root.with_name("moved"))
+    assert "100_0, 100_1" in succeed("stop", "moved", cwd=moved.parent).stdout
+    assert fake_slurm.calls("scancel")
 
 
 def test_without_batch_jobs_commands_say_what_they_always_say(over: RunPaths) -> None:

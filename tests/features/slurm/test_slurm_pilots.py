@@ -421,6 +421,19 @@ def test_pilots_that_cannot_start_end_the_run_with_the_last_line_of_their_log(
         until(lambda: [scene.need_room(), scene.executor.poll(0.1)][0])
 
 
+def test_pilots_that_hang_before_they_report_are_cancelled_and_end_the_run(
+    scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission, "SILENT_START_S", 0.5)
+    settings = SlurmSettings(array=2, setup=("echo waiting for a licence", "exec sleep 600"))
+    scene = Scene(tmp_path, settings)
+    scenes.append(scene)
+    with pytest.raises(ClusterLostError, match=r"hang, before they report.*waiting for a licence"):
+        until(lambda: [scene.need_room(), scene.executor.poll(0.1)][0])
+    assert "100_0 runs for" in scene.texts("warning")
+    until(lambda: {fake_slurm.states()[task] for task in ("100_0", "100_1")} == {"CANCELLED"})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("words", ["", "Job violates accounting/QOS policy (job submit limit)"])
 def test_a_pilot_goes_on_when_none_can_take_the_place_of_another(
@@ -442,7 +455,7 @@ def test_a_pilot_goes_on_when_none_can_take_the_place_of_another(
     def is_told() -> bool:
         scene.need_room()
         scene.executor.poll(0.0)
-        return (words or "pilots end before they report") in scene.texts("warning")
+        return (words or "pilots end, or hang, before they report") in scene.texts("warning")
 
     until(is_told)
     asked = len(fake_slurm.calls("sbatch"))
