@@ -13,6 +13,10 @@ from typing import NamedTuple
 from orchestrator.core.job import GPU_PARTS
 
 
+USED_SHARE = 0.1
+"""Of a GPU's memory; what driver and screen take is less."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     index: str
@@ -22,12 +26,21 @@ class Gpu:
     memory_mib: int | None
     """All of its memory."""
     free_mib: int | None = None
-    """Memory that no process uses now."""
+    """Memory that no process used when the GPUs were listed."""
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether others used a part of its memory that is no screen's or driver's."""
+        if self.memory_mib is None or self.free_mib is None:
+            return False
+        return self.memory_mib - self.free_mib > USED_SHARE * self.memory_mib
 
 
 class FreeGpus:
     """What is free of each GPU, by its name, in parts of 1/10,000: sums of floats would not be
     exact.
+
+    :param names: in the order in which those are taken that are equally free.
     """
 
     def __init__(self, names: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Literal, Protocol, TypeAlias, TypeVar
 from orchestrator.core.front_end import option
 from orchestrator.core.text import count, listed
 from orchestrator.machine import placement, topology
-from orchestrator.machine.gpu import FreeGpus
+from orchestrator.machine.gpu import FreeGpus, Gpu
 from orchestrator.machine.neighbours import Neighbours
 from orchestrator.machine.placement import CpuUse
 from orchestrator.machine.topology import Cpu, Machine
@@ -202,7 +202,8 @@ class SlotPool:
         self._held: dict[int, Slot] = {}
         self._reserved: dict[int, CpuReservation] = {}
         """By the index of their slot."""
-        self._gpus = FreeGpus(gpu.index for gpu in machine.gpus)
+        last_in_use = sorted(machine.gpus, key=lambda gpu: gpu.is_in_use)
+        self._gpus = FreeGpus(gpu.index for gpu in last_in_use)
 
     @property
     def is_full(self) -> bool:
@@ -438,7 +439,18 @@ class SlotPool:
         free = cpus - len(taken)
         if free < self.jobs_at_once <= cpus and not self._takes_idle_only:
             texts.append(_taken_text(use.names_on(taken), len(taken), cpus, self.jobs_at_once))
+        in_use = [gpu for gpu in self._machine.gpus if gpu.is_in_use]
+        texts += [_in_use_text(gpu) for gpu in in_use]
         return tuple(texts)
+
+
+def _in_use_text(gpu: Gpu) -> str:
+    """What is said of a GPU that others use."""
+    free = f"{gpu.free_mib:,} of {gpu.memory_mib:,} MiB"
+    return (
+        f"other programs use GPU {gpu.index} ({gpu.name}, {free} are free): jobs are given the other GPUs first."
+        " CUDA_VISIBLE_DEVICES leaves it out."
+    )
 
 
 def _taken_text(names: Sequence[str], taken: int, cpus: int, jobs_at_once: int) -> str:

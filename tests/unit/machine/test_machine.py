@@ -565,3 +565,16 @@ class TestSlotPool:
             pool.release(slot)
         assert fill(pool) == fresh
         assert len(fresh) == pool.jobs_at_once
+
+
+def test_gpus_that_others_use_are_taken_last_and_are_told() -> None:
+    def gpu(name: str, free_mib: int | None) -> Gpu:
+        return Gpu(index=name, name="H200", memory_mib=100_000, free_mib=free_mib)
+
+    cpus = tuple(Cpu(index=index, core=index, package=0, numa_node=0) for index in range(4))
+    gpus = (gpu("busy", 40_000), gpu("screen", 99_000), gpu("unknown", None))
+    pool = SlotPool(Machine(cpus=cpus, quota=None, memory_total_mib=1, gpus=gpus))
+    taken = [pool.acquire(1, 1) for _ in gpus]
+    assert [slot and slot.gpus for slot in taken] == [("screen",), ("unknown",), ("busy",)]
+    (warning,) = pool.warnings()
+    assert "other programs use GPU busy (H200, 40,000 of 100,000 MiB are free)" in warning
