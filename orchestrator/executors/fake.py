@@ -36,6 +36,8 @@ class Behaviour:
     exits_within_s: float = 0.0
     """How long it takes to exit when it is asked to; ``NEVER`` if it ignores the request."""
     returncode_asked: int = ExitCode.INTERRUPTED
+    dies_within_s: float = 0.0
+    """How long it takes to end when it is killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,7 @@ class FakeExecutor:
     def cancel(self, handle: Handle, *, kill: bool) -> None:
         attempt = self._alive.get(handle)
         if attempt is not None and kill:
-            self._schedule(0.0, self._exit_event(handle, -9))
+            self._schedule(attempt.behaviour.dies_within_s, self._exit_event(handle, -9))
         elif attempt is not None:
             self._schedule(
                 attempt.behaviour.exits_within_s,

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from orchestrator.core.job import GPU_PARTS
 
-
 USED_SHARE = 0.1
 """Of a GPU's memory; what driver and screen take is less."""
 

@@ -19,13 +19,15 @@ from orchestrator.core.front_end import is_python, option, repeat_call
 from orchestrator.core.job import AttemptOutcome, Cause
 from orchestrator.core.messages import Progress
 from orchestrator.core.text import count
-from orchestrator.executors.base import Executor
+from orchestrator.executors.base import Executor, Handle
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
 from orchestrator.supervisor.events import Reporter
 
 IDLE_S = 0.25
 """How late a signal, a request or a limit may be noticed."""
+UNKILLABLE_S = 30.0
+"""A worker that is there so long after it was killed is told."""
 AWAY_S = 30.0
 """Longer between two looks at limits means that this process was stopped, with its machine or container
 perhaps: what it could not hear then is nobody's silence."""
@@ -53,6 +55,8 @@ class Termination:
     """When limits were looked at last."""
     _slow: set[str] = field(default_factory=set, init=False)
     """Names of jobs whose iterations were reported to take longer than the grace time."""
+    _outliving: set[Handle] = field(default_factory=set, init=False)
+    """Attempts that were reported not to have ended although they were killed."""
 
     def request_stop(self, reason: str) -> None:
         """Request a stop of the whole experiment. Safe in a signal handler; :meth:`apply_stops`
@@ -188,10 +192,25 @@ class Termination:
                 self._ask_to_end(attempt, exceeded, now + grace_s)
             elif attempt.kill_at is not None and now >= attempt.kill_at:
                 self.executor.cancel(attempt.handle, kill=True)
+                self._report_unkillable(attempt, now - attempt.kill_at)
             next_check = attempt.kill_at
             if next_check is None:
                 next_check = retry_policy.next_limit_at(attempt.usage)
             self.active.check_at(attempt, max(next_check, now + IDLE_S))
+
+    def _report_unkillable(self, attempt: ActiveAttempt, killed_for_s: float) -> None:
+        """Say once that a worker outlives SIGKILL: only a wait within the kernel does that."""
+        handle = attempt.handle
+        if killed_for_s < UNKILLABLE_S or handle in self._outliving:
+            return
+        self._outliving.add(handle)
+        process = "its worker" if handle.pid is None else f"its worker (pid {handle.pid})"
+        text = (
+            f"{handle.job_id}: {process} was killed {killed_for_s:.0f} s ago and has not ended. It waits within the"
+            " kernel, usually for a disk or a network file system that does not answer. The run goes on, and ends, when"
+            " the worker has ended"
+        )
+        self.reporter.event("warning", text, job_id=handle.job_id)
 
     def _ask_to_end(self, attempt: ActiveAttempt, reason: AttemptOutcome, deadline: float) -> None:
         now = self.now()

@@ -238,6 +238,19 @@ def test_a_late_job_may_checkpoint_before_it_fails(tmp_path: Path) -> None:
     assert rows(tmp_path)["late"]["cause"] == "timeout"
 
 
+@pytest.mark.parametrize(("dies_within_s", "told"), [(20.0, 0), (100.0, 1)])
+def test_a_worker_that_outlives_its_kill_is_told_once(
+    dies_within_s: float, told: int, tmp_path: Path
+) -> None:
+    stuck = Behaviour(after_s=NEVER, exits_within_s=NEVER, dies_within_s=dies_within_s)
+    experiment = Experiment(
+        tmp_path, [make_job("stuck", timeout_s=60.0)], behaviours({"stuck": stuck}), grace_s=5.0
+    )
+    assert experiment.run() == {"stuck": "FAILED"}
+    said = experiment.reporter.messages().count("was killed 30 s ago and has not ended")
+    assert said == told
+
+
 def test_a_late_job_that_does_not_listen_is_killed_when_the_grace_is_over(tmp_path: Path) -> None:
     deaf = Behaviour(after_s=NEVER, exits_within_s=NEVER)
     experiment = Experiment(
