@@ -261,8 +261,8 @@ def main() -> None:
     )
     options.add_argument(
         "--rungs-by",
-        choices=table_of_bodies.RUNG_MEASURES,
-        help="part table: what rungs compare by, of the bodies that have it (default: returns)",
+        choices=(table_of_bodies.RETURN, *table_of_bodies.RUNG_MEASURES),
+        help="part table, only bodies with measures at rungs: what rungs compare by (default: all bodies, by returns)",
     )
     options.add_argument(
         "--plain",

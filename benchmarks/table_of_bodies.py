@@ -23,6 +23,7 @@ MEASURES = ("eval_mean", "distance_m", "energy_j", "mass_kg", "cost_of_transport
 does not come forward has no cost of transport."""
 RUNG_MEASURES = ("distance_m", "energy_j", "cost_of_transport")
 """Of the last episodes of training at a rung, as its return: what rungs can compare by."""
+RETURN = "ep_rew_mean"
 Floats = npt.NDArray[np.float32]
 
 
@@ -58,7 +59,13 @@ class Table:
         return values
 
     def rung_measure(self, name: str) -> Floats:
-        """``(bodies, seeds, rungs)``: one of :data:`RUNG_MEASURES`."""
+        """``(bodies, seeds, rungs)``: one of :data:`RUNG_MEASURES`, or :data:`RETURN`; NaN for bodies
+        without measures at rungs, of returns, too, so that both are of the same bodies.
+        """
+        if name == RETURN:
+            is_measured = np.isfinite(self.rung_measures[..., 0]).any(axis=(1, 2), keepdims=True)
+            returns: Floats = np.where(is_measured, self.returns, np.nan)
+            return returns
         values: Floats = self.rung_measures[:, :, :, RUNG_MEASURES.index(name)]
         return values
 

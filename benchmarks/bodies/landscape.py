@@ -102,8 +102,8 @@ def of_table(
     """Bodies of which a training has failed are left out.
 
     :param space: the dimensions of the table's job file.
-    :param rungs_by: one of :data:`RUNG_MEASURES`, of the bodies that were trained with it; None:
-        returns.
+    :param rungs_by: see :meth:`.Table.rung_measure`; only bodies that have it are taken. None:
+        returns, of all bodies.
     """
     values = table.measure(measure).astype(np.float64)
     at_rungs = table.returns if rungs_by is None else table.rung_measure(rungs_by)

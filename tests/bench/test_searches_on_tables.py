@@ -95,6 +95,9 @@ def test_rungs_compare_by_a_measure_the_bodies_that_have_it() -> None:
     np.testing.assert_array_equal(found.returns, np.full((2, SEEDS, N_RUNGS), 7.0))
     values = table.measure("eval_mean")[[1, 3]]
     np.testing.assert_allclose(found.values, values)
+    by_return = landscape.of_table(table, SPACE, rungs_by="ep_rew_mean")
+    np.testing.assert_allclose(by_return.returns, table.returns[[1, 3]])
+    assert landscape.of_table(table, SPACE).bodies == 5
 
 
 def test_trials_of_a_table_have_seeds_of_their_bodies() -> None:
