@@ -261,8 +261,9 @@ def main() -> None:
     )
     options.add_argument(
         "--rungs-by",
-        choices=(table_of_bodies.RETURN, *table_of_bodies.RUNG_MEASURES),
-        help="part table, only bodies with measures at rungs: what rungs compare by (default: all bodies, by returns)",
+        choices=(table_of_bodies.RETURN, "distance_m", "energy_j"),
+        help="part table, only bodies with measures at rungs: what rungs compare by, higher is better (default: all"
+        " bodies, by returns)",
     )
     options.add_argument(
         "--plain",

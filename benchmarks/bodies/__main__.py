@@ -74,7 +74,10 @@ def _options() -> argparse.Namespace:
         metavar="S",
         help="with make: mean time between kills of the supervisor; 0: none (default: 120)",
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.first is not None and options.first < 0:
+        parser.error(f"--first {options.first}: expected 0 or more")
+    return options
 
 
 def _make(options: argparse.Namespace, run_dir: Path) -> int:

@@ -139,8 +139,20 @@ def searches_on_tables(_repeats: int, extent: Extent) -> list[Line]:
             make = plain_strategies if extent.is_plain else strategies
             known = make(extent.samplers)
             met = landscape_of_robot(robot, rungs_by=extent.rungs_by)
-            lines += of_landscape(robot, met, extent, known)
+            if met.bodies:
+                lines += of_landscape(robot, met, extent, known)
+            else:
+                lines.append(_without_measures(robot))
     return lines
+
+
+def _without_measures(robot: str) -> Line:
+    advice = (
+        f"`python -m benchmarks.bodies make {robot} --first 0` trains bodies again, with measures"
+    )
+    return Line(
+        what=f"{robot}: no body has measures at rungs; {advice}", measured="–", target="", good=True
+    )
 
 
 def landscape_of_robot(robot: str, *, rungs_by: str | None = None) -> Landscape:

@@ -448,7 +448,7 @@ def _in_use_text(gpu: Gpu) -> str:
     """What is said of a GPU that others use."""
     free = f"{gpu.free_mib:,} of {gpu.memory_mib:,} MiB"
     return (
-        f"other programs use GPU {gpu.index} ({gpu.name}, {free} are free): jobs are given the other GPUs first."
+        f"other programs use GPU {gpu.index} ({gpu.name}, {free} are free): jobs are given it last."
         " CUDA_VISIBLE_DEVICES leaves it out."
     )
 

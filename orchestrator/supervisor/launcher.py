@@ -137,17 +137,20 @@ class Launcher:
         cores = resources.all_cores
         gpus = resources.all_gpus
         memory_mib = resources.all_memory_mib
+        ranks = resources.ranks
         # Before a slot is taken, which other runs see at once.
-        if self.active and not retry_policy.memory_admits(
+        has_memory = not self.active or retry_policy.memory_admits(
             memory_mib, available_memory_mib(), self.active.promised_mib
-        ):
-            return "memory"
-        slot = self.slots.acquire(cores, gpus, memory_mib=memory_mib, ranks=resources.ranks)
-        if slot is not None:
-            return slot
-        if not self.slots.fits_ever(cores, gpus, memory_mib=memory_mib, ranks=resources.ranks):
+        )
+        if has_memory:
+            slot = self.slots.acquire(cores, gpus, memory_mib=memory_mib, ranks=ranks)
+            if slot is not None:
+                return slot
+        if not self.slots.fits_ever(cores, gpus, memory_mib=memory_mib, ranks=ranks):
             return "machine"
-        return "gpus" if gpus and self.slots.has_cores(cores, ranks=resources.ranks) else "cores"
+        if not has_memory:
+            return "memory"
+        return "gpus" if gpus and self.slots.has_cores(cores, ranks=ranks) else "cores"
 
 
 def _outcome(error: Exception) -> AttemptOutcome:

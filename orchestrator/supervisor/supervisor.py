@@ -106,8 +106,7 @@ class Supervisor:
     _ended_work: EndedWork = field(default_factory=EndedWork, init=False)
     _started: float = field(default=0.0, init=False)
     _awaited_nodes: set[str] = field(default_factory=set, init=False)
-    """Demands of jobs, in words, for which it was said that they wait for a node."""
-    """Whether nothing runs because no node has room, and this was reported."""
+    """Demands of jobs, in words, of which it was reported that they wait for a node."""
     _events: DetachableReporter = field(init=False)
     _recorder: Recorder = field(init=False)
     _jobs: JobTable = field(init=False)
@@ -451,7 +450,8 @@ class Supervisor:
                     if is_too_large and not self.slots.grows:
                         offer.accept()
                         reason = (
-                            f"asks for {demand_text(job)}, more than this machine has; see `doctor`"
+                            f"asks for {demand_text(job)}, more than this machine has (see `doctor`);"
+                            " where there is room, `retry` queues it again"
                         )
                         self._jobs.fail(job.job_id, Cause.LAUNCH, reason)
                     else:
@@ -463,6 +463,7 @@ class Supervisor:
         """The attempt is RUNNING from now on."""
         # Before the ledger, which may find the disk full: whatever runs must be ended.
         self._active.add(attempt)
+        self._awaited_nodes.discard(demand_text(attempt.job))
         row = attempt.row_at_launch()
         self._jobs.note_launch(row)
         self.ledger.start_attempt(row, queue_s=queue_s)
@@ -473,9 +474,13 @@ class Supervisor:
             self.ledger.note_competitors(attempt.handle.job_id, attempt.handle.number, new)
 
     def _report_waiting(self, job: Job) -> None:
-        """Once for all jobs that need as much, when a node that may still join is needed."""
+        """Once for all jobs that need as much, when a node that may still join is needed; again when
+        one of them has run since.
+        """
         demand = demand_text(job)
-        if demand not in self._awaited_nodes:
+        # While nothing runs, as before the first node joins, one job stands for all.
+        is_said = demand in self._awaited_nodes or (self._awaited_nodes and not self._active)
+        if not is_said:
             self._awaited_nodes.add(demand)
             text = f"{job.job_id} waits for a node with room for {demand}, as do all jobs that need as much"
             self.reporter.event("waiting", text, job_id=job.job_id)

@@ -27,7 +27,7 @@ from orchestrator.supervisor.events import Reporter
 IDLE_S = 0.25
 """How late a signal, a request or a limit may be noticed."""
 UNKILLABLE_S = 30.0
-"""A worker that is there so long after it was killed is told."""
+"""A worker that is there so long after it was killed is reported."""
 AWAY_S = 30.0
 """Longer between two looks at limits means that this process was stopped, with its machine or container
 perhaps: what it could not hear then is nobody's silence."""
@@ -184,6 +184,8 @@ class Termination:
         self._looked_at = now
         for attempt in self.active.due(now):
             exceeded = retry_policy.exceeded_limit(attempt.usage, now)
+            if attempt.kill_at is not None:
+                self._report_unkillable(attempt, now - attempt.kill_at)
             # One that has to end may be late and silent until its deadline, but not too large.
             if exceeded and (attempt.kill_at is None or exceeded.cause is Cause.MEMORY):
                 # An attempt that is only late may checkpoint; one that is hung or too large is
@@ -192,23 +194,24 @@ class Termination:
                 self._ask_to_end(attempt, exceeded, now + grace_s)
             elif attempt.kill_at is not None and now >= attempt.kill_at:
                 self.executor.cancel(attempt.handle, kill=True)
-                self._report_unkillable(attempt, now - attempt.kill_at)
             next_check = attempt.kill_at
             if next_check is None:
                 next_check = retry_policy.next_limit_at(attempt.usage)
             self.active.check_at(attempt, max(next_check, now + IDLE_S))
 
     def _report_unkillable(self, attempt: ActiveAttempt, killed_for_s: float) -> None:
-        """Say once that a worker outlives SIGKILL: only a wait within the kernel does that."""
+        """Report once that a worker of this machine outlives SIGKILL: only a wait within the kernel
+        does that.
+        """
         handle = attempt.handle
-        if killed_for_s < UNKILLABLE_S or handle in self._outliving:
+        is_local = attempt.node is None
+        if not is_local or killed_for_s < UNKILLABLE_S or handle in self._outliving:
             return
         self._outliving.add(handle)
-        process = "its worker" if handle.pid is None else f"its worker (pid {handle.pid})"
         text = (
-            f"{handle.job_id}: {process} was killed {killed_for_s:.0f} s ago and has not ended. It waits within the"
-            " kernel, usually for a disk or a network file system that does not answer. The run goes on, and ends, when"
-            " the worker has ended"
+            f"{handle.job_id}: its worker (pid {handle.pid}) was killed {killed_for_s:.0f} s ago and has not ended."
+            " It waits within the kernel, usually for a disk or a network file system that does not answer. The run"
+            " goes on, and ends, when the worker has ended"
         )
         self.reporter.event("warning", text, job_id=handle.job_id)
 

@@ -306,8 +306,6 @@ def _as_run_takes_it(before: Job, declared: Job) -> WorkerSpec:
         init_sha256=before.spec.init_sha256,
         init_env_steps=before.spec.init_env_steps,
         pause_at=before.spec.pause_at,
-        # A search measures where it compares by measures, whatever the job file says.
-        measure_training=before.spec.measure_training or declared.spec.measure_training,
     )
     starts_from_a_path = (
         before.spec.init is not None

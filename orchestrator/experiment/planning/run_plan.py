@@ -320,7 +320,7 @@ def _ask_backend(
             reason_of_backend = of_backend[0].message if of_backend else None
             verdicts[job.job_id] = dataclasses.replace(
                 verdict,
-                problem=of_job[0],
+                problem=verdict.problem or of_job[0],
                 settings_problem=verdict.settings_problem or reason_of_backend,
                 lacks_room=verdict.problem is None,
             )
@@ -409,7 +409,7 @@ def _not_trained(verdict: JobVerdict) -> list[str]:
     if verdict.problem is None:
         return []
     if verdict.lacks_room:
-        elsewhere = "`run RUN_DIR` trains it where there is room"
+        elsewhere = "where there is room, `run RUN_DIR` trains it, after `retry` if it has begun"
         return [f"is not trained here: {verdict.problem.message}; {elsewhere}"]
     return [f"is invalid, so its training does not begin: {verdict.problem.message}"]
 

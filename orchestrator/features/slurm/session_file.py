@@ -25,18 +25,21 @@ class Session:
     batch_jobs: str = ""
     """Their name, which stays while they serve one supervisor after the other."""
     ended: bool = False
-    path: str = ""
-    """Of the folder that the pilots serve, when the file was written; empty: not known."""
-    inode: int = 0
-    """Likewise; it stays when the run directory is moved, and is another one in a copy."""
 
-    def is_of(self, folder: Path) -> bool:
-        """Whether its pilots serve ``folder``, and not the one of which that is a copy."""
-        try:
-            inode = folder.stat().st_ino
-        except OSError:
-            return True
-        return not self.path or self.path == str(folder.resolve()) or self.inode == inode
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the session was begun, as in the file ``place.json``; pilots do not read it."""
+
+    path: str
+    """Of the folder with the file."""
+    inode: int
+    """Of this folder: it stays when the run directory is moved, and is another one in a copy."""
+
+    @classmethod
+    def of(cls, folder: Path) -> Place:
+        """:raises OSError: it cannot be looked at."""
+        return cls(path=str(folder.resolve()), inode=folder.stat().st_ino)
 
 
 def read_session(folder: Path) -> Session | None:
@@ -49,7 +52,16 @@ def read_own_session(folder: Path) -> Session | None:
     none of its own.
     """
     session = read_session(folder)
-    return session if session is not None and session.is_of(folder) else None
+    return None if session is None or _is_copy(folder) else session
+
+
+def _is_copy(folder: Path) -> bool:
+    """Whether the session in ``folder`` was begun in another one."""
+    begun = read_record(Place, folder / "place.json")
+    if begun is None:  # of an earlier version
+        return False
+    here = Place.of(folder)
+    return here.path != begun.path and here.inode != begun.inode
 
 
 def session_owner(folder: Path) -> int:
@@ -62,5 +74,6 @@ def session_owner(folder: Path) -> int:
 
 def write_session(folder: Path, session: Session) -> None:
     """Write the session whose pilots serve ``folder``. :raises OSError: it cannot be written."""
-    here = dataclasses.replace(session, path=str(folder.resolve()), inode=folder.stat().st_ino)
-    write_whole(folder / "session.json", json.dumps(dataclasses.asdict(here)))
+    # First: a session that is there is one whose place is known.
+    write_whole(folder / "place.json", json.dumps(dataclasses.asdict(Place.of(folder))))
+    write_whole(folder / "session.json", json.dumps(dataclasses.asdict(session)))

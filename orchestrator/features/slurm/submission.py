@@ -35,7 +35,7 @@ VISIBLE_S = 60.0
 REFUSED_RETRY_S = 300.0
 """The same while pilots work, and Slurm refuses further ones or these cannot start."""
 MOST_FAILED_STARTS = 3
-SILENT_START_S = 600.0
+SILENT_START_S = 1800.0
 """A pilot that runs and has not reported for so long is cancelled, as it may hang until its time
 limit."""
 END_S = 30.0
@@ -90,8 +90,8 @@ class BatchQueue:
         """Tasks that were ending at the first answer: whoever has ended them did it before."""
         self._completing: dict[str, float] = {}
         """Task that is ending → when that was first seen."""
-        self._running: dict[str, float] = {}
-        """Task that runs, and whose pilot has not reported → when it was first seen to run."""
+        self._unreported_since: dict[str, float] = {}
+        """Task that runs, and whose pilot has not reported → when that was first seen."""
         self._cancelled: set[str] = set()
         self._failed_starts: list[str] = []
         self._question: SlurmCommand | None = None
@@ -222,12 +222,14 @@ class BatchQueue:
         """Cancel the tasks that run, and whose pilots do not report."""
         running = {task for task, row in self._rows.items() if row.state == "RUNNING"}
         running -= self._joined | self._released
-        self._running = {task: self._running.get(task, now) for task in running}
-        silent = [task for task, since in self._running.items() if now - since >= SILENT_START_S]
+        self._unreported_since = {task: self._unreported_since.get(task, now) for task in running}
+        silent = [
+            task for task, since in self._unreported_since.items() if now - since >= SILENT_START_S
+        ]
         for task in sorted(silent):
             self._failed_starts.append(task)
             log = self._folder / LOG.replace("%A_%a", task)
-            text = f"pilot {task} runs for {SILENT_START_S:.0f} s and has not reported; it is cancelled. See {log}"
+            text = f"pilot {task} has run for {SILENT_START_S:.0f} s and not reported; it is cancelled. See {log}"
             self.report("warning", text)
         self.cancel(*sorted(silent))
 

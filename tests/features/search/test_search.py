@@ -247,10 +247,14 @@ def test_trials_are_compared_at_rungs_by_measures_of_their_training(tmp_path: Pa
 def test_the_jobs_of_a_matrix_are_compared_by_a_measure_and_only_then_measured(
     tmp_path: Path,
 ) -> None:
-    for by in ("", '\nby = "-energy_j"'):
-        folder = tmp_path / ("by" if by else "plain")
+    for name, by, key in (
+        ("plain", "", ""),
+        ("by", '\nby = "-energy_j"', ""),
+        ("key", "", "\nmeasure_training = true"),
+    ):
+        folder = tmp_path / name
         folder.mkdir()
-        job = f'name = "hopper"\nxml = "{HOPPER}"\ntask = "forward"'
+        job = f'name = "hopper"\nxml = "{HOPPER}"\ntask = "forward"{key}'
         matrix = '[jobs.matrix]\n"ppo.learning_rate" = [1e-4, 1e-3]'
         scheduler = f"[scheduler]\nmin_env_steps = 128\nfactor = 2{by}"
         path = folder / "jobs.toml"
@@ -258,7 +262,7 @@ def test_the_jobs_of_a_matrix_are_compared_by_a_measure_and_only_then_measured(
         done = commands.invoke("run", path, "--run-dir", "run", cwd=folder)
         assert done.returncode == 0, done.stdout + done.stderr
         for spec in (folder / "run/jobs").glob("*/spec.json"):
-            assert ("measure_training" in json.loads(spec.read_text())) == bool(by)
+            assert ("measure_training" in json.loads(spec.read_text())) == bool(by or key)
         reached = [event for event in events(folder / "run") if event.kind == "reached"]
         assert reached
         if by:

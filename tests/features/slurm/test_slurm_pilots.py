@@ -430,7 +430,7 @@ def test_pilots_that_hang_before_they_report_are_cancelled_and_end_the_run(
     scenes.append(scene)
     with pytest.raises(ClusterLostError, match=r"hang, before they report.*waiting for a licence"):
         until(lambda: [scene.need_room(), scene.executor.poll(0.1)][0])
-    assert "100_0 runs for" in scene.texts("warning")
+    assert "100_0 has run for" in scene.texts("warning")
     until(lambda: {fake_slurm.states()[task] for task in ("100_0", "100_1")} == {"CANCELLED"})
 
 

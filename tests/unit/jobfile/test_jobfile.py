@@ -104,6 +104,12 @@ def test_a_task_is_built_in_or_gymnasiums_or_the_users_own(place: Path, task: st
     assert (job.spec.search_path is not None) == (task.endswith((":Jump", ":Track")))
 
 
+def test_training_is_measured_where_the_job_file_says_so(write: Callable[..., Path]) -> None:
+    job = '[[jobs]]\nxml = "../mjcf/hopper.xml"\n'
+    path = write(f'name = "m"\n{job}name = "a"\nmeasure_training = true\n{job}name = "b"\n')
+    assert [job.spec.measure_training for job in load(path).jobs] == [True, False]
+
+
 def test_job_tables_are_merged_over_defaults_key_by_key(place: Path) -> None:
     defaults = {"ppo": {"n_steps": 256, "gamma": 0.9}, "resources": {"cores": 2, "memory": "1 GiB"}}
     (job,) = resolve(

@@ -156,8 +156,15 @@ def test_a_job_that_no_idle_machine_can_hold_fails_instead_of_waiting_for_ever(
 
 
 def test_a_job_that_no_idle_machine_can_hold_does_not_hold_up_others(tmp_path: Path) -> None:
-    jobs = [make_job("long"), make_job("big", cores=99), *(make_job(name) for name in names(40))]
-    experiment = Experiment(tmp_path, jobs, behaviours({"long": Behaviour(after_s=100.0)}), cpus=2)
+    big = make_job("big", cores=99, memory_mib=700)
+    jobs = [make_job("long"), big, *(make_job(name) for name in names(40))]
+    experiment = Experiment(
+        tmp_path,
+        jobs,
+        behaviours({"long": Behaviour(after_s=100.0)}),
+        cpus=2,
+        available_memory_mib=lambda: 500,
+    )
     ended = experiment.run()
     assert ended.pop("big") == "FAILED"
     assert set(ended.values()) == {"SUCCEEDED"}
@@ -228,6 +235,15 @@ def test_a_job_over_its_memory_limit_is_killed_and_says_what_it_reached(tmp_path
     assert len(experiment.order) == 1
 
 
+def test_a_worker_that_was_killed_for_its_memory_and_outlives_that_is_reported(
+    tmp_path: Path,
+) -> None:
+    stuck = Behaviour(after_s=NEVER, rss_mib=[(1.0, 333.0)], dies_within_s=100.0)
+    experiment = Experiment(tmp_path, [make_job("stuck")], behaviours({"stuck": stuck}))
+    assert experiment.run() == {"stuck": "FAILED"}
+    assert "killed 30 s ago and has not ended" in experiment.reporter.messages()
+
+
 def test_a_late_job_may_checkpoint_before_it_fails(tmp_path: Path) -> None:
     late = Behaviour(after_s=NEVER, progress_every_s=0.5, exits_within_s=2.0)
     experiment = Experiment(
@@ -238,9 +254,9 @@ def test_a_late_job_may_checkpoint_before_it_fails(tmp_path: Path) -> None:
     assert rows(tmp_path)["late"]["cause"] == "timeout"
 
 
-@pytest.mark.parametrize(("dies_within_s", "told"), [(20.0, 0), (100.0, 1)])
-def test_a_worker_that_outlives_its_kill_is_told_once(
-    dies_within_s: float, told: int, tmp_path: Path
+@pytest.mark.parametrize(("dies_within_s", "reports"), [(20.0, 0), (100.0, 1)])
+def test_a_worker_that_outlives_its_kill_is_reported_once(
+    dies_within_s: float, reports: int, tmp_path: Path
 ) -> None:
     stuck = Behaviour(after_s=NEVER, exits_within_s=NEVER, dies_within_s=dies_within_s)
     experiment = Experiment(
@@ -248,7 +264,7 @@ def test_a_worker_that_outlives_its_kill_is_told_once(
     )
     assert experiment.run() == {"stuck": "FAILED"}
     said = experiment.reporter.messages().count("was killed 30 s ago and has not ended")
-    assert said == told
+    assert said == reports
 
 
 def test_a_late_job_that_does_not_listen_is_killed_when_the_grace_is_over(tmp_path: Path) -> None:
