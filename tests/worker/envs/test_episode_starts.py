@@ -74,6 +74,23 @@ def test_every_episode_starts_on_another_part_of_the_terrain_and_above_it() -> N
     assert 0 <= min(heights) < 0.03 < 0.05 < max(heights) <= 0.08
 
 
+def test_a_robot_whose_base_is_not_in_its_middle_is_above_the_terrain_when_it_is_turned(
+    tmp_path: Path,
+) -> None:
+    robot = tmp_path / "arm_of_two_metres.xml"
+    robot.write_text("""<mujoco><worldbody><geom name="floor" type="plane" size="50 50 1"/>
+      <body name="base" pos="0 0 0.051"><freejoint/>
+        <geom type="box" size="0.05 0.05 0.05" pos="2 0 0"/>
+        <body pos="2 0 0"><joint name="hinge" axis="0 1 0"/><geom type="sphere" size="0.04"/></body>
+      </body></worldbody><actuator><motor joint="hinge"/></actuator></mujoco>""")
+    batch = simulation({**ROUGH, "start.turn": "uniform(-3, 3)"}, robot)
+    for _ in range(20):
+        batch.reset()
+        for env in range(3):
+            data = batch.data(env)
+            assert data.contact.dist[: data.ncon].min(initial=0.0) > -1e-3
+
+
 def test_a_floor_of_a_fixed_body_lies_as_one_of_the_world_does(tmp_path: Path) -> None:
     text = QUADRUPED.read_text()
     [floor] = re.findall(r'<geom name="floor".*?/>', text)

@@ -97,15 +97,17 @@ class EpisodeStarts:
         root = self._root
         if root is not None and root.z is not None and HEIGHT in sources:
             qpos[root.z.address] += root.z.sign * drawn_value(HEIGHT, HEIGHT)
+        turned_by = 0.0
         if root is not None and root.quaternion is not None and TURN in sources:
-            _turn(qpos, root.quaternion, drawn_value(TURN, TURN))
+            turned_by = drawn_value(TURN, TURN)
+            _turn(qpos, root.quaternion, turned_by)
         if root is not None and SPEED in sources:
             pushed = horizontal_push(root, len(qvel), drawn_value(SPEED, SPEED), rng)
             self.drawn[DIRECTION][env] = horizontal_direction(root, pushed)
             qvel += pushed
         if self._terrain is not None:
             self._places[env] = self._terrain.draw(rng)
-            self._terrain.lift(qpos, self._places[env])
+            self._terrain.lift(qpos, self._places[env], turned_by)
 
     def drawn_by(self, env: int) -> dict[str, float]:
         """What the running episode of environment ``env`` has drawn, and where its terrain lies."""

@@ -19,7 +19,7 @@ from orchestrator.core.numbers.terrain import TERRAIN, Terrain
 from orchestrator.worker.envs.model_loading import for_simulation
 from orchestrator.worker.envs.randomization.randomized_fields import TABLE, RandomizeError
 from orchestrator.worker.mjmodel.floor import level_floors
-from orchestrator.worker.mjmodel.root import Coordinate, NoRootError, find_root
+from orchestrator.worker.mjmodel.root import Coordinate, NoRootError, Root, find_root
 from orchestrator.worker.mjmodel.structure import Floats, is_fixed, posed_data
 from orchestrator.worker.tasks import Task
 
@@ -48,9 +48,9 @@ class RoughTerrain:
         self.floor = _floor(model, data)
         """Number of the geom."""
         self._body_xy: Floats = data.xpos[model.geom_bodyid[self.floor], :2].copy()
-        self._z = _height_of_base(model, task)
+        root, self._z = _liftable_base(model, task)
         self._floor_xy: Floats = data.geom_xpos[self.floor, :2].copy()
-        self._footprint = _footprint(model, data)
+        self._footprint = _footprint(model, data, root.body)
         self._most_shift_m = STARTS * _half_m(terrain)
         spec = mujoco.MjSpec.from_file(str(xml))
         lay_terrain(spec, terrain)
@@ -68,14 +68,15 @@ class RoughTerrain:
         position: Floats = place - self._body_xy
         return position
 
-    def lift(self, qpos: Floats, place: Floats) -> None:
+    def lift(self, qpos: Floats, place: Floats, turned_by: float = 0.0) -> None:
         """Lift the base in ``qpos``, ``(nq,)``, so that nothing of the robot starts below the
         ground.
 
         :param place: ``(2,)`` the position of the field's middle.
+        :param turned_by: radians about the vertical by which the base was turned.
         """
         # In cells, from the field's first point.
-        middle = (POINTS - 1) / 2 + (self._footprint.middle - place) / self._cell_m
+        middle = (POINTS - 1) / 2 + (self._footprint.middle_when(turned_by) - place) / self._cell_m
         reach = self._footprint.reach_m / self._cell_m
         first = np.floor(middle - reach).astype(int)
         last = np.ceil(middle + reach).astype(int) + 1
@@ -154,12 +155,16 @@ def _floor(model: mujoco.MjModel, data: mujoco.MjData) -> int:
     return level[0]
 
 
-def _height_of_base(model: mujoco.MjModel, task: Task) -> Coordinate:
-    """:raises RandomizeError: the robot has no base that can be lifted, or is not alone."""
+def _liftable_base(model: mujoco.MjModel, task: Task) -> tuple[Root, Coordinate]:
+    """The base, and its height.
+
+    :raises RandomizeError: the robot has no base that can be lifted, or is not alone.
+    """
     try:
-        z = find_root(model, task.pose).z
+        root = find_root(model, task.pose)
     except NoRootError as error:
         raise RandomizeError(f"{TABLE}.{TERRAIN}: {error}") from None
+    z = root.z
     if z is None or model.ntree != 1:
         why = (
             "its base cannot move up and down" if z is None else "there are loose objects beside it"
@@ -167,7 +172,7 @@ def _height_of_base(model: mujoco.MjModel, task: Task) -> Coordinate:
         raise RandomizeError(
             f"{TABLE}.{TERRAIN}: this robot cannot be lifted onto a terrain: {why}"
         )
-    return z
+    return root, z
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,13 +183,27 @@ class _Footprint:
     """``(2,)`` in the world, in metres."""
     reach_m: float
     """How far they reach from it."""
+    base: Floats
+    """``(2,)`` where the base is, about which it turns."""
+
+    def middle_when(self, turned_by: float) -> Floats:
+        """``(2,)`` the middle when the base was turned by so many radians about the vertical."""
+        if not turned_by:
+            return self.middle
+        cosine, sine = math.cos(turned_by), math.sin(turned_by)
+        turned: Floats = self.base + np.array([[cosine, -sine], [sine, cosine]]) @ (
+            self.middle - self.base
+        )
+        return turned
 
 
-def _footprint(model: mujoco.MjModel, data: mujoco.MjData) -> _Footprint:
+def _footprint(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> _Footprint:
+    """:param body: that of the base."""
     moving: NDArray[np.intp] = np.array(
         [g for g in range(model.ngeom) if not is_fixed(model, model.geom_bodyid[g])]
     )
     places = data.geom_xpos[moving, :2]
     middle: Floats = places.mean(axis=0)
     reach = np.linalg.norm(places - middle, axis=1) + model.geom_rbound[moving]
-    return _Footprint(middle=middle, reach_m=float(reach.max()))
+    base: Floats = data.xpos[body, :2].copy()
+    return _Footprint(middle=middle, reach_m=float(reach.max()), base=base)
