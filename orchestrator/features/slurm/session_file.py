@@ -74,6 +74,8 @@ def session_owner(folder: Path) -> int:
 
 def write_session(folder: Path, session: Session) -> None:
     """Write the session whose pilots serve ``folder``. :raises OSError: it cannot be written."""
+    here = Place.of(folder)
     # First: a session that is there is one whose place is known.
-    write_whole(folder / "place.json", json.dumps(dataclasses.asdict(Place.of(folder))))
+    if read_record(Place, folder / "place.json") != here:
+        write_whole(folder / "place.json", json.dumps(dataclasses.asdict(here)))
     write_whole(folder / "session.json", json.dumps(dataclasses.asdict(session)))
