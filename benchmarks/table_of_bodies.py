@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,11 @@ class Table:
     def seeds(self) -> int:
         return int(self.returns.shape[1])
 
+    @property
+    def is_measured(self) -> npt.NDArray[np.bool_]:
+        """``(bodies,)``: whether a body has measures at rungs."""
+        return np.asarray(np.isfinite(self.rung_measures[..., 0]).any(axis=(1, 2)))
+
     def measure(self, name: str) -> Floats:
         """``(bodies, seeds)``: one of :data:`MEASURES`."""
         values: Floats = self.measures[:, :, MEASURES.index(name)]
@@ -63,8 +68,7 @@ class Table:
         without measures at rungs, of returns, too, so that both are of the same bodies.
         """
         if name == RETURN:
-            is_measured = np.isfinite(self.rung_measures[..., 0]).any(axis=(1, 2), keepdims=True)
-            returns: Floats = np.where(is_measured, self.returns, np.nan)
+            returns: Floats = np.where(self.is_measured[:, None, None], self.returns, np.nan)
             return returns
         values: Floats = self.rung_measures[:, :, :, RUNG_MEASURES.index(name)]
         return values
@@ -72,10 +76,9 @@ class Table:
     def part(self, first: int, bodies: int) -> Table:
         """So many of its bodies, or as many as there are from the ``first`` on."""
         chosen = slice(first, first + bodies)
-        return Table(
-            keys=self.keys,
+        return replace(
+            self,
             points=self.points[chosen],
-            rungs=self.rungs,
             returns=self.returns[chosen],
             measures=self.measures[chosen],
             rung_measures=self.rung_measures[chosen],
@@ -89,10 +92,9 @@ class Table:
         if self.keys != part.keys or not np.array_equal(self.rungs, part.rungs):
             raise ValueError("the parts of a table have the same keys and rungs")
         pieces = (self.part(0, first), part, self.part(first + part.bodies, self.bodies))
-        return Table(
-            keys=self.keys,
+        return replace(
+            self,
             points=np.concatenate([piece.points for piece in pieces]),
-            rungs=self.rungs,
             returns=np.concatenate([piece.returns for piece in pieces]),
             measures=np.concatenate([piece.measures for piece in pieces]),
             rung_measures=np.concatenate([piece.rung_measures for piece in pieces]),

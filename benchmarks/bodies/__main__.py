@@ -134,8 +134,7 @@ def _show(robot: str) -> int:
     noise = float(np.sqrt(values[trained].var(axis=1, ddof=1).mean()))
     print(f"{robot}: {found.bodies} bodies × {found.seeds} seeds, {len(found.rungs)} rungs")
     print(f"bodies of which a training failed: {np.sum(~trained)}")
-    measured = np.isfinite(found.rung_measures[..., 0]).any(axis=(1, 2))
-    print(f"bodies with measures at rungs: {np.sum(measured)}")
+    print(f"bodies with measures at rungs: {np.sum(found.is_measured)}")
     print(f"eval_mean of the bodies: median {np.median(means):,.0f}, best {means.max():,.0f}")
     print(f"deviation between bodies {means.std(ddof=1):,.0f}, between seeds {noise:,.0f}")
     return 0

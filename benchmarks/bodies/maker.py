@@ -4,7 +4,6 @@ moments and goes on, and reads what they gave.
 
 from __future__ import annotations
 
-import csv
 import os
 import random
 import re
@@ -23,6 +22,7 @@ import orchestrator
 from benchmarks import table_of_bodies
 from benchmarks.harness import ROOT, run_quietly
 from benchmarks.table_of_bodies import MEASURES, RUNG_MEASURES, Table
+from orchestrator.analysis import run_reader
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
@@ -190,11 +190,10 @@ def _rungs(defaults: Mapping[str, Any]) -> list[int]:
 
 def _at_rungs(rungs: Sequence[int], progress: Path) -> table_of_bodies.Floats:
     """``(rungs, 1 + len(RUNG_MEASURES))``: the return and the measures of the last episodes."""
-    columns = ["rollout/ep_rew_mean", *(f"measures/{name}" for name in RUNG_MEASURES)]
-    with progress.open(newline="", encoding="utf-8") as file:
-        rows = {int(row["time/total_timesteps"]): row for row in csv.DictReader(file)}
-    found = [[rows.get(rung, {}).get(column) or np.nan for column in columns] for rung in rungs]
-    return np.array(found, np.float32)
+    columns = [*run_reader.CURVE_COLUMNS, *(f"measures/{name}" for name in RUNG_MEASURES)]
+    rows = {row[0]: row[1:] for row in run_reader.numbers(progress.read_bytes(), columns)}
+    missing = [None] * (len(columns) - 1)
+    return np.array([rows.get(rung, missing) for rung in rungs], np.float32)
 
 
 def _measure(result: orchestrator.Result, name: str) -> float:

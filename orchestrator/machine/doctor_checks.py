@@ -316,20 +316,18 @@ def threads_finding(threads: int, stages: Sequence[Stage]) -> Finding:
         if stage.n_threads > earlier.n_threads:
             parts.append(f"{stage.n_threads - earlier.n_threads} from {stage.name}")
     last = stages[-1]
-    text = (
-        f"with threads = {threads} a worker has {last.n_threads + 1} threads, at most {threads} of them"
-        f" computing at a time: {', '.join(parts)}. On the CPU, autograd computes backward in the thread that calls"
-        f" it. Counted in a child process; imports and a few training steps took {last.elapsed_s:.1f} s."
-    )
+    there = f"with threads = {threads} a worker has {last.n_threads + 1} threads"
     # Each library may keep a pool of its own (OpenBLAS, torch's OpenMP, torch's pthreadpool), but
     # they take turns.
     if last.n_computing > 1 + 3 * (threads - 1):
-        text = (
-            f"with threads = {threads} a worker has {last.n_threads + 1} threads, and {last.n_computing} of them"
-            f" have computed: {', '.join(parts)}."
-        )
+        text = f"{there}, and {last.n_computing} of them have computed: {', '.join(parts)}."
         cure = "a library ignores the number of threads: compare the package versions with the pinned ones"
         return Finding("warning", "Worker threads", text, cure)
+    text = (
+        f"{there}, at most {threads} of them computing at a time: {', '.join(parts)}. On the CPU, autograd computes"
+        f" backward in the thread that calls it. Counted in a child process; imports and a few training steps took"
+        f" {last.elapsed_s:.1f} s."
+    )
     return Finding("ok", "Worker threads", text)
 
 

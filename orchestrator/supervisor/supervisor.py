@@ -56,6 +56,9 @@ LOCK_WAIT_S = 0.2
 """Longest time that the loop waits for a ledger that another process has locked."""
 VIEWED = 100
 """How many of the jobs that ended last, and of those that wait, are part of the view."""
+ANY_JOB = ""
+"""Stands for the demands of all jobs: while nothing runs, as before the first node joins, one of them
+is reported to wait for a node."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,7 +109,8 @@ class Supervisor:
     _ended_work: EndedWork = field(default_factory=EndedWork, init=False)
     _started: float = field(default=0.0, init=False)
     _awaited_nodes: set[str] = field(default_factory=set, init=False)
-    """Demands of jobs, in words, of which it was reported that they wait for a node."""
+    """Demands of jobs, in words, of which it was reported that they wait for a node; :data:`ANY_JOB`
+    where that was while nothing ran."""
     _events: DetachableReporter = field(init=False)
     _recorder: Recorder = field(init=False)
     _jobs: JobTable = field(init=False)
@@ -463,7 +467,7 @@ class Supervisor:
         """The attempt is RUNNING from now on."""
         # Before the ledger, which may find the disk full: whatever runs must be ended.
         self._active.add(attempt)
-        self._awaited_nodes.discard(demand_text(attempt.job))
+        self._awaited_nodes -= {demand_text(attempt.job), ANY_JOB}
         row = attempt.row_at_launch()
         self._jobs.note_launch(row)
         self.ledger.start_attempt(row, queue_s=queue_s)
@@ -478,10 +482,9 @@ class Supervisor:
         one of them has run since.
         """
         demand = demand_text(job)
-        # While nothing runs, as before the first node joins, one job stands for all.
-        is_said = demand in self._awaited_nodes or (self._awaited_nodes and not self._active)
-        if not is_said:
-            self._awaited_nodes.add(demand)
+        waiting = {demand} if self._active else {demand, ANY_JOB}
+        if not waiting & self._awaited_nodes:
+            self._awaited_nodes |= waiting
             text = f"{job.job_id} waits for a node with room for {demand}, as do all jobs that need as much"
             self.reporter.event("waiting", text, job_id=job.job_id)
 

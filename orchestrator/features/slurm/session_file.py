@@ -60,7 +60,10 @@ def _is_copy(folder: Path) -> bool:
     begun = read_record(Place, folder / "place.json")
     if begun is None:  # of an earlier version
         return False
-    here = Place.of(folder)
+    try:
+        here = Place.of(folder)
+    except OSError:  # it has been removed meanwhile
+        return False
     return here.path != begun.path and here.inode != begun.inode
 
 

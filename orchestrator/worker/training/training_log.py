@@ -96,8 +96,8 @@ class TrainingLog:
         self._attempt.before_writing()
         # From the monotonic clock: a wall clock set back would break SB3's division.
         self._model.start_time = time.time_ns() - int(self._training_s() * 1e9)
-        if self._attempt.spec.measure_training:
-            self._log_measures()
+        self._tell_of_episodes()
+        self._log_measures()
         algorithms.dump_logs(self._model, iteration)
         now = time.monotonic()
         self._tell_of_iteration(iteration, now - self._iteration_began)
@@ -113,7 +113,6 @@ class TrainingLog:
         env_steps = self._model.num_timesteps
         reporter.env_steps_per_s = (env_steps - facts.env_steps) / elapsed_s
         facts.env_steps = env_steps
-        self._tell_of_episodes()
         if facts.ep_rew_mean_first is None:
             facts.ep_rew_mean_first = facts.ep_rew_mean
         reporter.iteration = iteration
@@ -137,7 +136,7 @@ class TrainingLog:
 
     def _log_measures(self) -> None:
         """Add the means of the measures to the row that is written next."""
-        for name, mean in mean_measures(self._model.ep_info_buffer or ()).items():
+        for name, mean in (self._facts.training_measures or {}).items():
             self._model.logger.record(f"measures/{name}", mean)
 
     def _mean_return(self) -> float | None:
