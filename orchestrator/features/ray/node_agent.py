@@ -204,7 +204,11 @@ class NodeAgent:
         rows = [(held.holder, self._progress.get(key)) for key, held in self._held.items()]
         return [
             {
-                **{name: getattr(holder, name) for name in ("key", "job_id", "work", "cpus")},
+                "home": holder.home,
+                "key": holder.key,
+                "job_id": holder.job_id,
+                "work": holder.work,
+                "cpus": holder.cpus,
                 "node_id": self._node_id,
                 "progress": progress and asdict(progress),
             }

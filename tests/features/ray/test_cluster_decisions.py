@@ -389,7 +389,14 @@ def test_status_from_the_report_of_the_cluster() -> None:
             "total": {"CPU": 4.0, "memory": 8.0 * 2**30, "GPU": 2.0},
             "free": {"CPU": 3.0, "memory": 6.0 * 2**30},
             "versions": {},
-            "jobs": [{**names, "cpus": [0, 1], "progress": progress if number == "1" else None}],
+            "jobs": [
+                {
+                    **names,
+                    "home": f"driver {number}",
+                    "cpus": [0, 1],
+                    "progress": progress if number == "1" else None,
+                }
+            ],
         }
         for number, host in (("1", "same"), ("2", "same"), ("3", "other"))
     ]
@@ -406,6 +413,42 @@ def test_status_from_the_report_of_the_cluster() -> None:
     assert last.jobs == (job("a-s0/0", 100.0, 0.5, cores=2, cpus=(0, 1)),)
     assert found.nodes[0].jobs == (job("a-s0/0", cores=2, cpus=(0, 1)),)
     assert len(found.hot_spots) == 1
+
+
+def test_the_speed_of_ranks_on_several_nodes_is_per_core_of_them_all() -> None:
+    def node(number: int, key: str, cpus: int, progress: object = None) -> dict[str, object]:
+        return {
+            "node_id": f"{number}" * 8,
+            "address": f"10.0.0.{number}",
+            "host": f"node{number}",
+            "is_head": number == 1,
+            "total": {"CPU": 4.0},
+            "free": {},
+            "versions": {},
+            "jobs": [
+                {
+                    "home": "driver",
+                    "key": key,
+                    "job_id": key.partition("/")[0],
+                    "work": "a",
+                    "cpus": list(range(cpus)),
+                    "progress": progress,
+                }
+            ],
+        }
+
+    spread_out = {"env_steps_per_s": 800.0, "run_delay_share": 0.0}
+    on_one = {"env_steps_per_s": 200.0, "run_delay_share": 0.0}
+    nodes = [
+        node(1, "a-s0/0", 2, spread_out),
+        node(2, "a-s0/0/2", 4),
+        node(3, "a-s0/0/6", 2),
+        node(4, "a-s1/0", 2, on_one),
+    ]
+    found = from_facts({"cluster": "10.0.0.1:6379", "ray": "2.60.0", "nodes": nodes})
+    speeds = {member.name: member.jobs[0].speed_per_core for member in found.nodes}
+    assert speeds == {"node1": 100.0, "node2": None, "node3": None, "node4": 100.0}
+    assert found.hot_spots == ()
 
 
 @pytest.mark.parametrize("where", [None, "10.0.0.1:6379", "10.0.0.1"])

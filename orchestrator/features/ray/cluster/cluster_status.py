@@ -26,9 +26,12 @@ class RunningJob:
     job_id: str
     work: str
     """Equal for jobs that differ in their seed alone, so that their speeds are comparable."""
-    cores: int
     cpus: tuple[int, ...] = ()
+    """Of its ranks on this node."""
+    cores: int
+    """Of all its ranks, those on other nodes among them."""
     env_steps_per_s: float | None = None
+    """Of all its ranks; known where its rank 0 is."""
     run_delay_share: float | None = None
 
     @property
@@ -94,14 +97,26 @@ def status(where: str | None = None) -> ClusterStatus:
 def from_facts(facts: Mapping[str, Any]) -> ClusterStatus:
     """From the report of :mod:`orchestrator.features.ray.cluster.query_child`."""
     hosts = [row["host"] for row in facts["nodes"]]
-    unsorted = (_node(row, alone=hosts.count(row["host"]) == 1) for row in facts["nodes"])
+    cores = Counter[tuple[str, str]]()
+    for row in facts["nodes"]:
+        for job in row["jobs"]:
+            cores[_attempt(job)] += len(job["cpus"])
+    unsorted = (_node(row, cores, alone=hosts.count(row["host"]) == 1) for row in facts["nodes"])
     nodes = tuple(sorted(unsorted, key=lambda node: (not node.is_head, node.name)))
     return ClusterStatus(
         cluster=facts["cluster"], ray=facts["ray"], nodes=nodes, hot_spots=tuple(hot_spots(nodes))
     )
 
 
-def _node(row: Mapping[str, Any], *, alone: bool) -> ClusterNode:
+def _attempt(job: Mapping[str, Any]) -> tuple[str, str]:
+    """Which attempt this is, or ranks of: its driver, and ``job_id/attempt``."""
+    return job["home"], "/".join(job["key"].split("/")[:2])
+
+
+def _node(
+    row: Mapping[str, Any], cores_of_attempts: Mapping[tuple[str, str], int], *, alone: bool
+) -> ClusterNode:
+    """:param cores_of_attempts: by :func:`_attempt`; on all nodes."""
     total = row["total"]
     free = row["free"]
 
@@ -123,18 +138,23 @@ def _node(row: Mapping[str, Any], *, alone: bool) -> ClusterNode:
         gpus=gpus,
         gpus_used=gpus_used,
         versions=row["versions"],
-        jobs=tuple(sorted(map(_job, row["jobs"]), key=lambda job: job.key)),
+        jobs=tuple(
+            sorted(
+                (_job(job, cores_of_attempts[_attempt(job)]) for job in row["jobs"]),
+                key=lambda job: job.key,
+            )
+        ),
     )
 
 
-def _job(row: Mapping[str, Any]) -> RunningJob:
+def _job(row: Mapping[str, Any], cores: int) -> RunningJob:
     progress = row["progress"] or {}
     return RunningJob(
         key=row["key"],
         job_id=row["job_id"],
         work=row["work"],
-        cores=max(1, len(row["cpus"])),
         cpus=tuple(row["cpus"]),
+        cores=max(1, cores),
         env_steps_per_s=progress.get("env_steps_per_s"),
         run_delay_share=progress.get("run_delay_share"),
     )
