@@ -133,8 +133,8 @@ def verdicts_of_finished(
     """A verdict for those of ``jobs`` that have succeeded and would train the same again: their
     robots stay unexamined.
 
-    Any doubt leaves a job out: a task that is chosen from the robot, and a robot whose files lie
-    otherwise.
+    Any doubt leaves a job out: a task that is chosen from the robot, a policy to start from whose
+    hash is not known, and a robot whose files lie otherwise.
     """
 
     @functools.cache  # jobs share robots
@@ -156,7 +156,7 @@ def _verdict_if_unchanged(
 ) -> JobVerdict | None:
     """:param hashed: the hash of a robot: its main file, where its files lie, and their names."""
     before = row.job.spec
-    if job.spec.init is not None:
+    if job.spec.init is not None and job.spec.init_sha256 is None:
         return None
     if not paths.job(job.job_id).has_results(normalize=before.normalize):
         return None

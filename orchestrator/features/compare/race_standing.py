@@ -127,7 +127,9 @@ def read(field: Field, race_dir: Path, rules: Rules) -> Standing:
     raced: Mapping[str, SummaryRow] = {}
     declared: Sequence[Job] = ()
     budgets: Sequence[int] = ()
-    if run_directory.is_run_directory(RunPaths(race_dir)):
+    paths = RunPaths(race_dir)
+    # One that was stopped before it had a ledger has nothing to read, and is used again.
+    if paths.ledger.exists() or run_directory.holder(paths) is not None:
         snapshot = run_snapshot.status(race_dir)
         _refuse_running(race_dir, snapshot)
         rows = declared_settings.declared_jobs(snapshot.paths)

@@ -20,15 +20,19 @@ from pathlib import Path
 from typing import TypeAlias
 
 from orchestrator.core.errors import ChangedError, LedgerBusyError, UsageError, disk_full_explained
-from orchestrator.core.job import TERMINAL, Job
+from orchestrator.core.job import TERMINAL, Cause, Failed, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes import users_code
+from orchestrator.core.task_names import AUTO
+from orchestrator.core.text import listed
 from orchestrator.experiment.examination import examining_process
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import additions
 from orchestrator.experiment.planning import run_plan
 from orchestrator.experiment.resuming import declared_changes, resume
+from orchestrator.features.pool import submitted_files
 from orchestrator.features.pool.points import Scalar
+from orchestrator.features.pool.submitted_files import is_policy_unchanged
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.ledger import JobRow, Ledger, Request, Verb, job_figures
@@ -108,13 +112,19 @@ class Submission:
     experiment: Experiment
     """The job alone."""
     robot: RobotArgument
-    content: str
-    """Identifies what is in the files of the robot."""
+    digests: Mapping[str, str]
+    """Of the files that it names, as they were when it was submitted."""
     future: TrainingFuture
     meta: Mapping[str, Scalar]
     """What the program says of it."""
     folder: Path | None
     """Holds the robot, if it is no file of the user's."""
+
+    def changed_files(self) -> list[str]:
+        """Those that are no longer what was submitted."""
+        return submitted_files.changed_files(
+            self.digests, submitted_files.digests(self.robot, self.job.spec.init)
+        )
 
     def finish(self, result: Result | BaseException) -> None:
         """Give the future its result, unless it has been cancelled."""
@@ -153,11 +163,10 @@ class OpenJob:
         first = self.submissions[0]
         spec = first.job.spec
         other = submission.job.spec
-        is_same_robot = first.content == submission.content and (
-            bool(first.robot.label) or first.robot.file == submission.robot.file
-        )
         return (
-            is_same_robot and spec.fingerprint() == other.fingerprint() and spec.init == other.init
+            first.digests == submission.digests
+            and spec.fingerprint() == other.fingerprint()
+            and spec.init == other.init
         )
 
 
@@ -261,10 +270,26 @@ class PoolJobs:
         """
         job_id = submission.job.job_id
         row = None if job_id in self._open else self._ledger.job_row(job_id)
-        if row is not None and resume.verdicts_of_finished([row], [submission.job], self.paths):
+        if row is not None and self._is_finished(row, submission.job):
             submission.finish(self._result(job_id, submission))
         else:
             self._waiting.append(submission)
+
+    def _is_finished(self, row: JobRow, job: Job) -> bool:
+        """Whether ``job`` has been trained as ``row``, as far as can be told without an
+        examination.
+        """
+        before = row.job.spec
+        if job.spec.task == AUTO:  # which depends on the robot alone
+            job = job.with_spec(task=before.task)
+        if job.spec.init is not None:
+            paths = self.paths.job(row.job_id)
+            if job.spec.init != before.init or not is_policy_unchanged(job.spec.init, paths):
+                return False
+            job = job.with_spec(
+                init_sha256=before.init_sha256, init_env_steps=before.init_env_steps
+            )
+        return bool(resume.verdicts_of_finished([row], [job], self.paths))
 
     def _next(self) -> list[Submission]:
         """The submissions that there is room for, in their order."""
@@ -283,6 +308,7 @@ class PoolJobs:
                 batch[job_id] = submission
             elif self._open[job_id].trains(submission):
                 self._open[job_id].submissions.append(submission)
+                submission.future.is_training = self._open[job_id].state == "RUNNING"
             else:
                 what = "another robot, or other settings, than those of the job that is trained now"
                 submission.finish(self._changed_error(job_id, [what]))
@@ -309,12 +335,16 @@ class PoolJobs:
             job = submission.job
             verdict = verdicts[job.job_id]
             row = self._ledger.job_row(job.job_id)
-            if verdict.settings_problem:
+            if files := submission.changed_files():
+                submission.finish(UsageError(f"TrainingPool.submit: {_rewritten_text(files)}"))
+            elif verdict.settings_problem:
                 submission.finish(UsageError(f"TrainingPool.submit: {verdict.settings_problem}"))
             elif row is None:
                 shown_xml = submission.experiment.shown_xml(job)
                 new.append(dataclasses.replace(job, xml_source=shown_xml))
                 opened[job.job_id] = OpenJob(submissions=[submission])
+            elif _was_refused(row):
+                self._finish_refused(submission, row, verdict)
             elif differences := _differences(row, job, verdict):
                 submission.finish(self._changed_error(job.job_id, differences))
             else:
@@ -357,6 +387,17 @@ class PoolJobs:
             for one in batch
         }
 
+    def _finish_refused(self, submission: Submission, row: JobRow, verdict: JobVerdict) -> None:
+        """Finish a submission whose job this pool has found invalid before."""
+        if verdict.problem is not None:
+            result = self._result(row.job_id, submission)
+            submission.finish(dataclasses.replace(result, error=verdict.problem.message))
+            return
+        assert isinstance(row.state, Failed)
+        what = f"{self.paths.root}: {row.job_id} was invalid when it was submitted before"
+        advice = "Submit it with another name, or to a new pool with the same run_dir"
+        submission.finish(ChangedError(f"{what}: {row.state.message}. {advice}"))
+
     def _changed_error(self, job_id: str, differences: Sequence[str]) -> ChangedError:
         what = f"{self.paths.root}: a job that has run here is declared differently now:"
         lines = declared_changes.by_difference({job_id: differences})
@@ -398,6 +439,18 @@ class PoolJobs:
     def _write(self, change: Callable[[Ledger], None]) -> None:
         self._ledger = additions.write_change(self._ledger, self.paths, change)
         self._seen = None
+
+
+def _was_refused(row: JobRow) -> bool:
+    """Whether the job of ``row`` was found invalid, and never began."""
+    state = row.state
+    return isinstance(state, Failed) and state.cause is Cause.INVALID and not row.attempts
+
+
+def _rewritten_text(files: Sequence[str]) -> str:
+    was = "was" if len(files) == 1 else "were"
+    each = "its own file for each robot or policy, or MJCF text, trains what is submitted"
+    return f"{listed(files)} {was} written to after the submission and before the training: {each}"
 
 
 def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> Sequence[str]:

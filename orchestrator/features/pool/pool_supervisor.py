@@ -16,6 +16,7 @@ import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,9 @@ from orchestrator.terminal.run_view import LineReporter
 
 NO_MORE = b"."
 LOOK_EVERY_S = 1.0
+NOTICED_S = 2.0
+"""Within this time a supervisor has recorded that it stops, after its program was killed."""
+WAIT_STEP_S = 0.1
 RESUMED_BY = (
     "a TrainingPool with {run_dir} resumes it when the same robots are submitted to it again"
 )
@@ -158,6 +162,29 @@ def _origin(paths: RunPaths) -> str:
     return "" if source is None else f"a {source.noun}"
 
 
+def _wait_for_earlier(paths: RunPaths) -> None:
+    """Wait for the supervisor of an earlier pool here while it stops, as one does whose program was
+    killed.
+    """
+    noticed = time.monotonic() + NOTICED_S
+    is_told = False
+    while (earlier := run_directory.holder(paths)) is not None and not _origin(paths):
+        if _is_stopping(paths, earlier):
+            if not is_told:
+                _warn(f"{paths.root}: the earlier pool ends here ({earlier}); waiting for that")
+            is_told = True
+        elif time.monotonic() > noticed:
+            return
+        time.sleep(WAIT_STEP_S)
+
+
+def _is_stopping(paths: RunPaths, earlier: run_directory.LockHolder) -> bool:
+    if not paths.ledger.exists():
+        return False
+    with run_directory.reading_ledger(paths) as ledger:
+        return ledger.is_stopping(earlier.key)
+
+
 def _earlier(paths: RunPaths) -> list[JobRow]:
     """The jobs that have begun in an earlier pool here. Those that are not finished wait until they
     are submitted.
@@ -187,6 +214,7 @@ def main(run_dir: str, max_parallel: str) -> int:
 
 def _run(paths: RunPaths, max_parallel: str, program: Program) -> int:
     try:
+        _wait_for_earlier(paths)
         rows = _earlier(paths)
         experiment = Experiment(
             name=plain(paths.root.name),
@@ -202,6 +230,7 @@ def _run(paths: RunPaths, max_parallel: str, program: Program) -> int:
             run_dir=paths.root,
             max_parallel="idle" if max_parallel == "idle" else int(max_parallel) or None,
             is_listed=True,
+            takes_jobs=True,
             executor="local",
             verdicts=resume.verdicts(rows),
         )

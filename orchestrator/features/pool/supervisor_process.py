@@ -13,6 +13,7 @@ from typing import IO
 
 from orchestrator.core import errors
 from orchestrator.core.errors import OrchestratorError, SpecError, SupervisorError, UsageError
+from orchestrator.core.files.own_files import kept_from_forks
 from orchestrator.core.processes.child_process import (
     end_group,
     package_path,
@@ -49,6 +50,10 @@ class SupervisorProcess:
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
         self._stdin = self._popen.stdin
+        self._while_open = contextlib.ExitStack()
+        """Keeps its standard input from processes that the program forks, which would hold it open
+        when it is closed here."""
+        self._while_open.enter_context(kept_from_forks(self._stdin.fileno()))
         self._stdout = self._popen.stdout
         try:
             report, said = _first_report(self._stdout)
@@ -80,6 +85,7 @@ class SupervisorProcess:
                 self._popen.wait(LOOK_EVERY_S)
 
     def _close_input(self) -> None:
+        self._while_open.close()  # before: the number may be that of another file soon
         with contextlib.suppress(BrokenPipeError):  # it has ended without reading all
             self._stdin.close()
 

@@ -32,7 +32,6 @@ from orchestrator.core.errors import (
     SupervisorError,
     UsageError,
 )
-from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import RunPaths
@@ -46,9 +45,11 @@ from orchestrator.features.pool.pool_jobs import (
     Submission,
     TrainingFuture,
 )
+from orchestrator.features.pool.submitted_files import contents, digests
 from orchestrator.features.pool.supervisor_process import SupervisorProcess
 from orchestrator.jobfile import Experiment, from_mapping, is_job_key
 from orchestrator.jobfile.robot_arguments import RobotArgument, RobotLike, Spec, robot_arguments
+from orchestrator.jobfile.validation import as_plain
 from orchestrator.keys.value_types import keys_that_are_no_text
 from orchestrator.machine import topology
 from orchestrator.machine.slots import MaxParallel
@@ -212,8 +213,7 @@ class TrainingPool:
                 self._accept(future, None)
                 future.set_result(result)
                 return future
-            files = _files_of(robot)
-            name = self._name(robot, files, settings)
+            name = self._name(robot, settings)
             entry = {**robot.entry(), "name": name, **settings, "seeds": [seed]}
             experiment = self._experiment_of(entry, settings)
         if robot.label:
@@ -223,7 +223,7 @@ class TrainingPool:
             meta=said,
             experiment=experiment,
             robot=robot,
-            content=_content(files),
+            digests=digests(robot, experiment.jobs[0].spec.init),
             future=future,
             folder=folder() if robot.label else None,
         )
@@ -379,20 +379,14 @@ class TrainingPool:
             base = api.code_folder(code) or self.run_dir
             return from_mapping(data, source="orchestrator.TrainingPool", base=base)
 
-    def _name(
-        self, robot: RobotArgument, files: Mapping[str, bytes], settings: Mapping[str, Any]
-    ) -> str:
+    def _name(self, robot: RobotArgument, settings: Mapping[str, Any]) -> str:
         """A name that is the same in every pool for this robot and these settings, and different
         for all others.
-
-        :param files: of the robot.
         """
-        digest = hashlib.sha256(
-            json.dumps([self._defaults, settings], sort_keys=True, default=str).encode()
-        )
-        for path, content in files.items():
-            where = path if robot.label else str(robot.file)
-            digest.update(where.encode(errors="surrogateescape") + b"\0" + content)
+        declared = as_plain([self._defaults, settings])
+        digest = hashlib.sha256(json.dumps(declared, sort_keys=True, default=str).encode())
+        for path, content in contents(robot).items():
+            digest.update(path.encode(errors="surrogateescape") + b"\0" + content)
         return f"{robot.name.partition('-')[2]}-{digest.hexdigest()[:NAME_DIGITS]}"
 
     # -- the thread
@@ -415,7 +409,8 @@ class TrainingPool:
         except CancelledError:
             with child:
                 return
-        self._follow(jobs)
+        with python_program():
+            self._follow(jobs)
 
     def _follow(self, jobs: PoolJobs) -> None:
         """Enter jobs, and finish futures, until the pool has ended."""
@@ -494,26 +489,6 @@ class TrainingPool:
     def _on_finish(self, future: Future[Result]) -> None:
         with self._changed:
             self._unfinished.discard(future)
-
-
-def _files_of(robot: RobotArgument) -> dict[str, bytes]:
-    """What is in the file of a robot, or in its folder where this has been written for it, by the path
-    below that. What cannot be read is left out: the examination says so.
-    """
-    files = sorted(robot.file.parent.rglob("*")) if robot.label else [robot.file]
-    found = {}
-    for file in files:
-        with contextlib.suppress(OSError, ValueError):
-            found[str(file.relative_to(robot.file.parent))] = read_regular(file)
-    return found
-
-
-def _content(files: Mapping[str, bytes]) -> str:
-    """Identifies what is in ``files``."""
-    digest = hashlib.sha256()
-    for path, content in files.items():
-        digest.update(path.encode(errors="surrogateescape") + b"\0" + content)
-    return digest.hexdigest()
 
 
 def _jobs_at_once(max_parallel: MaxParallel) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.core import job_parts
-from orchestrator.core.job import TERMINAL
+from orchestrator.core.job import META, TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search import search_events
 from orchestrator.features.search.course import Course
@@ -401,17 +401,20 @@ def with_earlier(trial: Trial, earlier: Sequence[int | None]) -> int | None:
 
 def of_plain_jobs(rows: Sequence[SummaryRow]) -> list[Trial]:
     """The jobs of an experiment without a search as trials, those that differ in their seed alone
-    together.
+    together, whatever a program says of each of them.
 
     They are finished when all of their jobs have an evaluation; their value is its median.
     """
     own = {*SummaryRow.__annotations__, *job_parts.column_names()}
-    together: dict[str, tuple[dict[str, Any], list[SummaryRow]]] = {}
+    together: dict[str, tuple[list[dict[str, Any]], list[SummaryRow]]] = {}
     for row in rows:
         point = {key: value for key, value in row.items() if key not in own}
-        together.setdefault(repr((row["name"], point)), (point, []))[1].append(row)
+        varied = {key: value for key, value in point.items() if not key.startswith(META)}
+        points, of_seeds = together.setdefault(repr((row["name"], varied)), ([], []))
+        points.append(point)
+        of_seeds.append(row)
     trials = []
-    for number, (point, of_seeds) in enumerate(together.values()):
+    for number, (points, of_seeds) in enumerate(together.values()):
         means = [row["eval_mean"] for row in of_seeds]
         numbers = [mean for mean in means if mean is not None]
         is_over = len(numbers) == len(means) and all(
@@ -420,7 +423,7 @@ def of_plain_jobs(rows: Sequence[SummaryRow]) -> list[Trial]:
         trials.append(
             Trial(
                 number=number,
-                point=point,
+                point=_common_items(points),
                 jobs=[row["job_id"] for row in of_seeds],
                 values=[statistics.median(numbers)] if is_over else None,
                 env_steps=sum(row["env_steps"] for row in of_seeds),
@@ -428,3 +431,13 @@ def of_plain_jobs(rows: Sequence[SummaryRow]) -> list[Trial]:
             )
         )
     return trials
+
+
+def _common_items(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What all ``points`` have, with the same value."""
+    first, *others = points
+    return {
+        key: value
+        for key, value in first.items()
+        if all(key in point and point[key] == value for point in others)
+    }

@@ -23,13 +23,14 @@ import pytest
 from command_helpers import LONG_PATIENCE_S, odd, wait_until, write_experiment
 
 import orchestrator
-from orchestrator.core.errors import LedgerError, RunInterrupted, UsageError
+from orchestrator.core.errors import LedgerError, Problem, RunInterrupted, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.experiment import session
 from orchestrator.experiment.begun_source import BegunSource, Direction
 from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.features.compare import chosen_jobs
 from orchestrator.features.compare.race_notes import BUDGETS, FRESH, RESULTS
 from orchestrator.features.compare.race_result import RaceResult
@@ -384,6 +385,29 @@ def test_a_run_directory_of_other_jobs_in_its_place_is_refused(world: World) -> 
     world.train({"stranger": [0]})
     world.run_dir = run_dir
     with pytest.raises(UsageError, match=r"has other jobs, such as stranger-s0"):
+        world.race(most_seeds=3)
+
+
+def test_a_race_that_was_killed_before_it_had_jobs_goes_on(world: World) -> None:
+    world.train({"parent": [0], "child": [0]})
+    race_dir = world.folder / "run-race-child-parent"
+    race_dir.mkdir()
+    RunPaths(race_dir).lock.touch()
+    assert world.race(most_seeds=3).race_dir == race_dir
+    assert world.trained()
+
+
+def test_a_body_that_was_refused_cannot_be_raced(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def examine(jobs: Any, **_: Any) -> dict[str, JobVerdict]:
+        problem = Problem(where="jobs", message="has no legs")
+        verdicts = {"child": JobVerdict(problem=problem)}
+        return {job.job_id: verdicts.get(job.spec.name, JobVerdict()) for job in jobs}
+
+    monkeypatch.setattr("orchestrator.experiment.examination.preflight.examine", examine)
+    world.train({"parent": [0], "child": [0]})
+    with pytest.raises(UsageError, match=r"child: is invalid, .* trained: .*has no legs"):
         world.race(most_seeds=3)
 
 

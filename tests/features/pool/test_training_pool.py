@@ -7,15 +7,18 @@ import contextlib
 import csv
 import functools
 import gc
+import hashlib
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent import futures
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,7 @@ import orchestrator
 from orchestrator import report
 from orchestrator.core.errors import Problem, RunDirError, SupervisorError, UsageError
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.robot_hash import robot_hash
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.begun_source import BegunSource
 from orchestrator.experiment.directory import resume_advice, run_index
@@ -168,7 +172,7 @@ def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path)
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("stubs")
-def test_a_pool_has_the_gpus_of_the_machine_though_it_begins_without_jobs(
+def test_a_pool_has_the_gpus_of_the_machine_though_no_earlier_job_has_asked_for_one(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = here / "bin/nvidia-smi"
@@ -176,10 +180,13 @@ def test_a_pool_has_the_gpus_of_the_machine_though_it_begins_without_jobs(
     program.write_text("#!/bin/sh\necho '0, GPU-aaaa-1, NVIDIA H200, 143771, 143000'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    (here / "go-one-s0").touch()
+    for name in ("one", "two"):
+        (here / f"go-{name}-s0").touch()
+    with orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
+        assert pool.submit(HOPPER, name="one").result(commands.PATIENCE_S).ok
     resources = {**EXEC["resources"], "gpus": 1}
     with orchestrator.TrainingPool(max_parallel=1, run_dir="run", resources=resources) as pool:
-        assert pool.submit(HOPPER, name="one").result(commands.PATIENCE_S).ok
+        assert pool.submit(HOPPER, name="two").result(commands.PATIENCE_S).ok
 
 
 @pytest.mark.slow
@@ -330,6 +337,117 @@ def test_another_robot_or_start_under_the_name_of_a_job_that_trains_is_refused(h
         assert not same.done()
         (here / "go-body-s0").touch()
         assert begun.result(commands.PATIENCE_S).job_id == same.result(commands.PATIENCE_S).job_id
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stubs")
+def test_a_file_that_is_written_again_before_its_training_is_not_trained_in_silence(
+    here: Path,
+) -> None:
+    robot, policy = here / "robot.xml", here / "policy.zip"
+    robot.write_text(HOPPER.read_text())
+    policy.write_bytes(b"first")
+    with orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
+        begun = pool.submit(robot, name="begun")
+        running(begun)
+        names = ("next", "rewritten", "same", "started")
+        _, rewritten, same, started = (
+            pool.submit(xml, name=name, init=init)
+            for name, xml, init in zip(
+                names,
+                (HOPPER, robot, HOPPER, HOPPER.read_text()),
+                (None, None, None, policy),
+                strict=True,
+            )
+        )
+        robot.write_text(HOPPER.read_text().replace("<mujoco", "<!-- --><mujoco", 1))
+        policy.write_bytes(b"second")
+        for name in ("begun", *names):
+            (here / f"go-{name}-s0").touch()
+        assert begun.result(commands.PATIENCE_S).ok
+        assert same.result(commands.PATIENCE_S).ok
+        for future, file in ((rewritten, robot), (started, policy)):
+            with pytest.raises(UsageError, match=f"{file} was written to after the submission"):
+                future.result(commands.PATIENCE_S)
+    assert not (here / "run/jobs/rewritten-s0").exists()
+
+
+@pytest.mark.usefixtures("stubs")
+def test_a_robot_that_was_invalid_says_so_when_it_comes_again_and_what_it_is_now(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = ["has no legs", "has no arms", None]
+
+    def examine(jobs: Any, **_: Any) -> dict[str, JobVerdict]:
+        fault = faults.pop(0)
+        problem = None if fault is None else Problem(where="jobs[0]", message=fault)
+        return {job.job_id: JobVerdict(problem=problem) for job in jobs}
+
+    monkeypatch.setattr("orchestrator.experiment.examination.preflight.examine", examine)
+    with orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
+        errors = [pool.submit(HOPPER, name="body").result(commands.PATIENCE_S).error]
+        errors += [pool.submit(HOPPER, name="body").result(commands.PATIENCE_S).error]
+        assert errors == ["has no legs", "has no arms"]
+        with pytest.raises(orchestrator.ChangedError, match=r"was invalid when it .*: has no legs"):
+            pool.submit(HOPPER, name="body").result(commands.PATIENCE_S)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stubs")
+def test_what_was_trained_from_a_policy_is_not_examined_again_unless_that_is_newer(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examined: list[str] = []
+
+    def examine(jobs: Any, *, staging: Path, **_: Any) -> dict[str, JobVerdict]:
+        verdicts = {}
+        for job in jobs:
+            examined.append(job.job_id)
+            bundle = staging / job.job_id
+            bundle.mkdir()
+            shutil.copy(HOPPER, bundle)
+            verdict = JobVerdict(
+                bundle=bundle,
+                xml=HOPPER.name,
+                robot_hash=robot_hash(HOPPER.name, {HOPPER.name: HOPPER}),
+            )
+            if job.spec.init is not None:
+                policy = staging / f"{job.job_id}.pt"
+                policy.write_bytes(b"policy")
+                digest = hashlib.sha256(b"policy").hexdigest()
+                verdict = replace(verdict, init=policy, init_sha256=digest, init_env_steps=1)
+            verdicts[job.job_id] = verdict
+        return verdicts
+
+    monkeypatch.setattr("orchestrator.experiment.examination.preflight.examine", examine)
+    for name in ("parent", "child"):
+        (here / f"go-{name}-s0").touch()
+
+    def generation() -> None:
+        with orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
+            parent = pool.submit(HOPPER, name="parent").result(commands.PATIENCE_S)
+            child = pool.submit(HOPPER, name="child", init=parent).result(commands.PATIENCE_S)
+            assert child.ok
+
+    generation()
+    generation()
+    assert examined == ["parent-s0", "child-s0"]
+    RunPaths(here / "run").job("parent-s0").model.touch()
+    generation()
+    assert examined == ["parent-s0", "child-s0", "child-s0"]
+
+
+@pytest.mark.usefixtures("stubs")
+def test_numbers_of_numpy_make_no_other_job(here: Path) -> None:
+    body = HOPPER.read_text()
+    with (
+        contextlib.suppress(ValueError),
+        orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool,
+    ):
+        for n_steps in (256, np.int64(256)):
+            running(pool.submit(body, ppo={"n_steps": n_steps}))
+        raise ValueError("it is seen already")
+    assert len(commands.summary(here / "run")) == 1
 
 
 def ended(run_dir: Path) -> tuple[str, int]:
@@ -489,6 +607,45 @@ pool.submit({str(HOPPER)!r}, name="one").result()
     assert commands.summary(here / "run")["one-s0"]["state"] == "PENDING"
 
 
+IMPATIENT = """
+import functools
+from orchestrator.features.pool import pool_supervisor
+pool_supervisor.RunOptions = functools.partial(pool_supervisor.RunOptions, grace_s=2.0)
+"""
+"""What a supervisor begins with whose workers have two seconds to save a checkpoint."""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stubs")
+def test_a_program_that_is_started_again_at_once_waits_for_what_the_killed_one_has_left(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = (sys.executable, "-c", STUBS + IMPATIENT + SUPERVISE)
+    program = f"""
+import contextlib
+import orchestrator
+from orchestrator.experiment.examination import examining_process, preflight
+from orchestrator.features.pool import supervisor_process
+supervisor_process.COMMAND = {command!r}
+preflight.examine = lambda jobs, **_: {{job.job_id: preflight.JobVerdict() for job in jobs}}
+examining_process.Child = contextlib.nullcontext
+pool = orchestrator.TrainingPool(max_parallel=1, run_dir="run", **{EXEC!r})
+pool.submit({str(HOPPER)!r}, name="deaf").result()
+"""
+    monkeypatch.setattr(supervisor_process, "COMMAND", command)
+    started = here / "run/jobs/deaf-s0/started"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=here, env=commands.environment()
+    ) as popen:
+        wait_until(started.exists, "the worker has started")
+        popen.send_signal(signal.SIGKILL)
+    with orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
+        (here / "go-deaf-s0").touch()
+        assert pool.submit(HOPPER, name="deaf").result(commands.PATIENCE_S).ok
+    assert commands.summary(here / "run")["deaf-s0"]["attempts"] == 2
+    assert "run: the earlier pool ends here" in capfd.readouterr().err
+
+
 class BegunDraw(BegunSource):
     noun = "draw"
 
@@ -509,6 +666,7 @@ def test_a_pool_leaves_the_jobs_alone_that_a_feature_makes(
 REPORT = """
 import pathlib, sys
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.robot_hash import robot_hash
 from orchestrator.features.pool.pool_supervisor import PoolReporter
 reporter = PoolReporter(RunPaths(pathlib.Path(sys.argv[1])))
 reporter.event("directory", "results are here")
@@ -609,6 +767,41 @@ def test_processes_that_the_program_forks_leave_the_pool_to_it_however_they_end(
         "child 7",
     ], done.stderr
     assert (done.returncode, done.stderr) == (0, "")
+
+
+FORKED_BEFORE_THE_END = """
+import contextlib, os, signal, sys, time
+import orchestrator
+from orchestrator.experiment.examination import examining_process, preflight
+from orchestrator.features.pool import supervisor_process
+
+preflight.examine = lambda jobs, **_: {{job.job_id: preflight.JobVerdict() for job in jobs}}
+examining_process.Child = contextlib.nullcontext
+supervisor_process.COMMAND = (sys.executable, "-c", {supervise!r})
+try:
+    with orchestrator.TrainingPool(max_parallel=1, run_dir="run", **{exec!r}) as pool:
+        future = pool.submit({hopper!r}, name="one")
+        while not future.running():
+            time.sleep(0.01)
+        child = os.fork()
+        if child == 0:
+            time.sleep(10_000)
+        raise ValueError("mine")
+except ValueError as error:
+    print(os.waitpid(child, os.WNOHANG))
+os.kill(child, signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_the_program_has_forked_does_not_keep_the_pool_from_stopping(
+    here: Path,
+) -> None:
+    program = FORKED_BEFORE_THE_END.format(
+        hopper=str(HOPPER), supervise=STUBS + SUPERVISE, exec=EXEC
+    )
+    done = commands.finish([sys.executable, "-c", program], cwd=here)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "(0, 0)\n", "")
 
 
 @pytest.mark.usefixtures("stubs")

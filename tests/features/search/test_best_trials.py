@@ -497,11 +497,12 @@ def test_without_a_search_jobs_are_compared_by_their_evaluation(tmp_path: Path) 
             "state": state,
             "env_steps": 10,
         }
-        rows.append({**dict.fromkeys(SummaryRow.__annotations__), **own, "ppo.lr": lr})
+        said = {"meta.of": "me", "meta.generation": seed}
+        rows.append({**dict.fromkeys(SummaryRow.__annotations__), **own, "ppo.lr": lr, **said})
     found = trials.best(trials.of_plain_jobs(rows), ["maximize"])
     assert [(trial.values, trial.jobs, trial.point) for trial in found] == [
-        ([6.0], ["a1-s0", "a1-s1"], {"ppo.lr": 1}),
-        ([4.0], ["b1-s0"], {"ppo.lr": 1}),
+        ([6.0], ["a1-s0", "a1-s1"], {"ppo.lr": 1, "meta.of": "me"}),
+        ([4.0], ["b1-s0"], {"ppo.lr": 1, "meta.of": "me", "meta.generation": 0}),
     ]
 
 
