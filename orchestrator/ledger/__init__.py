@@ -185,11 +185,12 @@ class Ledger:
 
     def update_declaration(self, position: int, job: Job) -> None:
         """Update the job of that id, but for its robot: limits, retries, position in the job file,
-        env_steps.
+        env_steps, and where the file of the robot is.
         """
         self._execute(
             "UPDATE declared SET position = :position, where_ = :where_, name = :name, spec = :spec, point = :point,"
-            " resources = :resources, max_retries = :max_retries, fingerprint = :fingerprint WHERE job_id = :job_id",
+            " resources = :resources, max_retries = :max_retries, xml_source = :xml_source, fingerprint = :fingerprint"
+            " WHERE job_id = :job_id",
             rows.job_values(DeclaredJob(position=position, job=job)),
         )
         self._forget_varied_keys()

@@ -7,13 +7,14 @@ Processes beside the supervisor ask them, which make jobs or wait for what becom
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from orchestrator.core.job import Cause
 from orchestrator.ledger import NOTES, Ledger, rows
+from orchestrator.ledger.database_file import decoding
 
-PAUSE_AT = "CAST(json_extract(spec, '$.pause_at') AS INTEGER)"
 STARTS = """
 SELECT job_id, CASE WHEN json_valid(spec) THEN
     json_array(json_extract(spec, '$.init'), json_extract(spec, '$.init_env_steps')) END, env_steps
@@ -58,9 +59,30 @@ def training_measures(
 
 def totals(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, int]:
     """``total_timesteps`` of each of these jobs that there is, by ``job_id``."""
-    steps = "CAST(coalesce(json_extract(spec, '$.total_timesteps'), 0) AS INTEGER)"
-    found = _rows_of_jobs(ledger, f"SELECT job_id, {steps} FROM declared", job_ids)  # noqa: S608
-    return dict(map(tuple, found))
+    sql = f"SELECT job_id, {_number('total_timesteps')} FROM declared"  # noqa: S608
+    found = _read_numbers(ledger, _rows_of_jobs(ledger, sql, job_ids), "total_timesteps")
+    return {job_id: steps or 0 for job_id, steps in found.items()}
+
+
+def _number(field: str) -> str:
+    """Two columns: the whole number in a field of the spec, NULL without one; and the whole spec
+    where SQLite cannot read it, such as one with an infinite value, which is none in strict JSON.
+    """
+    return (
+        f"CASE WHEN json_valid(spec) THEN CAST(json_extract(spec, '$.{field}') AS INTEGER) END,"
+        " CASE WHEN NOT json_valid(spec) THEN spec END"
+    )
+
+
+def _read_numbers(
+    ledger: Ledger, found: Iterable[sqlite3.Row], field: str
+) -> dict[str, int | None]:
+    """By ``job_id``. :param found: rows of a ``job_id`` and what :func:`_number` selects."""
+    with decoding(ledger.path):
+        return {
+            job_id: number if unread is None else rows.parsed_object(unread).get(field)
+            for job_id, number, unread in found
+        }
 
 
 def _rows_of_jobs(
@@ -109,17 +131,18 @@ def at_rungs(ledger: Ledger) -> int:
 
 def goals(ledger: Ledger) -> dict[str, int]:
     """env_steps at which jobs pause at a rung, by ``job_id``: of those that run or are queued."""
-    sql = f"SELECT job_id, {PAUSE_AT} AS at FROM declared JOIN jobs USING (job_id)"  # noqa: S608
-    return dict(
-        map(tuple, ledger.select(f"{sql} WHERE state IN ('PENDING', 'RUNNING') AND at IS NOT NULL"))
-    )
+    sql = f"SELECT job_id, {_number('pause_at')} FROM declared JOIN jobs USING (job_id)"  # noqa: S608
+    found = ledger.select(f"{sql} WHERE state IN ('PENDING', 'RUNNING')")
+    numbers = _read_numbers(ledger, found, "pause_at")
+    return {job_id: number for job_id, number in numbers.items() if number is not None}
 
 
 def pauses(ledger: Ledger) -> dict[str, int | None]:
     """env_steps up to which jobs are trained before they are compared, by ``job_id``; None: they
     train to their end.
     """
-    return dict(map(tuple, ledger.select(f"SELECT job_id, {PAUSE_AT} FROM declared")))  # noqa: S608
+    found = ledger.select(f"SELECT job_id, {_number('pause_at')} FROM declared")  # noqa: S608
+    return _read_numbers(ledger, found, "pause_at")
 
 
 def requested_jobs(ledger: Ledger, verb: Literal["retry", "cancel"]) -> set[str]:

@@ -135,7 +135,7 @@ class JobTable:
         """End a PENDING job that cannot be launched."""
         self.move(job_id, Failed(cause=cause, message=reason))
         self.recorder.reporter.event(
-            "failed", f"{job_id} failed: {reason}", job_id=job_id, reason=reason
+            "failed", f"{job_id} failed: {reason}", job_id=job_id, reason=reason, cause=cause
         )
 
     def note_launch(self, attempt: Attempt) -> None:

@@ -630,10 +630,11 @@ class Monitor:
             way = "files" if trouble.elsewhere else "ledger"
             way = way if "asked its supervisor" in said else "at once"
             # Requests in the ledger and in files are not acted on in the order in which they came,
-            # nor are files after a jump of the clock; what a command does itself comes before all
+            # nor are files after a jump of the clock; what a command does itself comes after all
             # of them.
             is_after_unread = self.unread == {way} and not (way == "files" and self.has_jumped)
-            is_ordered = not self.unread or (bool(record.last_told) and is_after_unread)
+            is_after_all = way == "at once" or not self.unread
+            is_ordered = is_after_all or (bool(record.last_told) and is_after_unread)
             # A job that is over has nothing to pause, also where the command cannot know that.
             has_effect = trouble.kind != "pause" or record.state not in OVER
             record.last_told = trouble.kind if is_ordered and has_effect else ""

@@ -311,7 +311,10 @@ def move_jobs(paths: RunPaths, chosen: Sequence[str] | None, verb: JobVerb) -> M
 def _move_in(
     ledger: Ledger, paths: RunPaths, chosen: Sequence[str] | None, verb: JobVerb
 ) -> list[str]:
-    """As :func:`move_jobs`, without a commit."""
+    """As :func:`move_jobs`, without a commit. What was asked of the last supervisor, and was not read
+    by it, comes before: otherwise the next run would do it on top of this.
+    """
+    recovery.apply_late_requests(ledger, holder="")
     moved = []
     for row in ledger.jobs():
         job_id = row.job_id

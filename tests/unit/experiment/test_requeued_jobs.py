@@ -36,7 +36,7 @@ from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import control
 from orchestrator.experiment.resuming import recovery, resume
 from orchestrator.experiment.resuming.reconcile import reconcile
-from orchestrator.ledger import JobRow, summary
+from orchestrator.ledger import JobRow, Request, Verb, summary
 
 
 def after(root: Path, state: State, job: Job | None = None) -> Experiment:
@@ -246,6 +246,27 @@ def test_an_error_in_the_middle_moves_no_job(
         assert ledger.noted_verbs() == {}
     moved = control.move_jobs(experiment.paths, None, "pause")
     assert (moved.job_ids, moved.problem) == (["waits", "was running"], "")
+
+
+@pytest.mark.parametrize(
+    ("unread", "commands", "state"),
+    [
+        ("pause", ("cancel", "retry"), "PENDING"),
+        ("cancel", ("retry",), "PENDING"),
+        ("cancel", ("retry", "pause"), "PAUSED"),
+    ],
+)
+def test_what_nobody_has_read_comes_before_later_commands_and_undoes_none(
+    unread: Verb, commands: Sequence[control.JobVerb], state: str, tmp_path: Path
+) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")])
+    experiment.ledger.add_requests([Request(verb=unread, job_id="a")])
+    experiment.ledger.close()
+    for verb in commands:
+        control.move_jobs(experiment.paths, None, verb)
+    with run_directory.opened_ledger(experiment.paths) as ledger:
+        recovery.apply_late_requests(ledger, "the next supervisor")
+        assert [row.state.name for row in ledger.jobs()] == [state]
 
 
 def test_jobs_that_have_moved_are_told_though_their_summary_cannot_be_written(

@@ -21,6 +21,7 @@ from supervisor_helpers import filled, ledgers_closed, make_job, make_spec  # no
 from orchestrator.core.errors import (
     DiskFullError,
     LedgerBusyError,
+    LedgerDamagedError,
     LedgerError,
     LedgerFailingError,
     OrchestratorError,
@@ -39,7 +40,7 @@ from orchestrator.core.job import (
 )
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import LONGEST_LINE, LONGEST_TEXT
-from orchestrator.ledger import SCHEMA_VERSION, Ledger, summary
+from orchestrator.ledger import SCHEMA_VERSION, Ledger, job_figures, summary
 from orchestrator.ledger.database_file import translate_errors
 from orchestrator.ledger.rows import DeclaredJob
 
@@ -264,8 +265,12 @@ def test_an_attempt_that_trains_nothing_leaves_the_speed_of_the_one_before(tmp_p
 def test_limits_can_change_and_what_was_experienced_stays(tmp_path: Path) -> None:
     ledger = filled(tmp_path / "l", 1)
     ledger.set_state("j0", Pending(failures=2))
-    ledger.update_declaration(7, make_job("j0", max_retries=9, memory_mib=5))
+    moved = replace(
+        make_job("j0", max_retries=9, memory_mib=5), xml_source=Path("/elsewhere/a.xml")
+    )
+    ledger.update_declaration(7, moved)
     (row,) = ledger.jobs()
+    assert row.job.xml_source == moved.xml_source
     assert (row.job.max_retries, row.job.resources.memory_mib, row.state) == (
         9,
         5,
@@ -465,6 +470,23 @@ def test_a_job_that_waits_is_shown_also_where_sqlite_cannot_read_its_spec(tmp_pa
     ]
     ledger.put_jobs(DeclaredJob(position=number, job=job) for number, job in enumerate(jobs))
     assert [row["waits_for"] for row in ledger.summary()] == [None, "parent", None]
+
+
+def test_env_steps_of_rungs_are_read_also_where_sqlite_cannot_read_a_spec(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "ledger.sqlite3")
+    infinite = {"env_kwargs": {"limit": math.inf}}
+    jobs = [
+        make_job("plain", spec={"pause_at": 512}),
+        make_job("infinite", spec={"pause_at": 1024, "total_timesteps": 4096, **infinite}),
+        make_job("endless", spec=infinite),
+    ]
+    ledger.put_jobs(DeclaredJob(position=number, job=job) for number, job in enumerate(jobs))
+    assert job_figures.pauses(ledger) == {"plain": 512, "infinite": 1024, "endless": None}
+    assert job_figures.goals(ledger) == {"plain": 512, "infinite": 1024}
+    assert job_figures.totals(ledger, ["infinite"]) == {"infinite": 4096}
+    ledger.change("UPDATE declared SET spec = '{' WHERE job_id = 'plain'")
+    with pytest.raises(LedgerDamagedError, match="a row cannot be read"):
+        job_figures.pauses(ledger)
 
 
 @pytest.mark.parametrize(
