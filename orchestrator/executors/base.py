@@ -14,6 +14,7 @@ from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job
 from orchestrator.core.messages import Progress
 from orchestrator.core.text import count
+from orchestrator.machine.gpu import detect_gpus
 from orchestrator.machine.neighbours import Neighbours
 from orchestrator.machine.slots import (
     CpuReservation,
@@ -223,7 +224,14 @@ class BackendSettings:
             run_dir = str(self.final_run_dir.absolute())
             neighbours = Neighbours.of_this_machine(experiment=self.name, run_dir=run_dir)
         most = None if isinstance(max_parallel, int) else self.most_of_user
-        return SlotPool(self.machine, max_parallel, neighbours, most_of_user=most)
+        return SlotPool(
+            self.machine,
+            max_parallel,
+            neighbours,
+            most_of_user=most,
+            # A job that comes later may be the first one that asks for any.
+            find_gpus=None if self.machine.gpus else detect_gpus,
+        )
 
 
 class CpuMoves(Protocol):

@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias, TypeVar
 
@@ -172,6 +172,7 @@ class SlotPool:
         *,
         waits_for_others: bool = False,
         most_of_user: int | None = None,
+        find_gpus: Callable[[], Sequence[Gpu]] | None = None,
     ) -> None:
         """:param max_parallel: most jobs at once; None: the capacity of the machine; ``"idle"``: as
             many as there are idle cores, but at least one, and at most that capacity.
@@ -180,6 +181,8 @@ class SlotPool:
             pool's own jobs share CPUs too.
         :param most_of_user: cores that all runs of this user hold together, but each has one job at
             least; None: any number.
+        :param find_gpus: asked for the GPUs when the first job needs one; None: those of
+            ``machine`` are all.
         """
         self._most_of_user = most_of_user
         self._machine = machine
@@ -202,8 +205,8 @@ class SlotPool:
         self._held: dict[int, Slot] = {}
         self._reserved: dict[int, CpuReservation] = {}
         """By the index of their slot."""
-        last_in_use = sorted(machine.gpus, key=lambda gpu: gpu.is_in_use)
-        self._gpus = FreeGpus(gpu.index for gpu in last_in_use)
+        self._find_gpus = find_gpus
+        self._gpus = _free_gpus(machine.gpus)
 
     @property
     def is_full(self) -> bool:
@@ -228,6 +231,7 @@ class SlotPool:
         """
         if not self._has_room(cores):
             return None
+        self._look_for_gpus(gpus)
         self._neighbours.refresh()  # first, since others of this user wait meanwhile
         for choice in range(1, MOST_CHOICES + 1):
             with self._neighbours.turn():
@@ -256,7 +260,15 @@ class SlotPool:
         self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1
     ) -> bool:
         """Memory and ranks are ignored: a job that asks for more memory than there is runs alone."""
+        self._look_for_gpus(gpus)
         return cores <= topology.largest_job(self._machine) and gpus <= len(self._machine.gpus)
+
+    def _look_for_gpus(self, asked: float) -> None:
+        """Find the GPUs, where that was left until a job asks for one."""
+        if asked and self._find_gpus is not None:
+            self._machine = replace(self._machine, gpus=tuple(self._find_gpus()))
+            self._gpus = _free_gpus(self._machine.gpus)
+            self._find_gpus = None
 
     def _has_room(self, cores: int) -> bool:
         in_use = sum(len(slot.cpus) for slot in self._held.values())
@@ -442,6 +454,11 @@ class SlotPool:
         in_use = [gpu for gpu in self._machine.gpus if gpu.is_in_use]
         texts += [_in_use_text(gpu) for gpu in in_use]
         return tuple(texts)
+
+
+def _free_gpus(gpus: Sequence[Gpu]) -> FreeGpus:
+    """All of ``gpus``, those last that others use."""
+    return FreeGpus(gpu.index for gpu in sorted(gpus, key=lambda gpu: gpu.is_in_use))
 
 
 def _in_use_text(gpu: Gpu) -> str:

@@ -64,8 +64,6 @@ class RunOptions:
     """When everything has to have ended, in seconds since the epoch; None: no such time."""
     is_listed: bool = False
     """Whether `list` shows it: what people run, but no benchmark."""
-    takes_jobs: bool = False
-    """Whether a program enters jobs as it goes on, which may ask for what no declared job does."""
     verdicts: Mapping[str, JobVerdict] | None = None
     """Of jobs whose robots need no examination, by ``job_id``
     (:mod:`orchestrator.experiment.resuming.resume`)."""
@@ -135,8 +133,7 @@ def plan(
     kind = kind_named(options.executor or "local")
     examples = experiment.jobs_to_examine if experiment.makes_jobs else ()
     declared = [*experiment.jobs, *examples]
-    may_ask_for_gpus = options.takes_jobs or any(job.resources.gpus for job in declared)
-    machine = topology.detect(with_gpus=may_ask_for_gpus)
+    machine = topology.detect(with_gpus=any(job.resources.gpus for job in declared))
     settings = BackendSettings(
         machine=machine,
         max_parallel=_max_parallel(options, experiment),

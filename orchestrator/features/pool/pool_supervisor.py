@@ -230,7 +230,6 @@ def _run(paths: RunPaths, max_parallel: str, program: Program) -> int:
             run_dir=paths.root,
             max_parallel="idle" if max_parallel == "idle" else int(max_parallel) or None,
             is_listed=True,
-            takes_jobs=True,
             executor="local",
             verdicts=resume.verdicts(rows),
         )

@@ -422,6 +422,24 @@ class TestSlotPool:
         assert again is not None
         assert (again.index, again.cpus) == (1, (1,))
 
+    def test_gpus_are_looked_for_once_when_the_first_job_asks_for_one(self) -> None:
+        asked: list[str] = []
+
+        def find() -> tuple[Gpu, ...]:
+            asked.append("nvidia-smi")
+            return made(gpus=1).gpus
+
+        pool = SlotPool(made(cores=3), find_gpus=find)
+        assert pool.acquire(1) is not None
+        assert asked == []
+        assert pool.fits_ever(1, 1)
+        assert not pool.fits_ever(1, 2)
+        slot = pool.acquire(1, 1)
+        assert slot is not None
+        assert len(slot.gpus) == 1
+        assert pool.acquire(1, 1) is None
+        assert asked == ["nvidia-smi"]
+
     def test_cpus_of_others_that_this_pool_does_not_have_change_nothing(self) -> None:
         pool = SlotPool(made(cores=2))
         slot = pool.acquire(1, in_use_elsewhere=frozenset({0, 5}))
