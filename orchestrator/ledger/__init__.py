@@ -2,7 +2,8 @@
 that of features with tables of their own.
 
 The supervisor is its only writer, except for the table ``requests``, where ``stop``, ``pause`` and
-others leave requests for it; those of other hosts are files (:mod:`orchestrator.ledger.requests`).
+others leave requests for it, and for new jobs, which ``reload``, a search or a pool enters. Requests
+of other hosts are files (:mod:`orchestrator.ledger.requests`).
 The ledger is the truth; ``summary.json`` and ``summary.csv`` are made from it.
 """
 
