@@ -303,14 +303,22 @@ class _TrialWriter:
 
 def _distribution(dimension: Dimension) -> BaseDistribution:
     if dimension.choices:
-        return CategoricalDistribution([_choice(choice) for choice in dimension.choices])
+        return CategoricalDistribution(_choices(dimension))
     if dimension.integer:
         return IntDistribution(round(dimension.low), round(dimension.high), log=dimension.log)
     return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
 
 
-def _choice(value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | str) else json.dumps(value)
+def _choices(dimension: Dimension) -> Sequence[Any]:
+    """As Optuna takes them: all are the texts of their JSON where it would take two for the same
+    one, such as 1 and ``true``.
+    """
+    choices = [
+        choice if isinstance(choice, bool | int | float | str) else json.dumps(choice)
+        for choice in dimension.choices
+    ]
+    is_each_another = len(set(choices)) == len(choices)
+    return choices if is_each_another else [json.dumps(choice) for choice in dimension.choices]
 
 
 def _params(search: SearchSpec, point: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -323,7 +331,9 @@ def _params(search: SearchSpec, point: Mapping[str, Any]) -> dict[str, Any] | No
             dimension.unit(value := point[dimension.key])
         except (KeyError, TypeError, ValueError):
             return None
-        values[dimension.key] = _choice(value) if dimension.choices else value
+        if dimension.choices:
+            value = _choices(dimension)[dimension.place_of(value)]
+        values[dimension.key] = value
     return values
 
 

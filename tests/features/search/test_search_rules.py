@@ -331,6 +331,12 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
         "earlier in the list",
     ),
     (
+        "choice twice, spelt otherwise",
+        {"space": {"ppo.ent_coef": {"choices": [0, 0.0]}}},
+        'search.space."ppo.ent_coef".choices[1]',
+        "earlier in the list",
+    ),
+    (
         "both",
         space(choices=[1, 2], low=1),
         'search.space."ppo.learning_rate"',

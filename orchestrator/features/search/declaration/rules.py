@@ -31,6 +31,7 @@ from orchestrator.features.search.declaration.spec import (
     ReevaluationSpec,
     SchedulerSpec,
     SearchSpec,
+    identity,
     start_in,
 )
 from orchestrator.jobfile.expand import JobTemplate
@@ -38,7 +39,6 @@ from orchestrator.jobfile.joint_rules import FAMILY, check_family
 from orchestrator.jobfile.matrix import Choice, is_key, matrix_fault
 from orchestrator.jobfile.toml_models import FREE_TABLES, TABLES
 from orchestrator.jobfile.validation import Layer, check_one
-from orchestrator.keys.names import canonical
 from orchestrator.keys.problems import Problems, place, quoted, suggestion
 from orchestrator.keys.value_types import MOST
 
@@ -484,9 +484,9 @@ def _choices(
     own = Problems()
     for number, value in enumerate(table["choices"]):
         check_one(key, value, f"{there}.choices[{number}]", own)
-    texts = [] if own else [canonical(value) for value in table["choices"]]
-    for number, text in enumerate(texts):
-        if text in texts[:number]:
+    identities = [] if own else [identity(value) for value in table["choices"]]
+    for number, one in enumerate(identities):
+        if one in identities[:number]:
             own.add(f"{there}.choices[{number}]", "the same value is earlier in the list")
     for problem in own.in_order():
         problems.add(problem.where, problem.message)
