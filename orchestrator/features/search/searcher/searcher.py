@@ -588,6 +588,8 @@ class Searcher:
             self._scheduler.promoted(trial.index, rung)
         elif event.kind == "reached":
             self._scheduler.reached(trial.index, len(trial.reached) - 1, trial.reached[-1])
+        elif event.kind == "over" and event.content["values"] is None:
+            self._scheduler.failed(trial.index)
         elif event.kind == "over":
             self._scheduler.ended(trial.index)
         elif event.kind == "retried":
