@@ -114,6 +114,11 @@ class SearchBesideRun(BesideRun):
         self._ledger = ledger
         if self._experiment.job_source is None:
             search_events.withdraw(ledger)
+        elif self.is_needed and search_events.standing(ledger) == "none":
+            # Before any job is entered: a run that ends before the searcher has entered anything is
+            # resumed as a search all the same. First the declaration, which such a ledger has.
+            written.declare(self.paths, self._experiment, self._robots)
+            search_events.begin(ledger)
 
     def begin(self, has_free_cores: Callable[[], bool | None]) -> None:
         assert self._experiment is not None
