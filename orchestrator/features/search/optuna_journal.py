@@ -97,16 +97,16 @@ def export(run_dir: Path, out: Path | None = None) -> Exported:
     are the further seeds that count in their value.
 
     :param out: the file; by default in the run directory.
-    :raises UsageError: there is no search, or the file is not to be replaced.
+    :raises UsageError: there is no search, or none any more, or the file is not to be replaced.
     """
     paths = run_directory.existing_run(run_dir)
     reader = TrialReader.of(paths)
     if reader is None or reader.search is None:
-        raise UsageError(
-            f"{run_dir}: there is no search here, whose trials could be exported; its job file has none"
-        )
+        raise _no_search_error(run_dir)
     with run_directory.reading_ledger(paths) as ledger:
         events = reader.update(ledger)
+        if reader.history.is_withdrawn:
+            raise _no_search_error(run_dir)
         jobs = [job_id for trial in reader.asked for job_id in trial.jobs]
         earlier = job_figures.earlier_env_steps(ledger, jobs)
     file = SearchPaths(paths.root).journal if out is None else out
@@ -118,6 +118,11 @@ def export(run_dir: Path, out: Path | None = None) -> Exported:
     return Exported(
         file, Counter(map(reader.state, reader.asked)), reader.history.is_over, is_replaced
     )
+
+
+def _no_search_error(run_dir: Path) -> UsageError:
+    what = "there is no search here, whose trials could be exported"
+    return UsageError(f"{run_dir}: {what}; its job file has none")
 
 
 def _write_file(file: Path, content: bytes) -> bool:
