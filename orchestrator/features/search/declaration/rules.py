@@ -397,8 +397,12 @@ def _measures_of(task: str) -> Sequence[str]:
 
 def check_reevaluation(search: SearchSpec, template: JobTemplate, problems: Problems) -> None:
     """Check that what is trained at the end can be trained: the middle of the space, and the
-    unchanged job where that is the reference.
+    unchanged job where that is the reference, also of the start.
     """
+    if search.reevaluate == 0:
+        if search.start == "reference":
+            _check_unchanged_job(search, template, (), problems)
+        return
     where = "search.reevaluate"
     if search.reevaluation.by == "estimate":
         _check_estimates(search, problems)
@@ -408,18 +412,25 @@ def check_reevaluation(search: SearchSpec, template: JobTemplate, problems: Prob
         problems.add(f"{where}.total_timesteps", f"{what}; leave one of them out")
         return
     choices = [*length_choice(total)]
-    own = Problems()
     if search.reevaluation.reference or search.start == "reference":
-        template.jobs("reference", choices, own, point={})
-    for problem in own.in_order():
-        text = f"the unchanged job cannot be trained: {problem.where}: {problem.message}"
-        problems.add(place_of_reference(search), text)
+        _check_unchanged_job(search, template, choices, problems)
     of_middle = Problems()
     at_middle = [*space_point(search.space, search.middle, of_middle), *choices]
     if total is not None:
         template.jobs("middle", at_middle, of_middle, point={})
     for problem in of_middle.in_order():
         problems.add(f"{where}.total_timesteps", problem.message)
+
+
+def _check_unchanged_job(
+    search: SearchSpec, template: JobTemplate, choices: Sequence[Choice], problems: Problems
+) -> None:
+    """Check that it can be trained. :param choices: settings in place of its own."""
+    own = Problems()
+    template.jobs("reference", choices, own, point={})
+    for problem in own.in_order():
+        text = f"the unchanged job cannot be trained: {problem.where}: {problem.message}"
+        problems.add(place_of_reference(search), text)
 
 
 def _check_estimates(search: SearchSpec, problems: Problems) -> None:
