@@ -331,6 +331,12 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
         "earlier in the list",
     ),
     (
+        "too many orders of magnitude",
+        space(low=5e-324, high=1, log=True),
+        'search.space."ppo.learning_rate"',
+        "low = 5e-324 and high = 1 are too far apart to be computed with; raise low",
+    ),
+    (
         "choice twice, spelt otherwise",
         {"space": {"ppo.ent_coef": {"choices": [0, 0.0]}}},
         'search.space."ppo.ent_coef".choices[1]',

@@ -5,6 +5,7 @@ whose keys vary.
 from __future__ import annotations
 
 import glob
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -519,6 +520,9 @@ def _range(key: str, table: Mapping[str, Any], there: str, problems: Problems) -
         own.add(there, f"low = {low} is not below high = {high}")
     if log and low <= 0:
         own.add(f"{there}.log", f"needs low above 0, and low is {low}")
+    if log and 0 < low < high and not math.isfinite(high / low):
+        what = f"low = {low} and high = {high} are too far apart to be computed with"
+        own.add(there, f"{what}; raise low")
     if multiply and not key.startswith("model."):
         problems.add(f"{there}.multiply", "is for keys of model, which change what the robot has")
         return None
