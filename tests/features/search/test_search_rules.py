@@ -611,6 +611,22 @@ def test_jobs_of_a_trial_have_the_values_of_its_point(place: Path) -> None:
             trial_jobs(experiment, 12, wrong)
 
 
+def test_whole_numbers_among_choices_are_so_in_sentences_and_points(place: Path) -> None:
+    space = {
+        "total_timesteps": {"choices": [5e4, 1e5]},
+        "checkpoint_every": {"choices": ["2s", 1000]},
+    }
+    experiment = searched(place, space=space, scheduler=None)
+    source = declaration_of(experiment)
+    assert source.search is not None
+    total, checkpoints = source.search.space
+    assert [(type(choice), choice) for choice in total.choices] == [(int, 50_000), (int, 100_000)]
+    assert checkpoints.choices == ("2s", 1000)
+    lines = " ".join(source.lines(experiment))
+    assert "20 jobs and 2,000,000 env_steps" in lines
+    assert "total_timesteps 50000 or 100000" in lines
+
+
 def test_numbers_of_numpy_are_numbers_in_the_declaration(place: Path) -> None:
     varied = {
         "ppo.n_epochs": {"choices": list(np.array([1, 2]))},

@@ -494,15 +494,31 @@ def _choices(
     if others:
         problems.add(there, f"choices and {joined(others)} exclude each other")
     own = Problems()
+    choices = []
     for number, value in enumerate(table["choices"]):
-        check_one(key, value, f"{there}.choices[{number}]", own)
-    identities = [] if own else [identity(value) for value in table["choices"]]
+        tree = check_one(key, value, f"{there}.choices[{number}]", own)
+        choices.append(_as_the_key_has_it(value, key, tree))
+    identities = [] if own else [identity(value) for value in choices]
     for number, one in enumerate(identities):
         if one in identities[:number]:
             own.add(f"{there}.choices[{number}]", "the same value is earlier in the list")
     for problem in own.in_order():
         problems.add(problem.where, problem.message)
-    return None if own else Dimension(key=key, choices=tuple(table["choices"]))
+    return None if own else Dimension(key=key, choices=tuple(choices))
+
+
+def _as_the_key_has_it(value: Any, key: str, tree: Any) -> Any:
+    """``value``, a whole number where the key takes no others, as 100000 for 1e5.
+
+    Anything else, such as a duration, stays as it is written.
+
+    :param tree: as of :func:`check_one`.
+    """
+    if not isinstance(value, float):
+        return value
+    for part in key.split("."):
+        tree = tree.get(part) if isinstance(tree, Mapping) else None
+    return tree if isinstance(tree, int) and tree == value else value
 
 
 def _range(key: str, table: Mapping[str, Any], there: str, problems: Problems) -> Dimension | None:
