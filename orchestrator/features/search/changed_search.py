@@ -18,6 +18,7 @@ from orchestrator.experiment.resuming.declared_changes import on_change
 from orchestrator.features.search import search_events, search_robots
 from orchestrator.features.search.declaration.declared_search import (
     SearchDeclaration,
+    compared_job,
     declaration_of,
 )
 from orchestrator.features.search.declaration.written import (
@@ -227,11 +228,7 @@ def _with_pauses(experiment: Experiment, recorded: Mapping[str, int | None]) -> 
     assert scheduler is not None
     first = scheduler.min_env_steps
     jobs = tuple(
-        job.with_spec(
-            pause_at=recorded.get(job.job_id, first),
-            measure_training=scheduler.measures_training or job.spec.measure_training,
-        )
-        for job in experiment.jobs
+        compared_job(job, scheduler, recorded.get(job.job_id, first)) for job in experiment.jobs
     )
     return dataclasses.replace(experiment, jobs=jobs)
 

@@ -11,7 +11,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -36,7 +36,7 @@ from orchestrator.features.search.declaration.spec import Dimension, SearchSpec
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.features.search.trials import TrialReader, with_further_seeds
+from orchestrator.features.search.trials import TrialReader, with_earlier, with_further_seeds
 from orchestrator.ledger import job_figures
 
 FIRST_KEY = b'{"op_code":'
@@ -296,14 +296,9 @@ class _TrialWriter:
         """These, with those of the policies that its jobs started from; None where there are none,
         or they are not known.
         """
-        jobs = with_further_seeds(trial).jobs
-        before = 0
-        for job_id in jobs:
-            of_job = self.earlier.get(job_id)
-            if of_job is None:
-                return None
-            before += of_job
-        return env_steps + before if before else None
+        trained = replace(with_further_seeds(trial), env_steps=env_steps)
+        whole = with_earlier(trained, [self.earlier.get(job_id) for job_id in trained.jobs])
+        return None if whole == env_steps else whole
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:
