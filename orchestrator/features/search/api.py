@@ -214,9 +214,10 @@ class Search:
             ]
 
     def _reader(self) -> TrialReader:
-        """What reads the search in the run directory, before it has read any trial."""
+        """What has read the search in the run directory."""
         paths = run_directory.existing_run(self.run_dir)
-        reader = TrialReader.of(paths)
+        with run_directory.reading_ledger(paths) as ledger:
+            reader = TrialReader.updated(paths, ledger)
         if reader is None:
             raise self._no_search_error()
         return reader
@@ -319,7 +320,7 @@ def _code_folder(named: Sequence[Any], here: Path | None) -> Path | None:
 def _results(
     reader: TrialReader, chosen: Callable[[TrialReader], Sequence[Trial]]
 ) -> list[TrialResult]:
-    """The results of those of the trials that are ``chosen``, when ``reader`` has read them."""
+    """The results of those of the trials that are ``chosen``, when ``reader`` has read on."""
     with run_directory.reading_ledger(reader.paths) as ledger:
         reader.update(ledger)
         found = chosen(reader)

@@ -69,7 +69,9 @@ class BegunSearch(BegunSource):
         return search_events.has_value(self.ledger)
 
     def shown_jobs(self) -> Sequence[str] | None:
-        """None before it has come to its end."""
+        """None before it has come to its end, also where it goes on after one."""
+        if self.is_underway:
+            return None
         content = run_reader.read_json(SearchPaths(self.paths.root).shown_jobs)
         if not isinstance(content, list):
             return None

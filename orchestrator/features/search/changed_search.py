@@ -18,6 +18,7 @@ from orchestrator.experiment.resuming.declared_changes import on_change
 from orchestrator.features.search import search_events, search_robots
 from orchestrator.features.search.declaration.declared_search import (
     SearchDeclaration,
+    compared_job,
     declaration_of,
 )
 from orchestrator.features.search.declaration.written import (
@@ -120,7 +121,7 @@ def resumed_experiment(
     if source.search is None and source.scheduler is None:
         _refuse_another_source(experiment, ledger, paths)
         return experiment, options
-    has_begun = ledger is not None and search_events.is_search(ledger)
+    has_begun = ledger is not None and _has_begun(ledger, paths)
     if has_begun:
         _refuse_another(experiment, paths)
     else:
@@ -135,6 +136,20 @@ def resumed_experiment(
     recorded = {row.job_id: row for row in rows}
     options = dataclasses.replace(options, verdicts=resume.verdicts(left), recorded=recorded)
     return dataclasses.replace(experiment, jobs=tuple(row.job for row in left)), options
+
+
+def _has_begun(ledger: Ledger, paths: RunPaths) -> bool:
+    """Whether a search, or a comparison at rungs, has begun here.
+
+    A run of a version before may have ended before the searcher had entered that: then there are a
+    declaration, and jobs that were launched to their first rung.
+    """
+    if search_events.is_search(ledger):
+        return True
+    if not SearchPaths(paths.root).declaration.exists():
+        return False
+    pauses = job_figures.pauses(ledger)
+    return any(pauses[row.job_id] for row in ledger.jobs(decoded=False) if row.attempts)
 
 
 def _refuse_jobs_without(source: SearchDeclaration, ledger: Ledger | None, paths: RunPaths) -> None:
@@ -213,11 +228,7 @@ def _with_pauses(experiment: Experiment, recorded: Mapping[str, int | None]) -> 
     assert scheduler is not None
     first = scheduler.min_env_steps
     jobs = tuple(
-        job.with_spec(
-            pause_at=recorded.get(job.job_id, first),
-            measure_training=scheduler.measures_training or job.spec.measure_training,
-        )
-        for job in experiment.jobs
+        compared_job(job, scheduler, recorded.get(job.job_id, first)) for job in experiment.jobs
     )
     return dataclasses.replace(experiment, jobs=jobs)
 

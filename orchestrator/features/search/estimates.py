@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from orchestrator.features.search.declaration.spec import Dimension, Direction, SearchSpec, sign_of
+from orchestrator.features.search.declaration.spec import Dimension, Direction, SearchSpec
 from orchestrator.features.search.history import Trial, is_measured
-from orchestrator.features.search.racing import Shrunken
+from orchestrator.features.search.racing import Shrunken, by_belief
 
 FEWEST = 8
 """Finished trials that a model is fitted to at least."""
@@ -104,9 +104,7 @@ def ranked_by(
 
     :param found: by number.
     """
-    sign = sign_of(direction)
-    estimated = [trial for trial in trials if trial.number in found]
-    return sorted(estimated, key=lambda trial: -sign * found[trial.number].mean)
+    return by_belief([trial for trial in trials if trial.number in found], found, direction)
 
 
 def _are_possible(trials: Sequence[Trial]) -> bool:

@@ -11,7 +11,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -36,7 +36,7 @@ from orchestrator.features.search.declaration.spec import Dimension, SearchSpec
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.features.search.trials import TrialReader, with_further_seeds
+from orchestrator.features.search.trials import TrialReader, with_earlier, with_further_seeds
 from orchestrator.ledger import job_figures
 
 FIRST_KEY = b'{"op_code":'
@@ -97,16 +97,16 @@ def export(run_dir: Path, out: Path | None = None) -> Exported:
     are the further seeds that count in their value.
 
     :param out: the file; by default in the run directory.
-    :raises UsageError: there is no search, or the file is not to be replaced.
+    :raises UsageError: there is no search, or none any more, or the file is not to be replaced.
     """
     paths = run_directory.existing_run(run_dir)
     reader = TrialReader.of(paths)
     if reader is None or reader.search is None:
-        raise UsageError(
-            f"{run_dir}: there is no search here, whose trials could be exported; its job file has none"
-        )
+        raise _no_search_error(run_dir)
     with run_directory.reading_ledger(paths) as ledger:
         events = reader.update(ledger)
+        if reader.history.is_withdrawn:
+            raise _no_search_error(run_dir)
         jobs = [job_id for trial in reader.asked for job_id in trial.jobs]
         earlier = job_figures.earlier_env_steps(ledger, jobs)
     file = SearchPaths(paths.root).journal if out is None else out
@@ -118,6 +118,11 @@ def export(run_dir: Path, out: Path | None = None) -> Exported:
     return Exported(
         file, Counter(map(reader.state, reader.asked)), reader.history.is_over, is_replaced
     )
+
+
+def _no_search_error(run_dir: Path) -> UsageError:
+    what = "there is no search here, whose trials could be exported"
+    return UsageError(f"{run_dir}: {what}; its job file has none")
 
 
 def _write_file(file: Path, content: bytes) -> bool:
@@ -291,26 +296,29 @@ class _TrialWriter:
         """These, with those of the policies that its jobs started from; None where there are none,
         or they are not known.
         """
-        jobs = with_further_seeds(trial).jobs
-        before = 0
-        for job_id in jobs:
-            of_job = self.earlier.get(job_id)
-            if of_job is None:
-                return None
-            before += of_job
-        return env_steps + before if before else None
+        trained = replace(with_further_seeds(trial), env_steps=env_steps)
+        whole = with_earlier(trained, [self.earlier.get(job_id) for job_id in trained.jobs])
+        return None if whole == env_steps else whole
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:
     if dimension.choices:
-        return CategoricalDistribution([_choice(choice) for choice in dimension.choices])
+        return CategoricalDistribution(_choices(dimension))
     if dimension.integer:
         return IntDistribution(round(dimension.low), round(dimension.high), log=dimension.log)
     return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
 
 
-def _choice(value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | str) else json.dumps(value)
+def _choices(dimension: Dimension) -> Sequence[Any]:
+    """As Optuna takes them: all are the texts of their JSON where it would take two for the same
+    one, such as 1 and ``true``.
+    """
+    choices = [
+        choice if isinstance(choice, bool | int | float | str) else json.dumps(choice)
+        for choice in dimension.choices
+    ]
+    is_each_another = len(set(choices)) == len(choices)
+    return choices if is_each_another else [json.dumps(choice) for choice in dimension.choices]
 
 
 def _params(search: SearchSpec, point: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -323,7 +331,9 @@ def _params(search: SearchSpec, point: Mapping[str, Any]) -> dict[str, Any] | No
             dimension.unit(value := point[dimension.key])
         except (KeyError, TypeError, ValueError):
             return None
-        values[dimension.key] = _choice(value) if dimension.choices else value
+        if dimension.choices:
+            value = _choices(dimension)[dimension.place_of(value)]
+        values[dimension.key] = value
     return values
 
 

@@ -105,13 +105,21 @@ def believed(trials: Iterable[Trial], search: SearchSpec | None) -> Mapping[int,
     return {number: replace(one, mean=sign * one.mean) for number, one in worth.items()}
 
 
+class Belief(Protocol):
+    """What a model says of a trial."""
+
+    @property
+    def mean(self) -> float:
+        """What it is worth, in the unit of its objective."""
+
+
 def by_belief(
-    trials: Sequence[Trial], worth: Mapping[int, Shrunken], direction: Direction
+    trials: Sequence[Trial], worth: Mapping[int, Belief], direction: Direction
 ) -> list[Trial]:
     """``trials`` in the order of what is believed of them, the best first; after them, and where
     they are equal, in the order that they have.
 
-    :param worth: as :func:`believed` gives it.
+    :param worth: by number.
     """
     sign = sign_of(direction)
     known = [trial for trial in trials if trial.number in worth]

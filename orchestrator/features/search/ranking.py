@@ -307,12 +307,11 @@ class _Content:
 
 
 def _read(paths: RunPaths) -> _Content:
-    reader = TrialReader.of(paths)
-    search = None if reader is None else reader.search
     with run_directory.reading_ledger(paths) as ledger:
         rows = ledger.summary()
+        reader = TrialReader.updated(paths, ledger)
+        search = None if reader is None else reader.search
         if reader is not None and search is not None:
-            reader.update(ledger)
             found = reader.asked
             is_over = reader.history.is_over
         else:

@@ -155,11 +155,8 @@ def gather(paths: RunPaths, ledger: Ledger, *, with_estimates: bool = True) -> S
     """None where neither a search nor a comparison at rungs was declared, or the job file no longer
     declares it. :raises LedgerError: it cannot be read.
     """
-    reader = TrialReader.of(paths)
+    reader = TrialReader.updated(paths, ledger)
     if reader is None:
-        return None
-    reader.update(ledger)
-    if reader.history.is_withdrawn:
         return None
     search = reader.search
     asked = reader.asked

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from statistics import median
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from orchestrator.analysis.main_effects import bins
 from orchestrator.analysis.statistics import location
-from orchestrator.features.search.declaration.spec import sign_of
+from orchestrator.features.search.declaration.spec import identity, sign_of
 from orchestrator.features.search.point_text import value_text
 from orchestrator.features.search.report_data import (
     ReportedDimension,
@@ -226,8 +225,8 @@ def _along(dimension: ReportedDimension, trials: Iterable[ReportedTrial]) -> lis
     values = [one["point"][dimension["key"]] for one in trials]
     if not dimension["choices"]:
         return [float(value) for value in values]
-    known = {json.dumps(choice): place for place, choice in enumerate(dimension["choices"])}
-    return [float(known[json.dumps(value)]) for value in values]
+    known = {identity(choice): place for place, choice in enumerate(dimension["choices"])}
+    return [float(known[identity(value)]) for value in values]
 
 
 def _medians(

@@ -1,8 +1,9 @@
 """What a search has done, in the order in which it happened: from these rows it is rebuilt after
 any interruption.
 
-The table is there only in ledgers of searches. The searcher, a process of its own, writes it; a
-search that the job file no longer declares is ended by the supervisor (:func:`withdraw`).
+The table is there only in ledgers of searches. The searcher, a process of its own, writes it. The
+supervisor enters that a search begins, before its first job is launched (:func:`begin`), and ends
+one that the job file no longer declares (:func:`withdraw`).
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ WITHDRAWN = "is_withdrawn"
 Kind: TypeAlias = Literal[
     "began", "asked", "reached", "promoted", "over", "retried", "told", "ended"
 ]
-"""``began``: a session of the search, with the number of jobs at once. ``asked``: a trial was made,
-with its point. ``reached``: all of its jobs are paused at a rung. ``promoted``: it goes on to a
-later rung. ``over``: its jobs have ended, with its values. ``retried``: it had failed, and is
-trained again. ``told``: the sampler was told this outcome of it. ``ended``: the search is over."""
+"""``began``: a session of the search, with the number of jobs at once; 0 where the searcher is yet to
+begin. ``asked``: a trial was made, with its point. ``reached``: all of its jobs are paused at a
+rung. ``promoted``: it goes on to a later rung. ``over``: its jobs have ended, with its values.
+``retried``: it had failed, and is trained again. ``told``: the sampler was told this outcome of it.
+``ended``: the search is over."""
 
 KINDS = get_args(Kind)
 LATEST = 1e11
@@ -86,12 +88,21 @@ def standing(ledger: Ledger) -> Standing:
         return "none"
     sql = f"SELECT kind, {_in_content(WITHDRAWN)} FROM search WHERE kind IN ('began', 'ended')"  # noqa: S608
     last = ledger.select(f"{sql} ORDER BY id DESC LIMIT 1")
-    if not last:
-        return "none"
+    if not last:  # its first session has not begun yet
+        return "underway"
     kind, is_withdrawn = last[0]
     if kind == "began":
         return "underway"
     return "none" if is_withdrawn else "over"
+
+
+def begin(ledger: Ledger) -> None:
+    """Enter, into the open transaction of ``ledger``, that a search is underway, also where it was
+    withdrawn before. Its session begins later, with the searcher.
+    """
+    ledger.change(SCHEMA)
+    if standing(ledger) == "none":
+        add(ledger, [SearchEvent(kind="began", content={"lanes": 0})])
 
 
 def withdraw(ledger: Ledger) -> None:

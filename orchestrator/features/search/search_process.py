@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.core.errors import RunDirError
+from orchestrator.core.errors import LedgerUnavailableError, RunDirError
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.front_end import repeat_call
 from orchestrator.core.job import State
@@ -114,6 +114,11 @@ class SearchBesideRun(BesideRun):
         self._ledger = ledger
         if self._experiment.job_source is None:
             search_events.withdraw(ledger)
+        elif self.is_needed and search_events.standing(ledger) == "none":
+            # Before any job is entered: a run that ends before the searcher has entered anything is
+            # resumed as a search all the same. First the declaration, which such a ledger has.
+            written.declare(self.paths, self._experiment, self._robots)
+            search_events.begin(ledger)
 
     def begin(self, has_free_cores: Callable[[], bool | None]) -> None:
         assert self._experiment is not None
@@ -149,9 +154,18 @@ class SearchBesideRun(BesideRun):
         return process.starts > 0 and self._declared_at != written.written_at(self.paths)
 
     def before_turn(self) -> None:
-        """Start it, and start it again if it was killed, hangs, or is declared anew."""
+        """Start it, and start it again if it was killed, hangs, or is declared anew, or if the user
+        has resumed what it waited for.
+        """
         process = self._process
-        if process is None or not self.may_add_jobs():
+        if process is None:
+            return
+        if self._waits_for_user and self._has_user_resumed():
+            # It has ended just before it could see that.
+            self._waits_for_user = False
+            self._starts = 0
+            self._starts_again_at = time.monotonic()
+        if not self.may_add_jobs():
             return
         if self._is_redeclared(process):
             self._begin_anew(process)
@@ -163,6 +177,14 @@ class SearchBesideRun(BesideRun):
             self._act_on_end(process)
         elif time.monotonic() >= self._starts_again_at:
             self._start(process)
+
+    def _has_user_resumed(self) -> bool:
+        """Whether jobs train, or wait for a slot, though the searcher has ended since none did."""
+        counts: Mapping[str, int] = {}
+        if self._ledger is not None:
+            with contextlib.suppress(LedgerUnavailableError):  # the next turn asks again
+                counts = self._ledger.counts()
+        return counts.get("PENDING", 0) + counts.get("RUNNING", 0) > 0
 
     def _begin_anew(self, process: SideProcess) -> None:
         """Start it with a declaration that has replaced the one that it has read."""

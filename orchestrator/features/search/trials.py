@@ -82,6 +82,19 @@ class TrialReader:
             course=Course(directions=() if declared.search is None else declared.search.directions),
         )
 
+    @classmethod
+    def updated(cls, paths: RunPaths, ledger: Ledger) -> TrialReader | None:
+        """A reader that has read all trials so far; None also where the job file no longer declares
+        what has begun here.
+
+        :raises LedgerError: the declaration, or the ledger, cannot be read.
+        """
+        reader = cls.of(paths)
+        if reader is None:
+            return None
+        reader.update(ledger)
+        return None if reader.history.is_withdrawn else reader
+
     def update(self, ledger: Ledger) -> Sequence[SearchEvent]:
         """Take in what the ledger has of the search beyond what is known. Returns that.
 

@@ -19,6 +19,7 @@ from trial_helpers import SPACE, Told, point_of, search_run
 from orchestrator import RunDirError, Search, UsageError
 from orchestrator.core.job import Job, Succeeded
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import is_installed
 from orchestrator.experiment import begun_source
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import (
@@ -298,6 +299,24 @@ def test_rungs_without_a_search_are_none_to_a_program(tmp_path: Path) -> None:
     search = Search(xml=HOPPER, space=SPACE, trials=1, run_dir=paths.root)
     with pytest.raises(RunDirError, match="no search has been run"):
         search.best()
+
+
+def test_a_search_that_the_job_file_no_longer_declares_is_none(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [Told(values=[1.0]), Told(values=[2.0])])
+    search = Search(xml=HOPPER, space=SPACE, trials=2, run_dir=paths.root)
+    assert ranking.read(paths.root, 2).is_search
+    assert len(search.trials()) == len(search.best()) == 2
+    with run_directory.opened_ledger(paths) as ledger:
+        search_events.withdraw(ledger)
+        ledger.commit()
+    assert not ranking.read(paths.root, 2).is_search
+    for question in (search.trials, search.best, search.to_dataframe):
+        with pytest.raises(RunDirError, match="no search has been run"):
+            question()
+    if is_installed("optuna"):
+        exported = commands.invoke("search", "export", paths.root, cwd=tmp_path)
+        assert exported.returncode == 2
+        assert "there is no search here" in " ".join(exported.stderr.split())
 
 
 def test_of_plain_jobs_those_that_started_from_another_one_are_told_apart(tmp_path: Path) -> None:

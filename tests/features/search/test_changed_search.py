@@ -7,12 +7,14 @@ import contextlib
 import dataclasses
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import command_helpers as commands
 import pytest
 from command_helpers import FORKED, HOPPER, TINY, give, invoke
+from supervisor_helpers import RecordingReporter
 from trial_helpers import Told, search_run
 
 import orchestrator
@@ -20,8 +22,11 @@ from orchestrator.core.errors import ChangedError, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.planning.run_plan import RunOptions
+from orchestrator.experiment.resuming import resume
 from orchestrator.features.search import changed_search, search_events
+from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.search_paths import SearchPaths
+from orchestrator.features.search.search_process import SearchBesideRun
 from orchestrator.features.search.searcher.trial_examiner import TrialExaminer
 from orchestrator.features.search.searcher.watchdog import Watchdog
 from orchestrator.jobfile import load
@@ -245,6 +250,69 @@ def test_an_edited_robot_of_a_compared_matrix_is_kept_as_it_was_or_refused(tmp_p
     assert again.returncode == 0, again.stderr
     copies = [path.read_text() for path in run_dir.glob("jobs/*/robot/hopper.xml")]
     assert ["edited" in copy for copy in copies] == [True, True]
+
+
+def run_without_searcher(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that ends before its searcher has entered anything. Returns its directory."""
+    run_dir = jobs.parent / "run"
+    commands.instant_workers(monkeypatch, jobs.parent)
+    with monkeypatch.context() as patch:
+        patch.setattr(SearchBesideRun, "before_turn", lambda _: None)
+        patch.setattr(SearchBesideRun, "may_add_jobs", lambda _: False)
+        orchestrator.run(jobs, run_dir=run_dir)
+    return run_dir
+
+
+def matrix_file(folder: Path) -> Path:
+    shutil.copy(HOPPER, folder)
+    (folder / "jobs.toml").write_text(MATRIX)
+    return folder / "jobs.toml"
+
+
+@pytest.mark.parametrize("is_table_there", [True, False])
+def test_a_comparison_whose_run_ended_before_the_searcher_entered_anything_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_table_there: bool
+) -> None:
+    """A version before made the table only then."""
+    commands.examine_nothing(monkeypatch)
+    jobs = matrix_file(tmp_path)
+    paths = RunPaths(run_without_searcher(jobs, monkeypatch))
+    if not is_table_there:
+        with run_directory.opened_ledger(paths) as ledger:
+            ledger.change("DROP TABLE search")
+            ledger.commit()
+    refused = jobs.with_name("other.toml")
+    refused.write_text(MATRIX.replace("factor = 4", "factor = 2"))
+    assert invoke("run", refused, "--run-dir", "run", cwd=tmp_path).returncode == 2
+    commands.succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        kinds = Counter(event.kind for event in search_events.events(ledger))
+    assert kinds == {"began": 1, "asked": 2, "over": 2, "ended": 1}
+
+
+def test_a_search_whose_run_ended_before_the_searcher_entered_anything_is_resumed_as_a_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands.examine_nothing(monkeypatch)
+    (tmp_path / "jobs.toml").write_text(SEARCH)
+    experiment, _ = resume.load(run_without_searcher(tmp_path / "jobs.toml", monkeypatch))
+    assert declaration_of(experiment).search is not None
+    assert "2 trials" in commands.succeed("run", "run", "--dry-run", cwd=tmp_path).stdout
+
+
+def test_a_search_that_was_withdrawn_is_underway_again_when_its_run_begins(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [Told(values=[3.0])], is_over=False)
+    experiment = changed_search.declared_experiment(paths)
+    beside = SearchBesideRun(paths=paths, reporter=RecordingReporter(), is_needed=True)
+    beside._experiment = experiment
+    with run_directory.opened_ledger(paths) as ledger:
+        search_events.withdraw(ledger)
+        assert search_events.standing(ledger) == "none"
+        for _ in range(2):
+            beside.ledger_opened(ledger)
+            assert search_events.standing(ledger) == "underway"
+        kinds = [event.kind for event in search_events.events(ledger)]
+    assert kinds == ["began", "asked", "over", "ended", "began"]
 
 
 class Draw(JobSource):

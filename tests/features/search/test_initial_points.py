@@ -124,6 +124,18 @@ def test_the_unchanged_job_outside_of_the_space_is_named(place: Path) -> None:
         searched(place, {}, trials=1, initial=[{WIDTH: [32]}, {WIDTH: [64]}])
 
 
+def test_a_whole_number_and_a_float_are_one_choice_and_true_is_another(place: Path) -> None:
+    coefficient = "ppo.ent_coef"
+    space = {coefficient: {"choices": [0, 0.01]}}
+    assert points_to_begin_with(searched(place, {}, space=space, initial=[{}])) == [
+        {coefficient: 0}
+    ]
+    points = [{"params.legs": 1}, {"params.legs": True}]
+    space = {"params.legs": {"choices": [1, True]}}
+    made = searched(place, {"xml": "bodies:make"}, space=space, initial=points)
+    assert points_to_begin_with(made) == points
+
+
 LINE = SearchSpec(
     space=(Dimension(key="a"), Dimension(key="b")),
     sampler="random",

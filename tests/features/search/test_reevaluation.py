@@ -40,9 +40,12 @@ from orchestrator.report.document import Table
 SPACE = {"ppo.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
 
 
-def searched(place: Path, reevaluate: Any, **search: Any) -> Experiment:
+def searched(
+    place: Path, reevaluate: Any, settings: Mapping[str, Any] | None = None, **search: Any
+) -> Experiment:
     table = {"space": SPACE, "trials": 20, "sampler": "random", "reevaluate": reevaluate, **search}
     job = {**HOPPER, "task": "forward", "total_timesteps": 100_000, "seeds": [0, 1]}
+    job |= settings or {}
     data = {"name": "test", "jobs": [job], "search": table}
     return from_mapping(data, source="search.toml", base=place)
 
@@ -91,6 +94,26 @@ BAD: list[tuple[str, Any, dict[str, Any], str]] = [
         "search.reevaluate.total_timesteps: the space varies total_timesteps",
     ),
 ]
+
+
+@pytest.mark.parametrize(
+    ("reevaluate", "search"),
+    [
+        ({"by": "estimate"}, {"start": "nearest"}),
+        ({"reference": True}, {"space": {"ppo.batch_size": {"choices": [32, 64]}}}),
+    ],
+)
+def test_what_is_trained_at_the_end_is_checked_only_where_something_is(
+    place: Path, reevaluate: dict[str, Any], search: dict[str, Any]
+) -> None:
+    too_large = {"ppo": {"n_steps": 64, "batch_size": 100_000}}
+    settings = too_large if "space" in search else {}
+    searched(place, {"n": 0, **reevaluate}, settings, **search)
+    with pytest.raises(SpecError, match=r"search\.reevaluate"):
+        searched(place, {"n": 1, **reevaluate}, settings, **search)
+    if settings:
+        with pytest.raises(SpecError, match=r"search\.start: the unchanged job cannot be trained"):
+            searched(place, {"n": 0, **reevaluate}, settings, start="reference", **search)
 
 
 @pytest.mark.parametrize(

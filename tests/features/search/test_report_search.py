@@ -504,10 +504,10 @@ def test_every_figure_of_a_search_is_drawn(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_choices_that_look_alike_have_places_of_their_own() -> None:
-    choices = [0.12345, 0.12347, 1, "1"]
+    choices = [0.12345, 0.12347, 1, "1", True]
     dimension: Any = {"key": "params.a", "choices": choices}
-    trials: Any = [{"point": {"params.a": choice}} for choice in choices]
-    assert report_figures._along(dimension, trials) == [0.0, 1.0, 2.0, 3.0]
+    trials: Any = [{"point": {"params.a": choice}} for choice in [*choices, 1.0]]
+    assert report_figures._along(dimension, trials) == [0.0, 1.0, 2.0, 3.0, 4.0, 2.0]
 
 
 def test_where_no_trial_is_the_best_a_figure_is_of_all_parts_of_the_search() -> None:

@@ -331,6 +331,37 @@ def test_what_was_entered_is_not_entered_again_if_the_ledger_is_locked_when_it_i
     assert (kinds["over", 0], kinds["over", 1], kinds["told", 0], kinds["told", 1]) == (1, 1, 1, 1)
 
 
+def test_where_the_trial_that_has_gone_on_fails_the_next_best_goes_on_and_so_after_a_kill(
+    tmp_path: Path,
+) -> None:
+    trials = [Told(reached=[1.0]), Told(reached=[2.0], is_promoted=True), Told(reached=[1.5])]
+    paths = search_run(
+        tmp_path / "run", trials, is_over=False, scheduler={"min_env_steps": 100, "factor": 10}
+    )
+    searched = Searched(paths)
+    searched.move(FAILED, 200)
+    searched.turns()
+    assert [one.trial for one in searched.events() if one.kind == "promoted"] == [1, 2]
+    before = searched.kinds()
+    searched.searcher.ledger.abandon()
+    again = Searched(paths)
+    again.turns()
+    assert again.kinds() - before == Counter({("began", None): 1})
+
+
+def test_a_search_that_ended_without_a_finished_trial_goes_on_with_the_next_best(
+    tmp_path: Path,
+) -> None:
+    """As a version before has left it."""
+    trials = [Told(reached=[1.0]), Told(reached=[2.0], is_promoted=True, why="it fell")]
+    paths = search_run(tmp_path / "run", trials, scheduler={"min_env_steps": 100, "factor": 10})
+    searched = Searched(paths)
+    searched.set(**{ONE: FAILED})
+    searched.turns()
+    assert [one.trial for one in searched.events() if one.kind == "promoted"] == [1, 0]
+    assert not searched.searcher.history.is_over
+
+
 def test_failed_trials_that_nobody_retries_stay_as_they_are(tmp_path: Path) -> None:
     searched = Searched(failed_run(tmp_path / "run"))
     searched.turns()

@@ -335,6 +335,28 @@ def test_distance_is_that_of_the_unit_cube_and_choices_are_1_apart() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("choices", "value", "place"),
+    [
+        ([{"vf": [32], "pi": [32]}, {"vf": [64], "pi": [64]}], {"pi": [64], "vf": [64]}, 1),
+        ([0, 0.01], 0.0, 0),
+        ([[64.0], [32]], [64], 0),
+        ([1, True], True, 1),
+        ([True, 1], 1.0, 1),
+    ],
+)
+def test_a_choice_is_the_same_in_any_order_of_its_keys_and_spelling_of_its_numbers(
+    choices: list[Any], value: Any, place: int
+) -> None:
+    choice = Dimension(key="a", choices=tuple(choices))
+    space = Space((choice,))
+    assert choice.unit(value) == (place + 0.5) / 2
+    assert space.distance({"a": value}, {"a": choices[place]}) == 0
+    assert space.distance({"a": value}, {"a": choices[1 - place]}) == 1
+    with pytest.raises(ValueError, match="expected one of"):
+        choice.unit("none")
+
+
 @pytest.mark.slow
 def test_the_archive_of_a_report_is_that_of_pyribs() -> None:
     import numpy as np

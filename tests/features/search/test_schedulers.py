@@ -77,7 +77,7 @@ def test_what_is_decided_is_said_until_it_is_entered() -> None:
     compared.promoted(0, 1)
     assert compared.decisions() == []
     compared.reached(1, 0, 1.0)
-    compared.ended(1)
+    compared.failed(1)
     assert compared.decisions() == []
 
 
@@ -87,7 +87,7 @@ def test_a_trial_that_had_failed_and_is_retried_goes_on_like_any_other(order: Tr
     compared.no_more(3)
     for trial, value in enumerate((1.0, 2.0)):
         compared.reached(trial, 0, value)
-    compared.ended(2)
+    compared.failed(2)
     assert decided(compared) == [Promotion(1, None)]
     compared.retried(2)
     compared.reached(2, 0, 3.0)
@@ -101,7 +101,7 @@ def test_a_trial_that_is_cancelled_before_it_goes_on_goes_on_when_it_is_retried(
     compared = scheduler(kind)
     compared.reached(0, 0, 1.0)
     compared.no_more(1)
-    compared.ended(0)
+    compared.failed(0)
     assert compared.decisions() == []
     compared.retried(0)
     assert compared.decisions() == [Promotion(0, 1)]
@@ -121,17 +121,54 @@ def test_in_a_short_search_the_best_trial_is_trained_to_its_end() -> None:
     assert after(compared, 0, 1.0, 2.0) == []
     compared.no_more(3)
     assert compared.decisions() == [], "one is still on the way"
-    compared.ended(2)
+    compared.failed(2)
     assert compared.decisions() == [Promotion(1, 1)]
     assert after(compared, 1, 0.0, first=1) == [(1, None)]
 
 
-def test_a_trial_that_has_ended_is_not_promoted_but_counts() -> None:
+@pytest.mark.parametrize("how", ["ended", "failed"])
+def test_a_trial_that_has_ended_is_not_promoted_but_counts(how: str) -> None:
     compared = scheduler()
     after(compared, 0, 1.0, 9.0)
-    compared.ended(1)
+    getattr(compared, how)(1)
     assert after(compared, 0, 0.0, first=2) == []
     assert after(compared, 0, 0.0, 0.0, 0.0, first=3) == [(0, 1)]
+
+
+@pytest.mark.parametrize("order", ["asynchronous", "fixed"])
+@pytest.mark.parametrize("fails", ["at once", "from the next rung on"])
+def test_when_all_have_come_the_next_best_takes_the_place_of_one_that_fails(
+    fails: str, order: TrialOrder
+) -> None:
+    compared = scheduler(order=order)
+    compared.no_more(3)
+    for trial, value in enumerate((3.0, 1.0, 2.0)):
+        compared.reached(trial, 0, value)
+    assert decided(compared) == [Promotion(0, 1)]
+    if fails == "from the next rung on":
+        compared.reached(0, 1, 3.0)
+        assert decided(compared) == [Promotion(0, None)]
+    compared.failed(0)
+    assert decided(compared) == [Promotion(2, 1)]
+    compared.failed(2)
+    assert decided(compared) == [Promotion(1, 1)]
+    assert after(compared, 1, 1.0, first=1) == [(1, None)]
+    compared.retried(0)
+    assert decided(compared) == [], "what has gone on goes on"
+
+
+def test_who_takes_the_place_of_one_that_has_failed_does_not_add_to_those_that_go_on() -> None:
+    compared = scheduler()
+    for trial in range(9):
+        compared.reached(trial, 0, float(trial))
+    compared.no_more(9)
+    assert [promotion.trial for promotion in decided(compared)] == [8, 7, 6]
+    compared.failed(8)
+    assert decided(compared) == [Promotion(5, 1)]
+    assert after(compared, 1, 1.0, 2.0, 3.0, first=5) == [(7, None)]
+    compared.failed(7)
+    assert decided(compared) == [Promotion(4, 1)]
+    assert after(compared, 1, 0.0, first=4) == [(6, None)]
 
 
 @pytest.mark.parametrize(
@@ -169,12 +206,13 @@ def test_brackets_wait_for_all_of_their_trials_and_one_of_each_is_trained_to_its
     compared = scheduler(order="fixed")
     assert after(compared, 0, *map(float, range(8))) == []
     assert after(compared, 0, *map(float, range(10, 18)), first=9) == [], "another bracket"
-    compared.ended(8)
+    compared.failed(8)
     assert [promotion.trial for promotion in decided(compared)] == [7, 6, 5]
     compared.reached(6, 1, 1.0)
-    compared.ended(7)
-    assert compared.decisions() == []
-    assert after(compared, 1, 0.0, first=5) == [(6, None)]
+    compared.failed(7)
+    assert decided(compared) == [Promotion(4, 1)]
+    assert after(compared, 1, 0.0, first=5) == []
+    assert after(compared, 1, 0.5, first=4) == [(6, None)]
 
 
 def test_the_last_bracket_may_be_smaller() -> None:
@@ -192,6 +230,7 @@ def test_with_the_median_one_in_two_of_a_bracket_goes_on() -> None:
 def test_without_rungs_nothing_is_decided(order: TrialOrder) -> None:
     compared = scheduler("none", order, rungs=0)
     compared.ended(0)
+    compared.failed(0)
     compared.retried(0)
     compared.no_more(1)
     assert compared.decisions() == []
@@ -235,7 +274,9 @@ def search(
                 call("no_more", begun)
             continue
         trial, rung = running.pop(slots.randrange(len(running)))
-        if rung is None or fails(trial, rung):
+        if rung is not None and fails(trial, rung):
+            call("failed", trial)
+        elif rung is None:
             call("ended", trial)
         else:
             at[trial] = rung
@@ -309,4 +350,9 @@ def test_brackets_promote_the_same_trials_in_whatever_order_these_come(
             for promotion in promoted[0]
             if promotion.trial in bracket and promotion.rung == 1
         ]
-        assert len(at_the_first) == min(len(alive), math.ceil(len(bracket) / 3))
+        going = min(len(alive), math.ceil(len(bracket) / 3))
+        assert going <= len(at_the_first) <= len(alive)
+        failed = [promotion for promotion in at_the_first if (promotion.trial, 1) in fail]
+        assert len(at_the_first) == min(len(alive), going + len(failed))
+        to_the_end = [one for one in promoted[0] if one.trial in bracket and one.rung is None]
+        assert len(to_the_end) == (len(failed) < len(at_the_first))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from supervisor_helpers import RecordingReporter
+from trial_helpers import Told, search_run
 
+from orchestrator.core.job import Paused, Pending
 from orchestrator.core.paths import RunPaths
+from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.processes.side_process import SideProcess
 from orchestrator.features.search import search_process
 from orchestrator.features.search.search_paths import SearchPaths
@@ -78,6 +82,38 @@ def test_it_is_started_again_when_its_delay_is_over(
         searcher.before_turn()
         assert process.starts == starts
     assert "it is started again in 2 s" in reporter.messages()
+    searcher.end()
+
+
+@pytest.mark.parametrize("is_resumed", [True, False])
+def test_it_is_started_again_when_the_user_has_resumed_a_job_just_as_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_resumed: bool
+) -> None:
+    (tmp_path / "waits_for_user.py").write_text(
+        f"raise SystemExit({search_process.WAITS_FOR_USER})"
+    )
+    folders = [str(tmp_path), os.environ.get("PYTHONPATH")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, folders)))
+    paths = search_run(tmp_path / "run", [Told()], is_over=False)
+    process = SideProcess(
+        arguments=["waits_for_user"], run_dir=paths.root, log=SearchPaths(paths.root).log
+    )
+    searcher = SearchBesideRun(paths=paths, reporter=RecordingReporter(), is_needed=True)
+    searcher._slots = SimpleNamespace(jobs_at_once=1)  # type: ignore[assignment]
+    searcher._process = process
+    with run_directory.opened_ledger(paths) as ledger:
+        searcher._ledger = ledger
+        ledger.set_state("hopper-t00000-s0", Paused())
+        searcher.before_turn()
+        assert process._popen is not None
+        process._popen.wait()
+        searcher.before_turn()
+        assert not searcher.may_add_jobs()
+        if is_resumed:
+            ledger.set_state("hopper-t00000-s0", Pending())
+        searcher.before_turn()
+        assert searcher.may_add_jobs() == is_resumed
+        assert process.starts == (2 if is_resumed else 1)
     searcher.end()
 
 

@@ -26,6 +26,8 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import search_events
+from orchestrator.features.search.declaration.spec import Dimension
+from orchestrator.features.search.ranking import read as ranking_of
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.ledger import Ledger
@@ -126,6 +128,32 @@ def study_in(file: Path) -> Any:
 
     backend = optuna.storages.journal.JournalFileBackend(str(file))
     return optuna.load_study(study_name=None, storage=optuna.storages.JournalStorage(backend))
+
+
+def test_tables_among_the_choices_are_read_back_with_their_keys_in_another_order(
+    tmp_path: Path,
+) -> None:
+    """Events have the keys sorted."""
+    from orchestrator.features.search import optuna_journal  # here, as Optuna takes long
+
+    nets = [{"vf": [32], "pi": [32]}, {"vf": [64], "pi": [64]}]
+    net_arch = "policy_kwargs.net_arch"
+    trials = [Told(values=[number], point={net_arch: nets[number]}) for number in (1, 0)]
+    run_dir = search_run(tmp_path / "run", trials, space={net_arch: {"choices": nets}}).root
+    ranking = ranking_of(run_dir, 2)
+    assert [trial.point[net_arch] for trial in ranking.shown] == [nets[1], nets[0]]
+    study = study_in(optuna_journal.export(run_dir).file)
+    assert [trial.params[net_arch] for trial in study.trials] == [
+        json.dumps(nets[1]),
+        json.dumps(nets[0]),
+    ]
+
+
+def test_optuna_is_given_texts_where_it_would_take_two_choices_for_the_same() -> None:
+    from orchestrator.features.search.optuna_journal import _choices  # here, as Optuna takes long
+
+    assert _choices(Dimension(key="a", choices=(1, True))) == ["1", "true"]
+    assert _choices(Dimension(key="a", choices=(1, 2.5, "x", [1]))) == [1, 2.5, "x", "[1]"]
 
 
 def test_the_journal_holds_the_trials_as_optuna_knows_them(tmp_path: Path) -> None:

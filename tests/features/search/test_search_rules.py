@@ -331,6 +331,18 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
         "earlier in the list",
     ),
     (
+        "too many orders of magnitude",
+        space(low=5e-324, high=1, log=True),
+        'search.space."ppo.learning_rate"',
+        "low = 5e-324 and high = 1 are too far apart to be computed with; raise low",
+    ),
+    (
+        "choice twice, spelt otherwise",
+        {"space": {"ppo.ent_coef": {"choices": [0, 0.0]}}},
+        'search.space."ppo.ent_coef".choices[1]',
+        "earlier in the list",
+    ),
+    (
         "both",
         space(choices=[1, 2], low=1),
         'search.space."ppo.learning_rate"',
@@ -597,6 +609,22 @@ def test_jobs_of_a_trial_have_the_values_of_its_point(place: Path) -> None:
     ):
         with pytest.raises(SpecError, match=r"search\.space"):
             trial_jobs(experiment, 12, wrong)
+
+
+def test_whole_numbers_among_choices_are_so_in_sentences_and_points(place: Path) -> None:
+    space = {
+        "total_timesteps": {"choices": [5e4, 1e5]},
+        "checkpoint_every": {"choices": ["2s", 1000]},
+    }
+    experiment = searched(place, space=space, scheduler=None)
+    source = declaration_of(experiment)
+    assert source.search is not None
+    total, checkpoints = source.search.space
+    assert [(type(choice), choice) for choice in total.choices] == [(int, 50_000), (int, 100_000)]
+    assert checkpoints.choices == ("2s", 1000)
+    lines = " ".join(source.lines(experiment))
+    assert "20 jobs and 2,000,000 env_steps" in lines
+    assert "total_timesteps 50000 or 100000" in lines
 
 
 def test_numbers_of_numpy_are_numbers_in_the_declaration(place: Path) -> None:

@@ -21,6 +21,7 @@ from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.fake import Behaviour
+from orchestrator.experiment import begun_source
 from orchestrator.experiment.directory import run_directory, run_end, run_index
 from orchestrator.experiment.directory.run_directory import LockHolder
 from orchestrator.experiment.directory.run_end import RunEnd
@@ -381,6 +382,18 @@ def test_a_search_that_was_withdrawn_while_trials_wait_at_rungs_is_the_same_in_b
         search_events.withdraw(ledger)
         ledger.commit()
     assert noted(paths, monkeypatch) == "finished", "no user can resume what waits at a rung"
+
+
+def test_which_trials_have_previews_is_not_known_while_a_finished_search_goes_on(
+    tmp_path: Path,
+) -> None:
+    """`clean` removes what those of others are drawn from."""
+    paths = search_run(tmp_path / "run", [DONE])
+    SearchPaths(paths.root).shown_jobs.write_text('["hopper-t00000-s0"]')
+    with run_directory.opened_ledger(paths) as ledger:
+        assert begun_source.shown_jobs(paths, ledger) == ["hopper-t00000-s0"]
+        search_events.add(ledger, [SearchEvent(kind="began", content={"lanes": 1})])
+        assert begun_source.shown_jobs(paths, ledger) is None
 
 
 def test_while_a_search_may_make_jobs_it_is_not_over(tmp_path: Path) -> None:

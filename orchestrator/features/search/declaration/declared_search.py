@@ -237,6 +237,18 @@ def jobs_at(
     return jobs
 
 
+def compared_job(job: Job, scheduler: SchedulerSpec, pause_at: int | None) -> Job:
+    """``job`` as it is trained to a rung, with measures of its training where the rungs compare by
+    them, or where the job file asks for them.
+
+    :param pause_at: env_steps of the rung; None: it is trained to its end.
+    """
+    return job.with_spec(
+        pause_at=pause_at,
+        measure_training=scheduler.measures_training or job.spec.measure_training,
+    )
+
+
 def lengths_of(search: SearchSpec, template: JobTemplate) -> set[int]:
     """``total_timesteps`` of the trials: those of all choices or presets, or both ends of a
     range.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.features.search.declaration.spec import Dimension, SearchSpec
+from orchestrator.features.search.declaration.spec import Dimension, SearchSpec, identity
 from orchestrator.jobfile.expand import JobTemplate
 from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.jobfile.model_edit_keys import flat
@@ -37,6 +37,7 @@ def initial_points(
     """
     unchanged = unchanged_values(search.space, template) if search.initial else {}
     points: list[dict[str, Any]] = []
+    identities: list[str] = []
     for number, declared in enumerate(search.initial):
         where = _place_of(number)
         point: dict[str, Any] = {}
@@ -53,9 +54,11 @@ def initial_points(
                 problems.add(f"{where}.{place(key)}", f"{what}: add a value, or widen the space")
             else:
                 point[key] = unchanged[key]
-        if point in points:
-            problems.add(where, f"is the same point as {_place_of(points.index(point))}")
+        if identity(point) in identities:
+            same = _place_of(identities.index(identity(point)))
+            problems.add(where, f"is the same point as {same}")
         points.append(point)
+        identities.append(identity(point))
     return points
 
 

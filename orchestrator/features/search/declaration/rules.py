@@ -5,6 +5,7 @@ whose keys vary.
 from __future__ import annotations
 
 import glob
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -31,6 +32,7 @@ from orchestrator.features.search.declaration.spec import (
     ReevaluationSpec,
     SchedulerSpec,
     SearchSpec,
+    identity,
     start_in,
 )
 from orchestrator.jobfile.expand import JobTemplate
@@ -38,7 +40,6 @@ from orchestrator.jobfile.joint_rules import FAMILY, check_family
 from orchestrator.jobfile.matrix import Choice, is_key, matrix_fault
 from orchestrator.jobfile.toml_models import FREE_TABLES, TABLES
 from orchestrator.jobfile.validation import Layer, check_one
-from orchestrator.keys.names import canonical
 from orchestrator.keys.problems import Problems, place, quoted, suggestion
 from orchestrator.keys.value_types import MOST
 
@@ -397,8 +398,12 @@ def _measures_of(task: str) -> Sequence[str]:
 
 def check_reevaluation(search: SearchSpec, template: JobTemplate, problems: Problems) -> None:
     """Check that what is trained at the end can be trained: the middle of the space, and the
-    unchanged job where that is the reference.
+    unchanged job where that is the reference, also of the start.
     """
+    if search.reevaluate == 0:
+        if search.start == "reference":
+            _check_unchanged_job(search, template, (), problems)
+        return
     where = "search.reevaluate"
     if search.reevaluation.by == "estimate":
         _check_estimates(search, problems)
@@ -408,18 +413,25 @@ def check_reevaluation(search: SearchSpec, template: JobTemplate, problems: Prob
         problems.add(f"{where}.total_timesteps", f"{what}; leave one of them out")
         return
     choices = [*length_choice(total)]
-    own = Problems()
     if search.reevaluation.reference or search.start == "reference":
-        template.jobs("reference", choices, own, point={})
-    for problem in own.in_order():
-        text = f"the unchanged job cannot be trained: {problem.where}: {problem.message}"
-        problems.add(place_of_reference(search), text)
+        _check_unchanged_job(search, template, choices, problems)
     of_middle = Problems()
     at_middle = [*space_point(search.space, search.middle, of_middle), *choices]
     if total is not None:
         template.jobs("middle", at_middle, of_middle, point={})
     for problem in of_middle.in_order():
         problems.add(f"{where}.total_timesteps", problem.message)
+
+
+def _check_unchanged_job(
+    search: SearchSpec, template: JobTemplate, choices: Sequence[Choice], problems: Problems
+) -> None:
+    """Check that it can be trained. :param choices: settings in place of its own."""
+    own = Problems()
+    template.jobs("reference", choices, own, point={})
+    for problem in own.in_order():
+        text = f"the unchanged job cannot be trained: {problem.where}: {problem.message}"
+        problems.add(place_of_reference(search), text)
 
 
 def _check_estimates(search: SearchSpec, problems: Problems) -> None:
@@ -482,15 +494,31 @@ def _choices(
     if others:
         problems.add(there, f"choices and {joined(others)} exclude each other")
     own = Problems()
+    choices = []
     for number, value in enumerate(table["choices"]):
-        check_one(key, value, f"{there}.choices[{number}]", own)
-    texts = [] if own else [canonical(value) for value in table["choices"]]
-    for number, text in enumerate(texts):
-        if text in texts[:number]:
+        tree = check_one(key, value, f"{there}.choices[{number}]", own)
+        choices.append(_as_the_key_has_it(value, key, tree))
+    identities = [] if own else [identity(value) for value in choices]
+    for number, one in enumerate(identities):
+        if one in identities[:number]:
             own.add(f"{there}.choices[{number}]", "the same value is earlier in the list")
     for problem in own.in_order():
         problems.add(problem.where, problem.message)
-    return None if own else Dimension(key=key, choices=tuple(table["choices"]))
+    return None if own else Dimension(key=key, choices=tuple(choices))
+
+
+def _as_the_key_has_it(value: Any, key: str, tree: Any) -> Any:
+    """``value``, a whole number where the key takes no others, as 100000 for 1e5.
+
+    Anything else, such as a duration, stays as it is written.
+
+    :param tree: as of :func:`check_one`.
+    """
+    if not isinstance(value, float):
+        return value
+    for part in key.split("."):
+        tree = tree.get(part) if isinstance(tree, Mapping) else None
+    return tree if isinstance(tree, int) and tree == value else value
 
 
 def _range(key: str, table: Mapping[str, Any], there: str, problems: Problems) -> Dimension | None:
@@ -508,6 +536,9 @@ def _range(key: str, table: Mapping[str, Any], there: str, problems: Problems) -
         own.add(there, f"low = {low} is not below high = {high}")
     if log and low <= 0:
         own.add(f"{there}.log", f"needs low above 0, and low is {low}")
+    if log and 0 < low < high and not math.isfinite(high / low):
+        what = f"low = {low} and high = {high} are too far apart to be computed with"
+        own.add(there, f"{what}; raise low")
     if multiply and not key.startswith("model."):
         problems.add(f"{there}.multiply", "is for keys of model, which change what the robot has")
         return None

@@ -14,6 +14,7 @@ from orchestrator.core.measure_expressions import parse_expression
 from orchestrator.core.text import install_extra
 from orchestrator.features.search.auto_sampler import AUTO, SamplerChoice
 from orchestrator.features.search.declaration.constraints import Constraint
+from orchestrator.keys.names import canonical
 
 Direction: TypeAlias = Literal["maximize", "minimize"]
 Aggregate: TypeAlias = Literal["median", "mean", "min"]
@@ -38,6 +39,25 @@ RETURNS = ("eval_mean", RETURN)
 def sign_of(direction: Direction) -> float:
     """A value times this is the better, the larger it is."""
     return 1.0 if direction == "maximize" else -1.0
+
+
+def identity(value: Any) -> str:
+    """A text that is equal for two values of a key exactly when they are the same one.
+
+    The keys of a table have no order, and 1 and 1.0 are one number; ``true`` is none.
+    """
+    return canonical(_with_whole_numbers(value))
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """``value``, its floats without a fraction as whole numbers."""
+    if isinstance(value, Mapping):
+        return {key: _with_whole_numbers(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_whole_numbers(part) for part in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +100,7 @@ class Dimension:
         :raises ValueError: it is no value of this dimension.
         """
         if self.choices:
-            known = [json.dumps(choice) for choice in self.choices]
-            if json.dumps(value) not in known:
-                raise ValueError(f"expected one of {', '.join(known)}")
-            return (known.index(json.dumps(value)) + 0.5) / len(known)
+            return (self.place_of(value) + 0.5) / len(self.choices)
         is_number = isinstance(value, int if self.integer else int | float) and not isinstance(
             value, bool
         )
@@ -97,6 +114,18 @@ class Dimension:
             if self.log
             else (value - low) / (high - low)
         )
+
+    def place_of(self, value: Any) -> int:
+        """Which of the choices ``value`` is.
+
+        :raises ValueError: it is none of them.
+        """
+        known = [identity(choice) for choice in self.choices]
+        try:
+            return known.index(identity(value))
+        except ValueError:
+            expected = ", ".join(map(json.dumps, self.choices))
+            raise ValueError(f"expected one of {expected}") from None
 
     def job_value(self, value: Any) -> Any:
         """``value`` as the job file would have it: ``"*1.2"`` where it multiplies."""

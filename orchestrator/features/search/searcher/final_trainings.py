@@ -56,8 +56,7 @@ def missing(experiment: Experiment, search: SearchSpec, history: History) -> lis
 
 
 def _is_final(trial: Trial) -> bool:
-    is_reevaluation = trial.reevaluates is not None and not trial.is_further_seed
-    return is_reevaluation or trial.role == REFERENCE
+    return trial.is_reevaluation or trial.role == REFERENCE
 
 
 def _in_order(search: SearchSpec, history: History) -> Sequence[Trial]:

@@ -19,7 +19,7 @@ from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.text import shortened
 from orchestrator.features.search.declaration.constraints import ConstraintCheck
 from orchestrator.features.search.declaration.random_points import random_point
-from orchestrator.features.search.declaration.spec import NETWORK_KEYS, SearchSpec
+from orchestrator.features.search.declaration.spec import NETWORK_KEYS, SearchSpec, identity
 from orchestrator.features.search.history import History, Trial, ranked_trials
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.searcher import samplers
@@ -361,7 +361,8 @@ class Proposals:
         finished = [
             trial
             for trial in known
-            if trial.values is not None and all(trial.point[key] == point[key] for key in decisive)
+            if trial.values is not None
+            and all(identity(trial.point[key]) == identity(point[key]) for key in decisive)
         ]
         if not finished:
             return None

@@ -45,8 +45,11 @@ class Scheduler(Protocol):
         """
 
     def ended(self, trial: int) -> None:
-        """``trial`` has succeeded, failed or been cancelled. It counts where it paused, and is
-        promoted no more.
+        """``trial`` has succeeded. It counts where it paused, and is promoted no more."""
+
+    def failed(self, trial: int) -> None:
+        """``trial`` has failed or been cancelled. It is promoted no more; where all have come that
+        are compared, another one takes its place.
         """
 
     def retried(self, trial: int) -> None:
@@ -107,6 +110,8 @@ class _Bracket:
     """How many trials it will have; None: not known yet."""
     rungs: list[_Rung]
     ended: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
+    """Those of them that have failed."""
 
     def reached(self, trial: int, rung: int, score: float) -> None:
         for below in self.rungs[:rung]:
@@ -125,6 +130,14 @@ class _Bracket:
         for rung in self.rungs:
             rung.awaited.discard(trial)
 
+    def fail(self, trial: int) -> None:
+        self.end(trial)
+        self.failed.add(trial)
+
+    def retry(self, trial: int) -> None:
+        self.ended.discard(trial)
+        self.failed.discard(trial)
+
     def promoted(self, trial: int, rung: int | None) -> None:
         following = len(self.rungs) if rung is None else rung
         self.rungs[following - 1].promoted.add(trial)
@@ -136,13 +149,16 @@ class _Bracket:
         """Those that go on now; of one rung the best first."""
         promotions: list[Promotion] = []
         is_open = self.size is None or len(self.rungs[0].entered) < self.size
+        places: float = math.inf  # at the rung, for those that go on from the one below
         for number, rung in enumerate(self.rungs):
             is_open = is_open or bool(rung.awaited)  # whether further trials may come here
-            if not is_open:
-                quota = math.ceil(len(rung.entered) / self.factor)
-            else:
+            if is_open:
                 quota = len(rung.ranked) // self.factor if self.is_eager else 0
-            best = [trial for _, trial in rung.ranked[:quota]]
+                best = [trial for _, trial in rung.ranked[:quota]]
+            else:
+                quota = math.ceil(self._compared_at(rung, places) / self.factor)
+                best = [trial for _, trial in rung.ranked if trial not in self.failed][:quota]
+                places = quota
             chosen = [
                 trial for trial in best if trial not in rung.promoted and trial not in self.ended
             ]
@@ -151,19 +167,29 @@ class _Bracket:
             is_open = is_open or bool(chosen)
         return promotions
 
+    def _compared_at(self, rung: _Rung, places: float) -> float:
+        """How many trials are compared at a rung to which no further ones come.
+
+        A trial that has failed counts where no other one has taken its place.
+
+        :param places: how many the rung below has for those that go on to this one.
+        """
+        left = len(rung.entered - self.failed)
+        return min(len(rung.entered), max(left, places))
+
 
 @dataclass(slots=True, kw_only=True)
 class SuccessiveHalving:
     """The best of each rung go on: one in ``factor``.
 
     With brackets it is synchronous (Jamieson & Talwalkar 2016): at each rung all trials of a
-    bracket are waited for. Those that ended on the way count as the worst. The order in which
-    trials come has no effect.
+    bracket are waited for. Those that failed count as the worst. The order in which trials come has
+    no effect.
 
     Without, it is asynchronous (ASHA, Li et al. 2020): whenever it is asked, those go on that
     belong to the best ``1/factor`` of all that have come to a rung so far. When no trial can come
     to a rung any more, the share is rounded up instead of down: even in a short search the best
-    trial is trained to its end.
+    trial is trained to its end. From then on those that failed count as the worst here, too.
     """
 
     rungs: int
@@ -182,9 +208,13 @@ class SuccessiveHalving:
         if self.rungs:
             self._bracket_of(trial).end(trial)
 
+    def failed(self, trial: int) -> None:
+        if self.rungs:
+            self._bracket_of(trial).fail(trial)
+
     def retried(self, trial: int) -> None:
         if self.rungs:
-            self._bracket_of(trial).ended.discard(trial)
+            self._bracket_of(trial).retry(trial)
 
     def no_more(self, trials: int) -> None:
         self._trials = trials
@@ -252,6 +282,10 @@ class MedianStopping:
         insort(scores, score)
 
     def ended(self, trial: int) -> None:
+        self._ended.add(trial)
+
+    def failed(self, trial: int) -> None:
+        """Nobody takes its place: each trial is compared by itself."""
         self._ended.add(trial)
 
     def retried(self, trial: int) -> None:

@@ -40,6 +40,7 @@ from orchestrator.features.search import changed_search, search_events, shown_tr
 from orchestrator.features.search.constraint_check import PointMeasurer
 from orchestrator.features.search.declaration.constraints import ConstraintCheck
 from orchestrator.features.search.declaration.declared_search import (
+    compared_job,
     declaration_of,
     points_to_begin_with,
     start_job,
@@ -473,14 +474,8 @@ class Searcher:
         :param others: further content of the event.
         """
         if self._rungs and reevaluates is None and "role" not in others:
-            is_compared = self._compared is not None and self._compared.measures_training
-            jobs = [
-                job.with_spec(
-                    pause_at=self._rungs[0],
-                    measure_training=is_compared or job.spec.measure_training,
-                )
-                for job in jobs
-            ]
+            assert self._compared is not None
+            jobs = [compared_job(job, self._compared, self._rungs[0]) for job in jobs]
         examined = self._examiner.examine(jobs, parent)
         additions.put_robots(self.paths, examined.jobs, examined.verdicts)
         content: dict[str, Any] = {
@@ -588,6 +583,8 @@ class Searcher:
             self._scheduler.promoted(trial.index, rung)
         elif event.kind == "reached":
             self._scheduler.reached(trial.index, len(trial.reached) - 1, trial.reached[-1])
+        elif event.kind == "over" and event.content["values"] is None:
+            self._scheduler.failed(trial.index)
         elif event.kind == "over":
             self._scheduler.ended(trial.index)
         elif event.kind == "retried":

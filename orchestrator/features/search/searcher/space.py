@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from orchestrator.features.search.declaration.spec import Dimension
+from orchestrator.features.search.declaration.spec import Dimension, identity
 
 Point: TypeAlias = Mapping[str, Any]
 """Dotted key → value as the job file would have it, before ``multiply``."""
@@ -46,5 +45,5 @@ class Space:
     def _apart(dimension: Dimension, one: Point, other: Point) -> float:
         values = one[dimension.key], other[dimension.key]
         if dimension.choices:
-            return float(json.dumps(values[0]) != json.dumps(values[1]))
+            return float(identity(values[0]) != identity(values[1]))
         return dimension.unit(values[0]) - dimension.unit(values[1])
