@@ -36,6 +36,7 @@ CLEANED = edited(
     Trouble(kind="edit", at_s=8.0, job=JOB.job_id, what="retries", number=3),
 )
 KEPT = edited("other", begun("keep"))
+INVALID = Trouble(kind="edit", at_s=4.0, job=JOB.job_id, what="validity")
 ADDED = Scenario(
     jobs=(SLOW, SimulatedJob(name="j1", is_declared=False)),
     troubles=(
@@ -92,6 +93,8 @@ def test_a_job_whose_policy_cannot_be_examined_is_tried_again_and_trained_at_las
         (RESTARTED, "event restarted", 2),
         (KEPT, "but kept as before", 1),
         (edited("other"), "refused: /run", 1),
+        (edited("other", INVALID), "refused: /run", 1),
+        (edited("other", INVALID, begun("restart")), "as they are invalid now", 1),
         (edited("retries"), "run: refuse", 1),
         (edited("other", begun("fresh")), "event fresh", 2),
         (edited("retries", begun("directory")), "run: the directory as it is", 1),

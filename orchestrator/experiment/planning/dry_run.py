@@ -23,6 +23,7 @@ from orchestrator.experiment.resuming.declared_changes import (
     OnChange,
     changed_jobs,
     refuse_at_rungs,
+    restarted_jobs,
 )
 from orchestrator.experiment.resuming.reconcile import held_state, requeued_rows
 from orchestrator.jobfile import Experiment
@@ -173,6 +174,7 @@ def _prospects(
     """What the run would do with each job of ``plan``. :param is_held: whether a supervisor runs."""
     rows = earlier.rows
     changed = changed_jobs(rows, plan.jobs, plan.verdicts)
+    restarted = restarted_jobs(rows, plan.jobs, plan.verdicts)
     refused: Mapping[str, Sequence[str]] = {}
     if earlier.refusal or options.on_change == "refuse":
         refused = changed
@@ -190,6 +192,8 @@ def _prospects(
             continue
         changes = refused.get(job_id, changed.get(job_id, ()))
         on_change = options.on_change if changes else "keep"
+        if on_change == "restart" and job_id not in restarted:
+            on_change = "keep"
         action = _action(row.state, on_change, is_refused=job_id in refused)
         goes_on = action in ("resume", "extend")
         has_lost_supervisor = isinstance(row.state, Running) and not is_held

@@ -35,6 +35,7 @@ from orchestrator.experiment.resuming.declared_changes import (
     changed_jobs,
     refuse_at_rungs,
     refuse_or_report,
+    restarted_jobs,
 )
 from orchestrator.ledger import JobRow, Ledger, Verb
 from orchestrator.ledger.rows import DeclaredJob
@@ -70,8 +71,10 @@ def reconcile(
     rows = requeued_rows(recorded, jobs, verdicts, paths)
     changed = changed_jobs(rows, jobs, verdicts)
     refuse_at_rungs(ledger, recorded, rows, jobs, verdicts, on_change, paths)
+    restarted: Set[str] = frozenset()
     if changed:
-        refuse_or_report(changed, on_change, rows, jobs, verdicts, paths, reporter)
+        restarted = restarted_jobs(rows, jobs, verdicts)
+        refuse_or_report(changed, restarted, on_change, rows, jobs, verdicts, paths, reporter)
     _requeue(recorded, rows, jobs, paths, ledger, reporter)
     declaration = _Declaration(
         paths=paths,
@@ -80,6 +83,7 @@ def reconcile(
         position=position,
         on_change=on_change,
         changed=changed.keys(),
+        restarted=restarted if on_change == "restart" else frozenset(),
         noted=ledger.noted_verbs(),
     )
     for job in jobs:
@@ -115,6 +119,8 @@ class _Declaration:
     on_change: OnChange
     changed: Set[str]
     """Ids of the jobs that have begun and are declared otherwise now."""
+    restarted: Set[str]
+    """Those of them that start over."""
     noted: Mapping[str, Verb]
     """What the ledger has noted for jobs (:meth:`.Ledger.noted_verbs`)."""
     copied: list[Path] = field(default_factory=list, init=False)
@@ -131,9 +137,9 @@ class _Declaration:
         if row is None or row.attempts == 0:
             self.enter(job, verdict, row or recorded)
         elif job.job_id not in self.changed:
-            if verdict.problem is None:
+            if not verdict.is_invalid:
                 self.go_on(row, job, verdict)
-        elif self.on_change == "restart":
+        elif job.job_id in self.restarted:
             self.enter(job, verdict, self.start_over(row))
         elif self.on_change == "extend":
             place = self.position[job.job_id]
@@ -178,7 +184,7 @@ class _Declaration:
         self.ledger.put_jobs(
             [DeclaredJob(position=self.position[job_id], job=job, robot_hash=verdict.robot_hash)]
         )
-        if verdict.problem is None or verdict.lacks_room:
+        if not verdict.is_invalid:
             copy_robot(self.paths, job_id, verdict)
             self.copied.append(self.paths.job(job_id).root)
         if verdict.problem is not None:
@@ -350,8 +356,7 @@ def set_another_aside(paths: RunPaths, job: Job, verdict: JobVerdict) -> Path | 
         before = spec.fingerprint(), read_regular(directory.robot_hash).decode() or None
     except (OSError, ValueError):  # usually it has not been launched
         return None
-    is_invalid = verdict.problem is not None and not verdict.lacks_room
-    if is_invalid or before == (job.spec.fingerprint(), verdict.robot_hash):
+    if verdict.is_invalid or before == (job.spec.fingerprint(), verdict.robot_hash):
         return None
     return run_directory.set_aside(directory.root, paths.replaced)
 

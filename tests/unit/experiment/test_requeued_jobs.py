@@ -7,7 +7,7 @@ import dataclasses
 import errno
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from supervisor_helpers import (
     once,
 )
 
-from orchestrator.core.errors import Problem, UsageError
+from orchestrator.core.errors import ChangedError, Problem, UsageError
 from orchestrator.core.job import (
     Cancelled,
     Cause,
@@ -35,6 +35,7 @@ from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import control
 from orchestrator.experiment.resuming import recovery, resume
+from orchestrator.experiment.resuming.declared_changes import OnChange
 from orchestrator.experiment.resuming.reconcile import reconcile
 from orchestrator.ledger import JobRow, summary
 
@@ -52,13 +53,19 @@ def after(root: Path, state: State, job: Job | None = None) -> Experiment:
 
 
 def reconciled(
-    experiment: Experiment, jobs: Sequence[Job] | None = None, *, verdict: JobVerdict | None = None
+    experiment: Experiment,
+    jobs: Sequence[Job] | None = None,
+    *,
+    verdict: JobVerdict | None = None,
+    verdicts: Mapping[str, JobVerdict] | None = None,
+    on_change: OnChange = "refuse",
 ) -> list[JobRow]:
+    """:param verdict: of all jobs, unless they have one in ``verdicts``."""
     declared = experiment.jobs if jobs is None else jobs
-    verdicts = {job.job_id: verdict or JobVerdict() for job in declared}
+    of_jobs = {job.job_id: verdict or JobVerdict() for job in declared} | dict(verdicts or {})
     position = {job.job_id: index for index, job in enumerate(declared)}
     paths, ledger, reporter = experiment.paths, experiment.ledger, experiment.reporter
-    return reconcile(declared, verdicts, position, "refuse", paths, ledger, reporter)
+    return reconcile(declared, of_jobs, position, on_change, paths, ledger, reporter)
 
 
 def test_a_finished_job_with_all_of_its_files_stays_as_it_is(tmp_path: Path) -> None:
@@ -324,3 +331,97 @@ def test_a_run_without_a_job_file_takes_only_invalid_jobs_for_invalid(
     rows = experiment.ledger.jobs()
     (row,) = reconciled(experiment, verdict=resume.verdicts(rows)["a"])
     assert row.state == expected
+
+
+INVALID = JobVerdict(problem=Problem(where="jobs[0]", message="robot.xml: no joints"))
+
+
+def with_learning_rate(job_id: str, learning_rate: float, **spec: Any) -> Job:
+    return make_job(job_id, spec={"hyperparameters": {"learning_rate": learning_rate}, **spec})
+
+
+def begun_with_another_learning_rate(root: Path) -> tuple[Experiment, Job]:
+    """An experiment whose job ``a`` has begun, and ``a`` as it is declared now."""
+    experiment = after(root, Pending(), with_learning_rate("a", 0.1))
+    return experiment, with_learning_rate("a", 0.2)
+
+
+def warnings(experiment: Experiment) -> list[str]:
+    return [message for kind, message, _ in experiment.reporter.events if kind == "warning"]
+
+
+@pytest.mark.parametrize("on_change", ["refuse", "extend"])
+def test_a_changed_job_that_is_invalid_now_is_refused_with_both(
+    on_change: OnChange, tmp_path: Path
+) -> None:
+    experiment, now = begun_with_another_learning_rate(tmp_path)
+    with pytest.raises(ChangedError) as refused:
+        reconciled(experiment, [now], verdict=INVALID, on_change=on_change)
+    assert "ppo.learning_rate: 0.1 → 0.2" in str(refused.value)
+    assert "is invalid now: robot.xml: no joints" in str(refused.value)
+    assert "trains it again" not in str(refused.value), "which an invalid job cannot be"
+
+
+def test_a_longer_job_that_is_invalid_now_is_not_trained_further(tmp_path: Path) -> None:
+    """Also where it has no robot, whose hash would be another one."""
+    experiment = after(tmp_path, Succeeded())
+    now = make_job("a", spec={"normalize": True, "total_timesteps": 2000})
+    with pytest.raises(ChangedError, match="is invalid now"):
+        reconciled(experiment, [now], verdict=INVALID, on_change="extend")
+
+
+@pytest.mark.parametrize("on_change", ["keep", "restart"])
+def test_a_changed_job_that_is_invalid_now_goes_on_as_it_was_with_a_warning(
+    on_change: OnChange, tmp_path: Path
+) -> None:
+    experiment, now = begun_with_another_learning_rate(tmp_path)
+    (before,) = experiment.ledger.jobs()
+    (row,) = reconciled(experiment, [now], verdict=INVALID, on_change=on_change)
+    assert (row.job, row.state, row.attempts) == (before.job, Pending(), 1)
+    assert experiment.paths.job("a").attempt(0).root.exists()
+    (warning,) = warnings(experiment)
+    assert "declared differently now" in warning
+    assert warning.endswith(": a")
+
+
+def test_a_job_that_starts_from_one_that_cannot_start_over_does_not_start_over(
+    tmp_path: Path,
+) -> None:
+    later = make_job("b", spec={"init": "job:a", "after": ("a",)})
+    experiment = Experiment(tmp_path, [with_learning_rate("a", 0.1), later])
+    for job_id in ("a", "b"):
+        experiment.begin(job_id, Pending())
+        experiment.paths.job(job_id).attempt(0).root.mkdir(parents=True)
+    now = [with_learning_rate("a", 0.2), later]
+    rows = reconciled(experiment, now, verdicts={"a": INVALID}, on_change="restart")
+    assert [row.attempts for row in rows] == [1, 1]
+    (warning,) = warnings(experiment)
+    assert warning.endswith(": a, b")
+
+
+def test_what_only_an_examination_finds_is_no_change_of_an_invalid_job(tmp_path: Path) -> None:
+    examined = {
+        "env": None,
+        "xml": "robot/robot.xml",
+        "task": "forward",
+        "init": str(tmp_path / "moved/policy.pt"),
+        "init_sha256": "ab" * 32,
+        "init_env_steps": 10,
+    }
+    experiment = after(tmp_path, Pending(), make_job("a", spec=examined))
+    declared = {"env": None, "task": "auto", "init": str(tmp_path / "policy.pt")}
+    (row,) = reconciled(experiment, [make_job("a", spec=declared)], verdict=INVALID)
+    assert (row.job.spec.task, row.state) == ("forward", Pending())
+    assert warnings(experiment) == []
+
+
+@pytest.mark.parametrize(("before", "now"), [(None, "policy.pt"), ("policy.pt", None)])
+def test_an_invalid_job_that_starts_from_something_else_has_changed(
+    before: str | None, now: str | None, tmp_path: Path
+) -> None:
+    sha256 = None if before is None else "ab" * 32
+    begun = make_job("a", spec={"init": before, "init_sha256": sha256})
+    experiment = after(tmp_path, Pending(), begun)
+    expected = f"init: {before or 'not set'} → {now or 'not set'}"
+    with pytest.raises(ChangedError, match=expected):
+        reconciled(experiment, [make_job("a", spec={"init": now})], verdict=INVALID)
