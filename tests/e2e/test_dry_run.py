@@ -144,6 +144,25 @@ def test_a_changed_job_that_is_invalid_now_would_go_on_as_it_was(
     assert refused["changes"][-1] == "is invalid now: no such environment"
 
 
+def test_a_job_that_is_too_large_would_not_be_resumed(half_finished: Path) -> None:
+    much = ("--skip-invalid", "--set", 'resources.memory="900 TiB"', "--on-change=restart")
+    found = {name: job["action"] for name, job in planned(half_finished, *much)["jobs"].items()}
+    assert found == {
+        "done": "none",
+        "begun": "none",
+        "fresh": "none",
+        "failed": "none",
+        "waits": "none",
+        "changed": "restart",
+        "new": "none",
+    }
+    run = ("run", "jobs.toml", "--run-dir", "run", "--dry-run", *much)
+    shown = invoke(*run, cwd=half_finished).stdout
+    assert "of which none would be launched" in shown
+    assert shown.count("not train it here: it is too large") == 3
+    assert "it has changed, and is too large here" in shown
+
+
 def test_the_table_says_the_same(half_finished: Path) -> None:
     shown = invoke("run", "jobs.toml", "--run-dir", "run", "--dry-run", cwd=half_finished).stdout
     assert "tiny: 7 jobs, of which none would be launched, " in shown

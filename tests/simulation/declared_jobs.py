@@ -33,6 +33,8 @@ class Declaration:
     """Whether it has SUCCEEDED, and has its results."""
     is_undeclared: bool = False
     """Whether it is CANCELLED as the job file does not have it."""
+    is_too_large: bool = False
+    """Whether it is FAILED as the machines had too little for it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -148,6 +150,7 @@ class DeclaredJobs:
                 entry,
                 is_done=entry.is_done or state.name == "SUCCEEDED",
                 is_undeclared=is_undeclared,
+                is_too_large=getattr(state, "cause", "") == "too-large",
             ),
         )
         if self.is_rebuilding:
@@ -158,6 +161,10 @@ class DeclaredJobs:
         match before, state.name:
             case "CANCELLED", "PENDING" if entry.is_undeclared:
                 return True
+            case "FAILED", "PENDING" if entry.is_too_large:
+                return True
+            case "FAILED", "FAILED" if entry.is_too_large and self.by_id[job_id].is_too_large:
+                return True  # with the reason of now
             case "SUCCEEDED", "PENDING":
                 has_results = self.paths.job(job_id).has_results(normalize=False)
                 is_extended = not entry.is_done
@@ -168,7 +175,7 @@ class DeclaredJobs:
                 cause = getattr(state, "cause", "")
                 if cause == "invalid" and (declared is None or declared.is_invalid):
                     return True
-                if not entry.job.starts:
+                if cause == "too-large" or not entry.job.starts:
                     return False
                 if cause == "launch-failed":
                     return self.files.world.has_lost_examiners

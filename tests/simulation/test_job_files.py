@@ -130,9 +130,9 @@ def test_what_changes_comes_about(scenario: Scenario, event: str, attempts: int)
             KEPT,
             Mutation(
                 name="what is kept is declared otherwise",
-                function=reconcile._Declaration.take,
-                before="elif job.job_id not in self.changed:",
-                after="elif job.job_id not in self.changed or self.on_change == 'keep':",
+                function=reconcile._Declaration.take_begun,
+                before="if job.job_id not in self.changed:",
+                after="if job.job_id not in self.changed or self.on_change == 'keep':",
             ),
         ),
         (

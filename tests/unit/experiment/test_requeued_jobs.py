@@ -294,7 +294,7 @@ def test_a_job_that_is_too_large_here_is_trained_by_a_larger_machine(tmp_path: P
         robot_hash="abc",
     )
     (row,) = reconciled(experiment, verdict=too_large)
-    assert row.state == Failed(cause=Cause.LAUNCH, message="asks for 64 cores")
+    assert row.state == Failed(cause=Cause.TOO_LARGE, message="asks for 64 cores")
     directory = experiment.paths.job("a")
     assert (directory.robot / "robot.xml").exists()
     verdict = resume.verdicts([row])["a"]
@@ -319,7 +319,8 @@ def test_a_job_that_is_too_large_stays_held(verb: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cause", "expected"),
     [
-        (Cause.LAUNCH, Pending()),
+        (Cause.TOO_LARGE, Pending()),
+        (Cause.LAUNCH, Pending()),  # so it was in ledgers of before
         (Cause.INVALID, Failed(cause=Cause.INVALID, message="what it asks for")),
     ],
 )
@@ -425,3 +426,114 @@ def test_an_invalid_job_that_starts_from_something_else_has_changed(
     expected = f"init: {before or 'not set'} → {now or 'not set'}"
     with pytest.raises(ChangedError, match=expected):
         reconciled(experiment, [make_job("a", spec={"init": now})], verdict=INVALID)
+
+
+TOO_LARGE = JobVerdict(
+    problem=Problem(where="jobs[0]", message="asks for 64 cores"), lacks_room=True
+)
+FAILED_AS_TOO_LARGE = Failed(cause=Cause.TOO_LARGE, message="asks for 64 cores")
+
+
+@pytest.mark.parametrize(
+    ("state", "here"),
+    [(Pending(failures=1), FAILED_AS_TOO_LARGE), (Paused(), Paused()), (Succeeded(), Succeeded())],
+)
+def test_a_begun_job_that_is_too_large_here_goes_on_where_there_is_room(
+    state: State, here: State, tmp_path: Path
+) -> None:
+    experiment = after(tmp_path, state)
+    for _ in range(2):
+        (row,) = reconciled(experiment, verdict=TOO_LARGE)
+        assert (row.state, row.attempts) == (here, 1)
+        assert resume.is_settled(row, experiment.paths) == isinstance(here, Succeeded)
+    assert "`retry`" not in experiment.reporter.messages()
+    (row,) = experiment.ledger.jobs()
+    assert resume.verdicts([row])["a"].problem is None, "no job file is needed"
+    (row,) = reconciled(experiment)
+    there = Pending() if here == FAILED_AS_TOO_LARGE else here
+    assert (row.state, row.attempts) == (there, 1)
+    goes_on = any("there is room now" in warning for warning in warnings(experiment))
+    assert goes_on == (here == FAILED_AS_TOO_LARGE)
+
+
+def test_a_job_that_a_dead_supervisor_has_left_and_that_is_too_large_here_is_failed(
+    tmp_path: Path,
+) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")])
+    experiment.begin("a")
+    experiment.paths.job("a").root.mkdir(parents=True)
+    (row,) = reconciled(experiment, verdict=TOO_LARGE)
+    assert row.state == FAILED_AS_TOO_LARGE
+    assert [attempt["cause"] for attempt in experiment.ledger.attempts()] == ["supervisor-died"]
+
+
+def test_a_job_that_was_too_large_begins_anew_where_its_directory_is_gone(tmp_path: Path) -> None:
+    experiment = after(tmp_path, FAILED_AS_TOO_LARGE)
+    shutil.rmtree(experiment.paths.job("a").root)
+    (row,) = reconciled(experiment)
+    assert (row.state, row.attempts) == (Pending(), 0)
+
+
+def test_a_begun_job_that_could_not_be_launched_needs_a_retry(tmp_path: Path) -> None:
+    """It may have been too large in an earlier version, whose ledgers do not tell."""
+    failed = Failed(cause=Cause.LAUNCH, message="no such file")
+    experiment = after(tmp_path, failed)
+    (row,) = reconciled(experiment)
+    assert row.state == failed
+    assert "unless `retry` queues them: a" in experiment.reporter.messages()
+
+
+def test_what_a_job_that_is_too_large_here_asks_for_now_is_recorded_with_the_reason_of_now(
+    tmp_path: Path,
+) -> None:
+    experiment = after(tmp_path, Failed(cause=Cause.TOO_LARGE, message="asks for 32 cores"))
+    now = make_job("a", spec={"normalize": True}, cores=64, timeout_s=5.0, max_retries=7)
+    (row,) = reconciled(experiment, [now], verdict=TOO_LARGE)
+    assert (row.job.resources, row.job.max_retries) == (now.resources, 7)
+    assert row.state == FAILED_AS_TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("on_change", "cores", "attempts", "state"),
+    [
+        ("keep", 64, 1, FAILED_AS_TOO_LARGE),
+        ("keep", 1, 1, Pending()),
+        ("restart", 64, 0, FAILED_AS_TOO_LARGE),
+        ("refuse", 64, 1, None),
+    ],
+)
+def test_a_changed_job_that_is_too_large_here_is_treated_as_changed(
+    on_change: OnChange, cores: int, attempts: int, state: State | None, tmp_path: Path
+) -> None:
+    """One that is kept asks for what it has asked for, too: there may be room for that."""
+    before = with_learning_rate("a", 0.1)
+    before = dataclasses.replace(
+        before, resources=dataclasses.replace(before.resources, cores=cores)
+    )
+    now = with_learning_rate("a", 0.2)
+    now = dataclasses.replace(now, resources=dataclasses.replace(now.resources, cores=64))
+    experiment = after(tmp_path, Pending(), before)
+    if state is None:
+        with pytest.raises(ChangedError, match=r"learning_rate: 0\.1 → 0\.2"):
+            reconciled(experiment, [now], verdict=TOO_LARGE, on_change=on_change)
+        return
+    (row,) = reconciled(experiment, [now], verdict=TOO_LARGE, on_change=on_change)
+    assert (row.attempts, row.state) == (attempts, state)
+    assert row.job.spec == (now if attempts == 0 else before).spec
+
+
+def test_a_longer_job_that_is_too_large_here_is_trained_further_where_there_is_room(
+    tmp_path: Path,
+) -> None:
+    experiment = after(tmp_path, Succeeded())
+    now = make_job("a", spec={"normalize": True, "total_timesteps": 2000})
+    (row,) = reconciled(experiment, [now], verdict=TOO_LARGE, on_change="extend")
+    assert (row.state, row.job.spec.extended_from) == (FAILED_AS_TOO_LARGE, (1000,))
+    assert reconciled(experiment, [now])[0].state == Pending()
+
+
+def test_a_job_that_no_slot_can_hold_goes_on_where_there_is_room(tmp_path: Path) -> None:
+    experiment = after(tmp_path, Pending(), make_job("a", cores=4))
+    assert experiment.run() == {"a": "FAILED"}
+    (row,) = reconciled(experiment)
+    assert (row.state, row.attempts) == (Pending(), 1)
