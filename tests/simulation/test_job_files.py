@@ -56,6 +56,21 @@ SOURCE_CHANGED = replace(
     ),
 )
 """Another job has started from the one that is edited."""
+
+
+def with_cores(number: int, at_s: float) -> Trouble:
+    return Trouble(kind="edit", at_s=at_s, job=SLOW.job_id, what="cores", number=number)
+
+
+TOO_LARGE = Scenario(
+    jobs=(SLOW,),
+    troubles=(
+        with_cores(64, at_s=1.0),
+        Trouble(kind="stop", at_s=3.0),
+        with_cores(65, at_s=20.0),
+        with_cores(1, at_s=40.0),
+    ),
+)
 REMOVED = Scenario(
     jobs=(SLOW, SimulatedJob(name="j1")),
     troubles=(
@@ -105,6 +120,8 @@ def test_a_job_whose_policy_cannot_be_examined_is_tried_again_and_trained_at_las
         (STARTED, "j1-s0: RUNNING -> SUCCEEDED", 1),
         (SOURCE_CHANGED, "event restarted", 2),
         (REMOVED, "is no longer in the job file: it is CANCELLED", 1),
+        (TOO_LARGE, "j0-s0: PENDING -> FAILED", 2),
+        (TOO_LARGE, "there is room now for these jobs", 2),
     ],
 )
 def test_what_changes_comes_about(scenario: Scenario, event: str, attempts: int) -> None:
