@@ -6,6 +6,8 @@
        │  └──▶ FAILED      │                      │
        └────── retry, resume ◀────────────────────┘
 
+    FAILED, as the machines had too little for it ──a run where there is room──▶ PENDING
+
     PENDING ──the policy that it starts from could not be fetched──▶ PENDING
 
     PENDING, RUNNING ──pause──▶ PAUSED ──resume──▶ PENDING, or CANCELLED
@@ -163,6 +165,9 @@ class Cause(enum.StrEnum):
     failure."""
     DISK_FULL = "disk-full"
     LAUNCH = "launch-failed"
+    TOO_LARGE = "too-large"
+    """FAILED, and not launched, as it asks for more than the machines have; a run where there is
+    room trains it."""
     UNDECLARED = "undeclared"
     """CANCELLED by a run, as its job file, or the program that made it, no longer declared it."""
 
@@ -223,6 +228,11 @@ class Failed:
     cause: Cause
     message: str
     name: Literal["FAILED"] = "FAILED"
+
+    @property
+    def lacked_room(self) -> bool:
+        """Whether a run where there is room trains the job."""
+        return self.cause is Cause.TOO_LARGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

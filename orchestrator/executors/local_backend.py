@@ -13,6 +13,7 @@ from orchestrator.executors.base import BackendSettings, Handle, resource_proble
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.machine import topology
 from orchestrator.machine.slots import CpuReservation, Slot, SlotPool
+from orchestrator.machine.topology import Machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +61,7 @@ class LocalBackend:
         return list(self.slots.warnings())
 
     def problems(self, job: Job) -> list[Problem]:
-        asked = job.resources
-        machine = self._machine
-        largest = topology.largest_job(machine)
-        found: list[Problem] = []
-
-        def refuse(key: str, what: str, offer: str) -> None:
-            offered = f"this machine {offer} (see `doctor`)"
-            found.append(resource_problem(job, f".{key}", what, offered))
-
-        if asked.all_cores > largest:
-            key = "cores" if asked.cores > largest else "ranks"
-            refuse(key, count(asked.cores, "core"), f"can give a job {largest}")
-        if asked.all_memory_mib > machine.memory_total_mib:
-            refuse("memory", f"{asked.memory_mib} MiB", f"has {machine.memory_total_mib} MiB")
-        if asked.all_gpus > len(machine.gpus):
-            refuse("gpus", count(asked.gpus, "GPU"), f"has {len(machine.gpus)}")
-        return found
+        return problems_on(self._machine, job)
 
     def facts(self) -> dict[str, Any]:
         return {"executor": "local"}
@@ -89,3 +74,23 @@ class LocalBackend:
 
     def close(self) -> None:
         self.slots.close()
+
+
+def problems_on(machine: Machine, job: Job) -> list[Problem]:
+    """Why ``job`` can never run on ``machine``; empty if it can."""
+    asked = job.resources
+    largest = topology.largest_job(machine)
+    found: list[Problem] = []
+
+    def refuse(key: str, what: str, offer: str) -> None:
+        offered = f"this machine {offer} (see `doctor`)"
+        found.append(resource_problem(job, f".{key}", what, offered))
+
+    if asked.all_cores > largest:
+        key = "cores" if asked.cores > largest else "ranks"
+        refuse(key, count(asked.cores, "core"), f"can give a job {largest}")
+    if asked.all_memory_mib > machine.memory_total_mib:
+        refuse("memory", f"{asked.memory_mib} MiB", f"has {machine.memory_total_mib} MiB")
+    if asked.all_gpus > len(machine.gpus):
+        refuse("gpus", count(asked.gpus, "GPU"), f"has {len(machine.gpus)}")
+    return found

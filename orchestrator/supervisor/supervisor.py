@@ -455,9 +455,9 @@ class Supervisor:
                         offer.accept()
                         reason = (
                             f"asks for {demand_text(job)}, more than this machine has (see `doctor`);"
-                            " where there is room, `retry` queues it again"
+                            " where there is room, `run RUN_DIR` trains it"
                         )
-                        self._jobs.fail(job.job_id, Cause.LAUNCH, reason)
+                        self._jobs.fail(job.job_id, Cause.TOO_LARGE, reason)
                     else:
                         if is_too_large:
                             self._report_waiting(job)

@@ -308,10 +308,14 @@ def _prospect(prospect: Prospect) -> str:
             return "resume it at 0: it has no checkpoint"
         case "extend":
             return f"train it further, from {prospect.env_steps:,}"
+        case "restart" if prospect.lacks_room:
+            return "set it aside: it has changed, and is too large here"
         case "restart":
             return "restart it: it has changed"
         case "refuse":
             return "be refused: it has changed"
+        case "none" if prospect.lacks_room:
+            return "not train it here: it is too large"
         case "none":
             return LEFT_AS_IT_IS.get(prospect.state or "", "not train it: it is invalid")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -84,9 +84,7 @@ def show_end(
     if is_stopped and exit_code != 0:
         output.show(on, Text(f"Stopped. {how_to_resume}", style="yellow"))
     elif exit_code == 1 and unsuccessful:
-        advice = f"`logs {root} JOB` shows the output of one; `retry {root}` queues them again."
-        if unsuccessful == {Cause.INVALID}:
-            advice = "Correct what is said above and run the job file, which examines them again."
+        advice = _advice(root, unsuccessful)
         output.show(on, Text(f"Some jobs did not succeed. {advice}", style="red"))
     paused = [
         row["job_id"] for row in rows if row["state"] == "PAUSED" and row["cause"] != Cause.RUNG
@@ -96,6 +94,23 @@ def show_end(
         advice = f"First, `resume {root}` queues what is paused again. {how_to_resume}"
         text = f"{jobs} paused ({listed(paused, PAUSED_SHOWN)}). {advice}"
         output.show(on, Text(text, style="yellow"))
+
+
+def _advice(root: Path, causes: Set[str | None]) -> str:
+    """What to do about jobs that did not succeed. :param causes: why they did not."""
+    others = causes - {Cause.TOO_LARGE}
+    sentences: list[str] = []
+    if others == {Cause.INVALID}:
+        sentences.append(
+            "Correct what is said above and run the job file, which examines them again."
+        )
+    elif others:
+        sentences.append(
+            f"`logs {root} JOB` shows the output of one; `retry {root}` queues them again."
+        )
+    if Cause.TOO_LARGE in causes:
+        sentences.append(f"Where there is room, `run {root}` trains those that are too large here.")
+    return " ".join(sentences)
 
 
 def _show_results(

@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ import command_helpers as commands
 import pytest
 from command_helpers import invoke, succeed, write_experiment
 
+from orchestrator.core.errors import Problem
+from orchestrator.core.job import Job
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination import preflight
@@ -123,6 +125,42 @@ def test_what_the_options_change_is_shown(half_finished: Path) -> None:
     }
     afresh = planned(half_finished, "--fresh")
     assert {job["action"] for job in afresh["jobs"].values()} == {"start"}
+
+
+def test_a_changed_job_that_is_invalid_now_would_go_on_as_it_was(
+    half_finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invalid = JobVerdict(problem=Problem(where="jobs[0]", message="no such environment"))
+
+    def examine(jobs: Sequence[Job], **_: Any) -> dict[str, JobVerdict]:
+        return {job.job_id: invalid for job in jobs}
+
+    monkeypatch.setattr(preflight, "examine", examine)
+    changed = ("--skip-invalid", "--set", "ppo.gamma=0.5")
+    restarting = planned(half_finished, *changed, "--on-change=restart")["jobs"]["begun"]
+    assert (restarting["action"], restarting["resumes_from"]) == ("resume", 384)
+    refused = planned(half_finished, *changed)["jobs"]["begun"]
+    assert refused["action"] == "refuse"
+    assert refused["changes"][-1] == "is invalid now: no such environment"
+
+
+def test_a_job_that_is_too_large_would_not_be_resumed(half_finished: Path) -> None:
+    much = ("--skip-invalid", "--set", 'resources.memory="900 TiB"', "--on-change=restart")
+    found = {name: job["action"] for name, job in planned(half_finished, *much)["jobs"].items()}
+    assert found == {
+        "done": "none",
+        "begun": "none",
+        "fresh": "none",
+        "failed": "none",
+        "waits": "none",
+        "changed": "restart",
+        "new": "none",
+    }
+    run = ("run", "jobs.toml", "--run-dir", "run", "--dry-run", *much)
+    shown = invoke(*run, cwd=half_finished).stdout
+    assert "of which none would be launched" in shown
+    assert shown.count("not train it here: it is too large") == 3
+    assert "it has changed, and is too large here" in shown
 
 
 def test_the_table_says_the_same(half_finished: Path) -> None:

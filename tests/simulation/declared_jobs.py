@@ -33,6 +33,8 @@ class Declaration:
     """Whether it has SUCCEEDED, and has its results."""
     is_undeclared: bool = False
     """Whether it is CANCELLED as the job file does not have it."""
+    is_too_large: bool = False
+    """Whether it is FAILED as the machines had too little for it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -148,6 +150,7 @@ class DeclaredJobs:
                 entry,
                 is_done=entry.is_done or state.name == "SUCCEEDED",
                 is_undeclared=is_undeclared,
+                is_too_large=getattr(state, "cause", "") == "too-large",
             ),
         )
         if self.is_rebuilding:
@@ -158,6 +161,10 @@ class DeclaredJobs:
         match before, state.name:
             case "CANCELLED", "PENDING" if entry.is_undeclared:
                 return True
+            case "FAILED", "PENDING" if entry.is_too_large:
+                return True
+            case "FAILED", "FAILED" if entry.is_too_large and self.by_id[job_id].is_too_large:
+                return True  # with the reason of now
             case "SUCCEEDED", "PENDING":
                 has_results = self.paths.job(job_id).has_results(normalize=False)
                 is_extended = not entry.is_done
@@ -168,7 +175,7 @@ class DeclaredJobs:
                 cause = getattr(state, "cause", "")
                 if cause == "invalid" and (declared is None or declared.is_invalid):
                     return True
-                if not entry.job.starts:
+                if cause == "too-large" or not entry.job.starts:
                     return False
                 if cause == "launch-failed":
                     return self.files.world.has_lost_examiners
@@ -196,7 +203,7 @@ class DeclaredJobs:
             self.originals[job.job_id],
             iterations=spec.total_timesteps // STEPS,
             version=spec.env_kwargs.get(VERSION, 0),
-            is_invalid=spec.env_kwargs.get(INVALID, False),
+            is_invalid=INVALID in spec.evaluate,
             pause_at=spec.pause_at,
             after=spec.after,
             starts=spec.init_job is not None,
@@ -258,8 +265,9 @@ class DeclaredJobs:
             entry = self.by_id[job_id]
             _claim(not entry.is_undeclared, f"{job_id} is declared, and stays CANCELLED")
             expected = replace(self._expected(declared), pause_at=entry.job.pause_at)
-            if _decides(entry.job) != _decides(expected):
-                is_right = call.on_change == "keep" or declared.is_invalid
+            if _is_changed(entry.job, expected):
+                is_right = call.on_change == "keep"
+                is_right |= call.on_change == "restart" and declared.is_invalid
                 _claim(is_right, f"{job_id} is declared otherwise, and is run as before")
             elif not call.is_directory and not declared.is_invalid:
                 is_right = entry.job == expected or self._is_kept_with_its_source(job_id)
@@ -272,15 +280,16 @@ class DeclaredJobs:
 
     def _is_kept_with_its_source(self, job_id: str) -> bool:
         """Whether a job has begun from one that is declared otherwise now: it counts as changed,
-        and `--on-change=keep` keeps both as they were, as docs/job-file.md says.
+        and `--on-change=keep` keeps both as they were, as docs/job-file.md says; so does
+        `--on-change=restart` where an invalid job is between them, or is that one.
         """
         call, entry = self.files.call, self.by_id[job_id]
-        while call.on_change == "keep" and entry.has_begun:
+        is_kept = call.on_change == "keep"
+        while call.on_change in ("keep", "restart") and entry.has_begun:
             declared = self._expected(call.jobs[entry.job.job_id])
-            if declared.is_invalid:
-                return False
-            if _decides(entry.job) != _decides(declared):
-                return True
+            is_kept |= declared.is_invalid
+            if _is_changed(entry.job, declared):
+                return is_kept
             if not declared.starts or declared.after[0] not in self.by_id:
                 return False
             entry = self.by_id[declared.after[0]]
@@ -294,13 +303,14 @@ class DeclaredJobs:
             for job_id, entry in self.by_id.items()
             if job_id in call.jobs and entry.has_begun
         ]
-        changed = [pair for pair in changes if _decides(pair[0]) != _decides(pair[1])]
+        changed = [pair for pair in changes if _is_changed(*pair)]
         if call.on_change == "extend":
             changed = [
                 (before, now)
                 for before, now in changed
                 if _decides(before)[1:] != _decides(now)[1:]
                 or before.iterations > now.iterations
+                or now.is_invalid
                 or any(entry.job.starts for entry in self.by_id.values())
             ]
         is_right = bool(changed) and call.on_change in ("refuse", "extend")
@@ -345,6 +355,13 @@ def _decides(job: SimulatedJob) -> tuple[int, int, str, int]:
     """What decides its result."""
     source = job.after[0] if job.starts and job.after else ""
     return job.iterations, job.version, source, job.robot
+
+
+def _is_changed(before: SimulatedJob, now: SimulatedJob) -> bool:
+    """Whether it would train something else now. What is in an invalid robot is not known."""
+    if now.is_invalid:
+        now = replace(now, robot=before.robot)
+    return _decides(before) != _decides(now)
 
 
 def _claim(holds: bool, otherwise: str) -> None:

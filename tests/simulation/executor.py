@@ -28,7 +28,7 @@ from orchestrator.executors.base import (
     Sampled,
 )
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.executors.local_backend import LocalCpuMoves
+from orchestrator.executors.local_backend import LocalCpuMoves, problems_on
 from orchestrator.executors.rank_group import RankGroup
 from orchestrator.machine.slots import SlotPool
 from tests.simulation.disk import full_error
@@ -340,7 +340,7 @@ class SimulatedBackend:
         return list(self.slots.warnings())
 
     def problems(self, job: Job) -> list[Problem]:
-        return []
+        return problems_on(self.settings.machine, job)
 
     def facts(self) -> dict[str, Any]:
         return {"executor": "local"}

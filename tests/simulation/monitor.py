@@ -437,7 +437,7 @@ class Monitor:
                 f"{job_id}: {verb} was done {record.done[verb]} times, and asked for"
                 f" {record.asked[verb]} times",
             )
-        is_queued_again = is_by_file and before in ("SUCCEEDED", "CANCELLED") and after == "PENDING"
+        is_queued_again = is_by_file and before in OVER and after == "PENDING"
         if verb == "retry" or is_queued_again:
             record.failures = record.granted = 0
         if isinstance(state, Pending | Running | Paused):
@@ -478,7 +478,8 @@ class Monitor:
         if before == "PENDING":
             is_here = not self.machines.is_elsewhere
             is_too_large = is_here and job.all_cores > self.world.scenario.cpus
-            self._claim(is_too_large, f"{job_id} FAILED ({cause}) before its launch")
+            is_right = is_too_large and cause == "too-large"
+            self._claim(is_right, f"{job_id} FAILED ({cause}) before its launch")
         elif cause in (*COUNTED, "node-lost"):
             most = job.max_retries + 1
             self._claim(

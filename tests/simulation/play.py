@@ -492,7 +492,6 @@ def _distinct(job: SimulatedJob) -> dict[str, Any]:
     """In what jobs differ that are declared otherwise."""
     values = {
         VERSION: job.version,
-        INVALID: job.is_invalid,
         policies.MISFITS: job.misfits,
         GIVEN: job.is_given,
     }
@@ -513,6 +512,7 @@ def _job(job: SimulatedJob, number: int) -> Job:
         eval_episodes=0,
         env="CartPole-v1",
         env_kwargs=_distinct(job),
+        evaluate={INVALID: [True]} if job.is_invalid else {},
         hyperparameters={"learning_rate": "linear(1e-3, 0)"} if job.is_measured else {},
         pause_at=job.pause_at,
         ranks=job.ranks,

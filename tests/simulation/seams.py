@@ -302,7 +302,7 @@ def examine(
     watch(len(jobs), len(jobs))
     found = {}
     for job in jobs:
-        if job.spec.env_kwargs.get(INVALID, False):
+        if INVALID in job.spec.evaluate:
             found[job.job_id] = refused(job, staging, world)
         else:
             found[job.job_id] = with_policy(staged(job, staging, world), job, staging, world)

@@ -36,6 +36,7 @@ CLEANED = edited(
     Trouble(kind="edit", at_s=8.0, job=JOB.job_id, what="retries", number=3),
 )
 KEPT = edited("other", begun("keep"))
+INVALID = Trouble(kind="edit", at_s=4.0, job=JOB.job_id, what="validity")
 ADDED = Scenario(
     jobs=(SLOW, SimulatedJob(name="j1", is_declared=False)),
     troubles=(
@@ -55,6 +56,21 @@ SOURCE_CHANGED = replace(
     ),
 )
 """Another job has started from the one that is edited."""
+
+
+def with_cores(number: int, at_s: float) -> Trouble:
+    return Trouble(kind="edit", at_s=at_s, job=SLOW.job_id, what="cores", number=number)
+
+
+TOO_LARGE = Scenario(
+    jobs=(SLOW,),
+    troubles=(
+        with_cores(64, at_s=1.0),
+        Trouble(kind="stop", at_s=3.0),
+        with_cores(65, at_s=20.0),
+        with_cores(1, at_s=40.0),
+    ),
+)
 REMOVED = Scenario(
     jobs=(SLOW, SimulatedJob(name="j1")),
     troubles=(
@@ -92,6 +108,8 @@ def test_a_job_whose_policy_cannot_be_examined_is_tried_again_and_trained_at_las
         (RESTARTED, "event restarted", 2),
         (KEPT, "but kept as before", 1),
         (edited("other"), "refused: /run", 1),
+        (edited("other", INVALID), "refused: /run", 1),
+        (edited("other", INVALID, begun("restart")), "as they are invalid now", 1),
         (edited("retries"), "run: refuse", 1),
         (edited("other", begun("fresh")), "event fresh", 2),
         (edited("retries", begun("directory")), "run: the directory as it is", 1),
@@ -102,6 +120,8 @@ def test_a_job_whose_policy_cannot_be_examined_is_tried_again_and_trained_at_las
         (STARTED, "j1-s0: RUNNING -> SUCCEEDED", 1),
         (SOURCE_CHANGED, "event restarted", 2),
         (REMOVED, "is no longer in the job file: it is CANCELLED", 1),
+        (TOO_LARGE, "j0-s0: PENDING -> FAILED", 2),
+        (TOO_LARGE, "there is room now for these jobs", 2),
     ],
 )
 def test_what_changes_comes_about(scenario: Scenario, event: str, attempts: int) -> None:
@@ -127,9 +147,9 @@ def test_what_changes_comes_about(scenario: Scenario, event: str, attempts: int)
             KEPT,
             Mutation(
                 name="what is kept is declared otherwise",
-                function=reconcile._Declaration.take,
-                before="elif job.job_id not in self.changed:",
-                after="elif job.job_id not in self.changed or self.on_change == 'keep':",
+                function=reconcile._Declaration.take_begun,
+                before="if job.job_id not in self.changed:",
+                after="if job.job_id not in self.changed or self.on_change == 'keep':",
             ),
         ),
         (

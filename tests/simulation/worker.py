@@ -19,9 +19,11 @@ from tests.simulation.scenario import STEPS, Behaviour, SimulatedJob
 from tests.simulation.world import Violation, World
 
 VERSION = "version"
-INVALID = "is_invalid"
 GIVEN = "is_given"
 """Keys of ``env_kwargs``, in which jobs differ that are declared otherwise."""
+INVALID = "is_invalid"
+"""Key of ``evaluate``, which decides nothing of a training: what makes a job invalid need not be
+declared."""
 
 CHECKPOINT_EVERY = 2
 """Iterations."""

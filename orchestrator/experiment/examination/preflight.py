@@ -74,6 +74,11 @@ class JobVerdict:
     """A temporary file with the robot, where the problem is one of a robot that is no file of the
     user's."""
 
+    @property
+    def is_invalid(self) -> bool:
+        """Whether no machine can train the job."""
+        return self.problem is not None and not self.lacks_room
+
 
 def examine(
     jobs: Sequence[Job],

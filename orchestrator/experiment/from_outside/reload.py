@@ -29,7 +29,7 @@ from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.job import Cancelled, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT, WorkerSpec
+from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT
 from orchestrator.experiment.begun_source import BegunSource, begun_source
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
@@ -37,7 +37,11 @@ from orchestrator.experiment.examination import preflight, side_by_side
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import additions, control
 from orchestrator.experiment.planning.run_plan import skip_advice
-from orchestrator.experiment.resuming.declared_changes import by_difference, changed_keys
+from orchestrator.experiment.resuming.declared_changes import (
+    by_difference,
+    changed_keys,
+    unexamined_spec,
+)
 from orchestrator.jobfile import Experiment, load
 from orchestrator.ledger import JobRow, Request
 from orchestrator.machine import provenance, topology
@@ -277,7 +281,7 @@ def _refuse_changes(paths: RunPaths, experiment: Experiment, rows: Mapping[str, 
 
 def _differences(before: Job, declared: Job) -> list[str]:
     """What `run` would change in a job that exists."""
-    spec = _as_run_takes_it(before, declared)
+    spec = unexamined_spec(before, declared)
     lines = []
     if spec.fingerprint() != before.spec.fingerprint():
         lines += changed_keys(before, dataclasses.replace(declared, spec=spec))
@@ -295,29 +299,6 @@ def _differences(before: Job, declared: Job) -> list[str]:
         )
     lines += _difference("retry.max_retries", before.max_retries, declared.max_retries)
     return lines
-
-
-def _as_run_takes_it(before: Job, declared: Job) -> WorkerSpec:
-    """The spec that is declared, with what `run` would find out, or leave as it is."""
-    spec = dataclasses.replace(
-        declared.spec,
-        xml=before.spec.xml,
-        extended_from=before.spec.extended_from,
-        init_sha256=before.spec.init_sha256,
-        init_env_steps=before.spec.init_env_steps,
-        pause_at=before.spec.pause_at,
-    )
-    starts_from_a_path = (
-        before.spec.init is not None
-        and spec.init is not None
-        and before.spec.init_job is None
-        and spec.init_job is None
-    )
-    if starts_from_a_path and not os.path.exists(str(before.spec.init)):  # noqa: PTH110
-        spec = dataclasses.replace(spec, init=before.spec.init)  # the folder has been moved
-    if spec.task == "auto":
-        spec = dataclasses.replace(spec, task=before.spec.task)
-    return spec
 
 
 def _difference(name: str, old: object, now: object) -> list[str]:

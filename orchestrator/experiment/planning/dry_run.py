@@ -12,10 +12,11 @@ from typing import Literal, TypeAlias
 
 from orchestrator.core.errors import ChangedError
 from orchestrator.core.files.temporary_folder import TemporaryFolder
-from orchestrator.core.job import Cancelled, Paused, Pending, Running, State, Succeeded
+from orchestrator.core.job import Cancelled, Failed, Paused, Pending, Running, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination import examining_process, side_by_side
+from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.planning import run_executor, run_plan
 from orchestrator.experiment.planning.run_plan import Plan, RunOptions
 from orchestrator.experiment.resuming import extension, jobs_at_rungs
@@ -23,6 +24,7 @@ from orchestrator.experiment.resuming.declared_changes import (
     OnChange,
     changed_jobs,
     refuse_at_rungs,
+    restarted_jobs,
 )
 from orchestrator.experiment.resuming.reconcile import held_state, requeued_rows
 from orchestrator.jobfile import Experiment
@@ -47,10 +49,13 @@ class Prospect:
     """Of the checkpoint from which it resumes, or is trained further."""
     changes: Sequence[str] = ()
     """What is declared differently now."""
+    lacks_room: bool = False
+    """Whether it is not launched, as the machines have too little for it."""
 
     @property
     def is_launched(self) -> bool:
-        return self.action in ("start", "resume", "restart", "extend")
+        is_to_train = self.action in ("start", "resume", "restart", "extend")
+        return is_to_train and not self.lacks_room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +178,7 @@ def _prospects(
     """What the run would do with each job of ``plan``. :param is_held: whether a supervisor runs."""
     rows = earlier.rows
     changed = changed_jobs(rows, plan.jobs, plan.verdicts)
+    restarted = restarted_jobs(rows, plan.jobs, plan.verdicts)
     refused: Mapping[str, Sequence[str]] = {}
     if earlier.refusal or options.on_change == "refuse":
         refused = changed
@@ -182,15 +188,22 @@ def _prospects(
     for job in plan.jobs:
         job_id = job.job_id
         row = rows.get(job_id)
+        verdict = plan.verdicts[job_id]
         if row is None or not row.attempts:
             state = None if row is None else row.state
-            is_valid = plan.verdicts[job_id].problem is None
             is_free = row is None or held_state(row, earlier.noted) is None
-            prospects[job_id] = _prospect_unlaunched(state, may_start=is_valid and is_free)
+            prospects[job_id] = _prospect_unlaunched(state, verdict, is_free=is_free)
             continue
         changes = refused.get(job_id, changed.get(job_id, ()))
         on_change = options.on_change if changes else "keep"
+        if on_change == "restart" and job_id not in restarted:
+            on_change = "keep"
         action = _action(row.state, on_change, is_refused=job_id in refused)
+        is_kept = bool(changes) and on_change == "keep"
+        asks_for_this = not is_kept or row.job.resources == job.resources
+        lacks_room = verdict.lacks_room and asks_for_this and _waits(row.state, action)
+        if lacks_room and action in ("resume", "extend"):
+            action = "none"
         goes_on = action in ("resume", "extend")
         has_lost_supervisor = isinstance(row.state, Running) and not is_held
         prospects[job_id] = Prospect(
@@ -198,6 +211,7 @@ def _prospects(
             action=action,
             env_steps=job_directory.checkpointed_steps(paths.job(job_id)) if goes_on else 0,
             changes=changes,
+            lacks_room=lacks_room,
         )
     return prospects
 
@@ -236,13 +250,22 @@ def _action(state: State, on_change: OnChange, *, is_refused: bool) -> Action:
     return "resume" if isinstance(state, Pending | Running) else "none"
 
 
-def _prospect_unlaunched(state: State | None, *, may_start: bool) -> Prospect:
+def _waits(state: State, action: Action) -> bool:
+    """Whether a job that has been launched would be launched again if there were room."""
+    lacked_room = isinstance(state, Failed) and state.lacked_room
+    return lacked_room or action in ("resume", "restart", "extend")
+
+
+def _prospect_unlaunched(state: State | None, verdict: JobVerdict, *, is_free: bool) -> Prospect:
     """A job that was never launched; it starts unless it may not, also where its robot was invalid
     before.
 
-    :param may_start: whether it is valid, and its user does not hold it back.
+    :param is_free: whether its user does not hold it back.
     """
-    starts = may_start and not isinstance(state, Cancelled | Paused)
+    may_start = is_free and not isinstance(state, Cancelled | Paused)
+    starts = may_start and verdict.problem is None
     return Prospect(
-        state=None if state is None else state.name, action="start" if starts else "none"
+        state=None if state is None else state.name,
+        action="start" if starts else "none",
+        lacks_room=may_start and verdict.lacks_room,
     )

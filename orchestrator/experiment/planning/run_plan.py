@@ -407,9 +407,10 @@ def _not_trained(verdict: JobVerdict) -> list[str]:
     if verdict.problem is None:
         return []
     if verdict.lacks_room:
-        elsewhere = "where there is room, `run RUN_DIR` trains it, after `retry` if it has begun"
+        elsewhere = "where there is room, `run RUN_DIR` trains it"
         return [f"is not trained here: {verdict.problem.message}; {elsewhere}"]
-    return [f"is invalid, so its training does not begin: {verdict.problem.message}"]
+    begun = "one that has begun goes on as it was declared"
+    return [f"is invalid, so its training does not begin; {begun}: {verdict.problem.message}"]
 
 
 def _by_robot(jobs: Sequence[Job], remarks: Callable[[Job], Sequence[str]]) -> list[str]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from orchestrator.core import job_parts
 from orchestrator.core.decoding import field_values
-from orchestrator.core.errors import ChangedError
+from orchestrator.core.errors import ChangedError, Problem
 from orchestrator.core.front_end import option
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT
+from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT, WorkerSpec
 from orchestrator.experiment.begun_source import begun_source
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.resuming import extension
@@ -44,9 +46,7 @@ def changed_jobs(
     begun = {
         job.job_id: rows[job.job_id]
         for job in jobs
-        if job.job_id in rows
-        and rows[job.job_id].attempts > 0
-        and verdicts[job.job_id].problem is None
+        if job.job_id in rows and rows[job.job_id].attempts > 0
     }
     changed: dict[str, list[str]] = {}
     sources: dict[str, str] = {}
@@ -61,6 +61,16 @@ def changed_jobs(
             sources[job_id] = job.spec.init_job
     _add_changed_sources(changed, sources)
     return changed
+
+
+def restarted_jobs(
+    rows: Mapping[str, JobRow], jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]
+) -> Set[str]:
+    """Of :func:`changed_jobs`, those that start over with ``on_change = "restart"``: not what is
+    invalid now, which could not begin, nor what has changed only as it starts from such a job.
+    """
+    valid = [job for job in jobs if not verdicts[job.job_id].is_invalid]
+    return changed_jobs(rows, valid, verdicts).keys()
 
 
 def _add_changed_sources(changed: dict[str, list[str]], sources: Mapping[str, str]) -> None:
@@ -104,6 +114,7 @@ def refuse_at_rungs(
 
 def refuse_or_report(
     changed: Mapping[str, Sequence[str]],
+    restarted: Set[str],
     on_change: OnChange,
     rows: Mapping[str, JobRow],
     jobs: Sequence[Job],
@@ -111,25 +122,71 @@ def refuse_or_report(
     paths: RunPaths,
     reporter: Reporter,
 ) -> None:
-    """:raises ChangedError: ``on_change`` does not allow the changes."""
+    """:param restarted: as of :func:`restarted_jobs`.
+    :raises ChangedError: ``on_change`` does not allow the changes.
+    """
     if on_change in ("refuse", "extend"):
         obstacles = extension.obstacles(rows, jobs, verdicts, changed, paths)
         if on_change == "refuse":
-            raise ChangedError(_changed_message(paths, changed, can_extend=not obstacles))
+            message = _changed_message(
+                paths, changed, can_extend=not obstacles, can_restart=bool(restarted)
+            )
+            raise ChangedError(message)
         if obstacles:
             raise ChangedError(_obstacles_message(paths, obstacles))
         extension.report(rows, [job for job in jobs if job.job_id in changed], reporter)
     elif on_change == "keep":
         text = f"declared differently now, but kept as before: {listed(list(changed))}"
         reporter.event("warning", text, jobs=list(changed))
+    elif kept := [job_id for job_id in changed if job_id not in restarted]:
+        why = "as they are invalid now, or start from jobs that are"
+        text = f"declared differently now, but go on as they were, {why}: {listed(kept)}"
+        reporter.event("warning", text, jobs=kept)
 
 
 def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> list[str]:
+    if verdict.problem is not None and verdict.is_invalid:
+        return _differences_of_invalid(row, job, verdict.problem)
     changed = {} if row.fingerprint == job.spec.fingerprint() else _changed_values(row.job, job)
     lines = _as_lines(changed)
     if row.robot_hash != verdict.robot_hash and not any(map(_is_about_robot, changed)):
         lines.append(f"robot: the contents of {job.xml_source or job.spec.robot_maker} changed")
     return lines
+
+
+def _differences_of_invalid(row: JobRow, job: Job, problem: Problem) -> list[str]:
+    """As far as they are known without an examination, and then the problem."""
+    before = row.job
+    spec = unexamined_spec(before, job)
+    lines: list[str] = []
+    if spec.fingerprint() != row.fingerprint:
+        lines += changed_keys(before, dataclasses.replace(job, spec=spec))
+    if spec.init != before.spec.init and not any(line.startswith("init: ") for line in lines):
+        lines.append(f"init: {before.spec.init or 'not set'} → {spec.init or 'not set'}")
+    return [*lines, f"is invalid now: {problem.message}"] if lines else []
+
+
+def unexamined_spec(before: Job, declared: Job) -> WorkerSpec:
+    """What ``declared`` would train, with what only an examination, or a run, would find out as in
+    ``before``.
+    """
+    spec = dataclasses.replace(
+        extension.continued_job(before.spec, declared).spec,
+        xml=before.spec.xml,
+        init_sha256=before.spec.init_sha256,
+        init_env_steps=before.spec.init_env_steps,
+    )
+    starts_from_a_path = (
+        before.spec.init is not None
+        and spec.init is not None
+        and before.spec.init_job is None
+        and spec.init_job is None
+    )
+    if starts_from_a_path and not os.path.exists(str(before.spec.init)):  # noqa: PTH110 - without errors
+        spec = dataclasses.replace(spec, init=before.spec.init)  # the folder has been moved
+    if spec.task == "auto":
+        spec = dataclasses.replace(spec, task=before.spec.task)
+    return spec
 
 
 def _is_about_robot(key: str) -> bool:
@@ -209,15 +266,22 @@ def on_change(value: OnChange) -> str:
 
 
 def _changed_message(
-    paths: RunPaths, changed: Mapping[str, Sequence[str]], *, can_extend: bool
+    paths: RunPaths,
+    changed: Mapping[str, Sequence[str]],
+    *,
+    can_extend: bool,
+    can_restart: bool,
 ) -> str:
     jobs_are = count(len(changed), "job that has run here is", "jobs that have run here are")
     them = "it" if len(changed) == 1 else "them"
     they_are = "it is" if len(changed) == 1 else "they are"
     extend = f"{on_change('extend')} trains {them} further, " if can_extend else ""
+    restart = ""
+    if can_restart:
+        kept = "what was trained is kept under another name"
+        restart = f"{on_change('restart')} trains {them} again ({kept}), "
     advice = (
-        f"{extend}{on_change('restart')} trains {them} again (what was trained is kept under"
-        f" another name), {on_change('keep')} continues with the earlier declaration, and another"
+        f"{extend}{restart}{on_change('keep')} continues with the earlier declaration, and another"
         f" {option('run_dir')} keeps {them} as {they_are}"
     )
     return _refusal(paths, jobs_are, changed, advice)

@@ -53,7 +53,8 @@ def _obstacles(
     before = row.job.spec
     total = job.spec.total_timesteps
     is_other = (
-        row.robot_hash != verdict.robot_hash
+        verdict.is_invalid
+        or row.robot_hash != verdict.robot_hash
         or job.spec.fingerprint(before.total_timesteps) != row.fingerprint
     )
     if is_other or any(line.startswith("init: ") for line in differences):

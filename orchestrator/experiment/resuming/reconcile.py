@@ -35,6 +35,7 @@ from orchestrator.experiment.resuming.declared_changes import (
     changed_jobs,
     refuse_at_rungs,
     refuse_or_report,
+    restarted_jobs,
 )
 from orchestrator.ledger import JobRow, Ledger, Verb
 from orchestrator.ledger.rows import DeclaredJob
@@ -70,8 +71,10 @@ def reconcile(
     rows = requeued_rows(recorded, jobs, verdicts, paths)
     changed = changed_jobs(rows, jobs, verdicts)
     refuse_at_rungs(ledger, recorded, rows, jobs, verdicts, on_change, paths)
+    restarted: Set[str] = frozenset()
     if changed:
-        refuse_or_report(changed, on_change, rows, jobs, verdicts, paths, reporter)
+        restarted = restarted_jobs(rows, jobs, verdicts)
+        refuse_or_report(changed, restarted, on_change, rows, jobs, verdicts, paths, reporter)
     _requeue(recorded, rows, jobs, paths, ledger, reporter)
     declaration = _Declaration(
         paths=paths,
@@ -80,6 +83,7 @@ def reconcile(
         position=position,
         on_change=on_change,
         changed=changed.keys(),
+        restarted=restarted if on_change == "restart" else frozenset(),
         noted=ledger.noted_verbs(),
     )
     for job in jobs:
@@ -115,6 +119,8 @@ class _Declaration:
     on_change: OnChange
     changed: Set[str]
     """Ids of the jobs that have begun and are declared otherwise now."""
+    restarted: Set[str]
+    """Those of them that start over."""
     noted: Mapping[str, Verb]
     """What the ledger has noted for jobs (:meth:`.Ledger.noted_verbs`)."""
     copied: list[Path] = field(default_factory=list, init=False)
@@ -130,14 +136,21 @@ class _Declaration:
         """
         if row is None or row.attempts == 0:
             self.enter(job, verdict, row or recorded)
-        elif job.job_id not in self.changed:
-            if verdict.problem is None:
-                self.go_on(row, job, verdict)
-        elif self.on_change == "restart":
+        elif job.job_id in self.restarted:
             self.enter(job, verdict, self.start_over(row))
+        else:
+            self.take_begun(job, verdict, row)
+
+    def take_begun(self, job: Job, verdict: JobVerdict, row: JobRow) -> None:
+        """The same of a job that has begun, and does not start over."""
+        if job.job_id not in self.changed:
+            if not verdict.is_invalid:
+                self.go_on(row, job, verdict)
         elif self.on_change == "extend":
             place = self.position[job.job_id]
             extension.extend(row, job, place, self.paths, self.ledger, self.reporter)
+        if verdict.problem is not None and verdict.lacks_room:
+            self.fail_too_large(job, verdict.problem.message)
 
     def sync(self) -> None:
         """Bring the copies to the disk."""
@@ -154,6 +167,20 @@ class _Declaration:
         job_paths = self.paths.job(job.job_id)
         if verdict.init is not None and job_paths.root.exists():
             _put_back(job_paths.init, verdict.init.read_bytes())
+
+    def fail_too_large(self, job: Job, message: str) -> None:
+        """Let a job that has begun wait for a run where there is room, unless it is over, or held
+        back, or is kept as it was and has asked for something else.
+        """
+        row = self.ledger.job_row(job.job_id, decoded=False)
+        if row is None or row.job.resources != job.resources:
+            return
+        state = recovery.settle(row, self.paths, self.ledger, self.reporter).state
+        failed = Failed(cause=Cause.TOO_LARGE, message=message)
+        if isinstance(state, Pending):
+            self.ledger.set_state(job.job_id, move(job.job_id, state, failed))
+        elif isinstance(state, Failed) and state.lacked_room:
+            self.ledger.set_state(job.job_id, failed)  # the message is about these machines
 
     def start_over(self, row: JobRow) -> JobRow:
         """Set the directory of a job aside that has begun and is declared otherwise now. Returns
@@ -178,11 +205,11 @@ class _Declaration:
         self.ledger.put_jobs(
             [DeclaredJob(position=self.position[job_id], job=job, robot_hash=verdict.robot_hash)]
         )
-        if verdict.problem is None or verdict.lacks_room:
+        if not verdict.is_invalid:
             copy_robot(self.paths, job_id, verdict)
             self.copied.append(self.paths.job(job_id).root)
         if verdict.problem is not None:
-            cause = Cause.LAUNCH if verdict.lacks_room else Cause.INVALID
+            cause = Cause.TOO_LARGE if verdict.lacks_room else Cause.INVALID
             message = verdict.problem.message + _keep_robot(self.paths, job_id, verdict)
             failed = Failed(cause=cause, message=message)
             self.ledger.set_state(job_id, move(job_id, Pending(), failed))
@@ -201,9 +228,9 @@ def requeued_rows(
     verdicts: Mapping[str, JobVerdict],
     paths: RunPaths,
 ) -> dict[str, JobRow]:
-    """``rows`` as a run begins with them: PENDING where files of a finished job are gone, or where
-    a job is declared again; without jobs whose directories are gone, which start from the
-    beginning, or stay paused.
+    """``rows`` as a run begins with them: PENDING where files of a finished job are gone, where a job
+    is declared again, or where there is room now for one that has begun; without jobs whose
+    directories are gone, which start from the beginning, or stay paused.
     """
     now = dict(rows)
     for job in jobs:
@@ -212,16 +239,20 @@ def requeued_rows(
             continue
         row = rows[job_id]
         is_back = isinstance(row.state, Cancelled) and row.state.is_undeclared
-        if is_back or (isinstance(row.state, Succeeded) and not _has_results(row, paths)):
+        has_begun = row.attempts > 0
+        lacked_room = has_begun and isinstance(row.state, Failed) and row.state.lacked_room
+        has_room = lacked_room and verdicts[job_id].problem is None
+        lacks_results = isinstance(row.state, Succeeded) and not _has_results(row, paths)
+        if is_back or has_room or lacks_results:
             if paths.job(job_id).root.exists():
                 now[job_id] = dataclasses.replace(row, state=Pending())
             elif _can_start(job, verdicts[job_id]):
                 del now[job_id]
-            elif is_back:
+            elif is_back or has_room:
                 now[job_id] = dataclasses.replace(row, state=Pending())
             continue
-        has_begun = row.attempts > 0 and isinstance(row.state, Pending | Paused)
-        if has_begun and _can_start(job, verdicts[job_id]) and not paths.job(job_id).root.exists():
+        goes_on = has_begun and isinstance(row.state, Pending | Paused)
+        if goes_on and _can_start(job, verdicts[job_id]) and not paths.job(job_id).root.exists():
             del now[job_id]
     return now
 
@@ -234,7 +265,9 @@ def held_state(row: JobRow, noted: Mapping[str, Verb]) -> State | None:
     """
     if _is_held(row):
         return _without_failures(row.state)
-    if not (isinstance(row.state, Failed) and row.state.cause in (Cause.INVALID, Cause.LAUNCH)):
+    # LAUNCH: in ledgers from before there was TOO_LARGE.
+    causes = (Cause.INVALID, Cause.TOO_LARGE, Cause.LAUNCH)
+    if not (isinstance(row.state, Failed) and row.state.cause in causes):
         return None
     match noted.get(row.job_id):
         case "pause":
@@ -305,6 +338,8 @@ def _requeue(
             why = "declared again by the job file, so these jobs are no longer CANCELLED"
             if isinstance(row.state, Succeeded):
                 why = "model.zip or vecnormalize.pkl of finished jobs is gone, so these jobs make them again"
+            elif isinstance(row.state, Failed):
+                why = "there is room now for these jobs, which were too large, so they go on"
         elif isinstance(row.state, Succeeded) and not _has_results(row, paths):
             what = "no valid robot and initial policy to train them again with"
             why = f"the directories of finished jobs are gone, and there is {what}; `run JOBS.toml` with these does"
@@ -350,8 +385,7 @@ def set_another_aside(paths: RunPaths, job: Job, verdict: JobVerdict) -> Path | 
         before = spec.fingerprint(), read_regular(directory.robot_hash).decode() or None
     except (OSError, ValueError):  # usually it has not been launched
         return None
-    is_invalid = verdict.problem is not None and not verdict.lacks_room
-    if is_invalid or before == (job.spec.fingerprint(), verdict.robot_hash):
+    if verdict.is_invalid or before == (job.spec.fingerprint(), verdict.robot_hash):
         return None
     return run_directory.set_aside(directory.root, paths.replaced)
 
@@ -408,7 +442,13 @@ def _report_earlier(rows: Sequence[JobRow], paths: RunPaths, reporter: Reporter)
         text = f"paused, and not run unless `resume` queues them: {listed(paused)}"
         reporter.event("warning", text, jobs=paused)
     dead = [
-        row.job_id for row in rows if row.state.name in ("FAILED", "CANCELLED") and row.attempts > 0
+        row.job_id
+        for row in rows
+        if row.attempts > 0
+        and (
+            isinstance(row.state, Cancelled)
+            or (isinstance(row.state, Failed) and not row.state.lacked_room)
+        )
     ]
     if dead:
         text = f"failed or cancelled before, and not run again unless `retry` queues them: {listed(dead)}"

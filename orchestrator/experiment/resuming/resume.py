@@ -120,11 +120,13 @@ def verdicts(rows: Iterable[JobRow]) -> dict[str, JobVerdict]:
 
 def is_settled(row: JobRow, paths: RunPaths) -> bool:
     """Whether a run without a job file has nothing to do with a job: it is over, and what it leaves
-    is there.
+    is there. One that was too large for the machines may fit now.
     """
     if isinstance(row.state, Succeeded):
         return paths.job(row.job_id).has_results(normalize=row.normalize)
-    return isinstance(row.state, Failed | Cancelled) and row.state != Cancelled(is_undeclared=True)
+    if isinstance(row.state, Failed):
+        return not row.state.lacked_room
+    return isinstance(row.state, Cancelled) and row.state != Cancelled(is_undeclared=True)
 
 
 def verdicts_of_finished(

@@ -189,6 +189,7 @@ def test_jobs_that_are_over_stay_as_they_are_when_the_others_are_reconciled(tmp_
         (Succeeded(), True, True),
         (Succeeded(), False, False),
         (FAILED, False, True),
+        (Failed(cause=Cause.TOO_LARGE, message="64 cores"), False, False),
         (Cancelled(), False, True),
         (Cancelled(is_undeclared=True), True, False),
         (Pending(), False, False),

@@ -388,6 +388,28 @@ def test_who_has_only_invalid_jobs_is_told_to_correct_them(
     assert ("run the job file" in out) != is_retried
 
 
+@pytest.mark.parametrize(
+    ("causes", "advice"),
+    [
+        (["too-large"], {"`run run` trains"}),
+        (["too-large", "error"], {"`run run` trains", "`retry run`"}),
+        (["too-large", "invalid"], {"`run run` trains", "run the job file"}),
+        (["error"], {"`retry run`"}),
+    ],
+)
+def test_who_has_jobs_that_are_too_large_is_told_what_trains_them(
+    capsys: pytest.CaptureFixture[str], causes: list[str], advice: set[str]
+) -> None:
+    rows: Any = [
+        {**ROW, "learner": None, "job_id": f"j{n}", "state": "FAILED", "cause": cause}
+        for n, cause in enumerate(causes)
+    ]
+    status_view.show_end(Path("run"), rows, exit_code=1, is_stopped=False)
+    out = " ".join(capsys.readouterr().out.split())
+    every = {"`run run` trains", "`retry run`", "run the job file"}
+    assert {text for text in every if text in out} == advice
+
+
 def test_the_table_at_the_end_has_an_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
