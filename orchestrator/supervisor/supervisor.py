@@ -455,7 +455,7 @@ class Supervisor:
                         offer.accept()
                         reason = (
                             f"asks for {demand_text(job)}, more than this machine has (see `doctor`);"
-                            " where there is room, `run RUN_DIR` trains it"
+                            " where there is room, a later run trains it"
                         )
                         self._jobs.fail(job.job_id, Cause.TOO_LARGE, reason)
                     else:

@@ -36,6 +36,7 @@ class JobCommand:
     """A command that moves single jobs to another state."""
 
     from_states: Sequence[str]
+    to_state: str
     past: str
     nothing: str = ""
     """For those that need no job named: what is said when none is in one of ``from_states``."""
@@ -51,14 +52,19 @@ class MovedJobs:
 
 
 COMMANDS: Mapping[JobVerb, JobCommand] = {
-    "cancel": JobCommand(from_states=("PENDING", "RUNNING", "PAUSED"), past="cancelled"),
+    "cancel": JobCommand(
+        from_states=("PENDING", "RUNNING", "PAUSED"), to_state="CANCELLED", past="cancelled"
+    ),
     "retry": JobCommand(
         from_states=("FAILED", "CANCELLED"),
+        to_state="PENDING",
         past="retried",
         nothing="no job has failed or been cancelled",
     ),
-    "pause": JobCommand(from_states=("PENDING", "RUNNING"), past="paused"),
-    "resume": JobCommand(from_states=("PAUSED",), past="resumed", nothing="no job is paused"),
+    "pause": JobCommand(from_states=("PENDING", "RUNNING"), to_state="PAUSED", past="paused"),
+    "resume": JobCommand(
+        from_states=("PAUSED",), to_state="PENDING", past="resumed", nothing="no job is paused"
+    ),
 }
 
 
@@ -314,12 +320,18 @@ def _move_in(
     """As :func:`move_jobs`, without a commit. What was asked of the last supervisor, and was not read
     by it, comes before: otherwise the next run would do it on top of this.
     """
+    command = COMMANDS[verb]
+    before = {row.job_id: row.state.name for row in ledger.jobs(decoded=False)}
     recovery.apply_late_requests(ledger, holder="")
     moved = []
     for row in ledger.jobs():
         job_id = row.job_id
-        is_chosen = chosen is None or job_id in chosen
-        if not is_chosen or row.state.name not in COMMANDS[verb].from_states:
+        if chosen is not None and job_id not in chosen:
+            continue
+        if row.state.name not in command.from_states:
+            # The same was asked for before, and has only been done now.
+            if before[job_id] in command.from_states and row.state.name == command.to_state:
+                moved.append(job_id)
             continue
         if isinstance(row.state, Running):  # as its supervisor has left it when it died
             ledger.note(verb, job_id)

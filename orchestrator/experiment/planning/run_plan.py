@@ -133,7 +133,9 @@ def plan(
     kind = kind_named(options.executor or "local")
     examples = experiment.jobs_to_examine if experiment.makes_jobs else ()
     declared = [*experiment.jobs, *examples]
-    machine = topology.detect(with_gpus=any(job.resources.gpus for job in declared))
+    # Where there are no jobs yet, as in a pool, those that come may ask for GPUs.
+    may_ask_for_gpus = not declared or any(job.resources.gpus for job in declared)
+    machine = topology.detect(with_gpus=may_ask_for_gpus)
     settings = BackendSettings(
         machine=machine,
         max_parallel=_max_parallel(options, experiment),

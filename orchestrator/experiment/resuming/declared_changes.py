@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from orchestrator.core import job_parts
 from orchestrator.core.decoding import field_values
-from orchestrator.core.errors import ChangedError, Problem
+from orchestrator.core.errors import ChangedError
 from orchestrator.core.front_end import option
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
@@ -145,8 +145,8 @@ def refuse_or_report(
 
 
 def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> list[str]:
-    if verdict.problem is not None and verdict.is_invalid:
-        return _differences_of_invalid(row, job, verdict.problem)
+    if verdict.is_invalid:
+        return _differences_of_invalid(row, job, verdict)
     changed = {} if row.fingerprint == job.spec.fingerprint() else _changed_values(row.job, job)
     lines = _as_lines(changed)
     if row.robot_hash != verdict.robot_hash and not any(map(_is_about_robot, changed)):
@@ -154,7 +154,7 @@ def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> list[str]:
     return lines
 
 
-def _differences_of_invalid(row: JobRow, job: Job, problem: Problem) -> list[str]:
+def _differences_of_invalid(row: JobRow, job: Job, verdict: JobVerdict) -> list[str]:
     """As far as they are known without an examination, and then the problem."""
     before = row.job
     spec = unexamined_spec(before, job)
@@ -163,7 +163,8 @@ def _differences_of_invalid(row: JobRow, job: Job, problem: Problem) -> list[str
         lines += changed_keys(before, dataclasses.replace(job, spec=spec))
     if spec.init != before.spec.init and not any(line.startswith("init: ") for line in lines):
         lines.append(f"init: {before.spec.init or 'not set'} → {spec.init or 'not set'}")
-    return [*lines, f"is invalid now: {problem.message}"] if lines else []
+    assert verdict.problem is not None
+    return [*lines, f"is invalid now: {verdict.problem.message}"] if lines else []
 
 
 def unexamined_spec(before: Job, declared: Job) -> WorkerSpec:

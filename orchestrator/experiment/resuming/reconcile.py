@@ -241,7 +241,7 @@ def requeued_rows(
         is_back = isinstance(row.state, Cancelled) and row.state.is_undeclared
         has_begun = row.attempts > 0
         lacked_room = has_begun and isinstance(row.state, Failed) and row.state.lacked_room
-        has_room = lacked_room and verdicts[job_id].problem is None
+        has_room = lacked_room and not verdicts[job_id].lacks_room
         lacks_results = isinstance(row.state, Succeeded) and not _has_results(row, paths)
         if is_back or has_room or lacks_results:
             if paths.job(job_id).root.exists():

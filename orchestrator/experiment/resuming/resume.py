@@ -83,7 +83,7 @@ def _refuse_rungs(paths: RunPaths, rows: Sequence[JobRow]) -> None:
     left = [row for row in rows if not isinstance(row.state, Succeeded | Failed | Cancelled)]
     if compared := [row.job_id for row in left if row.job.spec.pause_at is not None]:
         what = f"pause at rungs ({listed(compared)}), and what compares them there is missing"
-        advice = "install the feature that began this run directory, or run the job file without it"
+        advice = "`run JOBS.toml` with the job file, or install the feature that began this run directory"
         raise RunDirError(f"{paths.root}: jobs {what}: {advice}")
 
 

@@ -166,12 +166,15 @@ def _wait_for_earlier(paths: RunPaths) -> None:
     """Wait for the supervisor of an earlier pool here while it stops, as one does whose program was
     killed.
     """
+    if run_directory.holder(paths) is None or _origin(paths):
+        return
     noticed = time.monotonic() + NOTICED_S
     is_told = False
-    while (earlier := run_directory.holder(paths)) is not None and not _origin(paths):
+    while (earlier := run_directory.holder(paths)) is not None:
         if _is_stopping(paths, earlier):
             if not is_told:
-                _warn(f"{paths.root}: the earlier pool ends here ({earlier}); waiting for that")
+                advice = f"`stop --now {paths.root}` kills its trainings"
+                _warn(f"{paths.root}: waiting for the earlier pool ({earlier}) to end; {advice}")
             is_told = True
         elif time.monotonic() > noticed:
             return

@@ -55,9 +55,11 @@ def is_policy_unchanged(init: str, job: JobPaths) -> bool:
     ``job`` has a copy of it; it may have been removed.
     """
     given = Path(init)
-    policy = JobPaths(given).model if given.is_dir() else given
+    of_job = JobPaths(given)
+    files = [of_job.model, of_job.vecnormalize] if given.is_dir() else [given]
     try:
         copied_at = job.init.stat().st_mtime_ns
-        return not policy.exists() or policy.stat().st_mtime_ns < copied_at
+        # A copy may have the modification time of what it is a copy of; its change time is its own.
+        return all(file.stat().st_ctime_ns < copied_at for file in files if file.exists())
     except OSError:  # the copy is gone, or the policy cannot be looked at
         return False

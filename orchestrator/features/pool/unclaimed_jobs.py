@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.job import Cancelled, Paused, Pending, move
+from orchestrator.core.job import Cancelled, Failed, Paused, Pending, move
 from orchestrator.ledger import Ledger
 
 
@@ -20,8 +20,11 @@ def cancel(ledger: Ledger) -> list[str]:
 
 
 def take_back(ledger: Ledger) -> None:
-    """Queue jobs again that :func:`cancel` has ended: a new pool may claim them."""
+    """Queue jobs again that :func:`cancel` has ended, or that were too large for the machine of an
+    earlier pool: a new pool may claim them.
+    """
     for row in ledger.jobs(decoded=False):
-        if row.state == Cancelled(is_undeclared=True):
+        lacked_room = isinstance(row.state, Failed) and row.state.lacked_room and row.attempts > 0
+        if lacked_room or row.state == Cancelled(is_undeclared=True):
             ledger.set_state(row.job_id, move(row.job_id, row.state, Pending()))
     ledger.commit()

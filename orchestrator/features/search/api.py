@@ -216,6 +216,8 @@ class Search:
     def _reader(self) -> TrialReader:
         """What has read the search in the run directory."""
         paths = run_directory.existing_run(self.run_dir)
+        if not paths.ledger.exists():
+            raise self._no_search_error()
         with run_directory.reading_ledger(paths) as ledger:
             reader = TrialReader.updated(paths, ledger)
         if reader is None:

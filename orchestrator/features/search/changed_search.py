@@ -139,12 +139,13 @@ def resumed_experiment(
 
 
 def _has_begun(ledger: Ledger, paths: RunPaths) -> bool:
-    """Whether a search, or a comparison at rungs, has begun here.
+    """Whether a search, or a comparison at rungs, has made something here that another declaration
+    would not fit.
 
     A run of a version before may have ended before the searcher had entered that: then there are a
     declaration, and jobs that were launched to their first rung.
     """
-    if search_events.is_search(ledger):
+    if search_events.began_at(ledger) is not None:
         return True
     if not SearchPaths(paths.root).declaration.exists():
         return False
@@ -190,7 +191,7 @@ def refuse_another_robot(
     """:param verdicts: also of the robots in the middle and in a corner of the space.
     :raises ChangedError: the search has begun here with another robot.
     """
-    if not experiment.makes_jobs or ledger is None or not search_events.is_search(ledger):
+    if not experiment.makes_jobs or ledger is None or not _has_begun(ledger, paths):
         return
     before = search_robots.recorded_robots(read_declaration(paths))
     now = search_robots.contents(experiment, verdicts)

@@ -41,8 +41,8 @@ WITHDRAWN = "is_withdrawn"
 Kind: TypeAlias = Literal[
     "began", "asked", "reached", "promoted", "over", "retried", "told", "ended"
 ]
-"""``began``: a session of the search, with the number of jobs at once; 0 where the searcher is yet to
-begin. ``asked``: a trial was made, with its point. ``reached``: all of its jobs are paused at a
+"""``began``: a session of the search, with the number of jobs at once; 0 where one that was withdrawn
+is declared again. ``asked``: a trial was made, with its point. ``reached``: all of its jobs are paused at a
 rung. ``promoted``: it goes on to a later rung. ``over``: its jobs have ended, with its values.
 ``retried``: it had failed, and is trained again. ``told``: the sampler was told this outcome of it.
 ``ended``: the search is over."""
@@ -64,7 +64,9 @@ class SearchEvent:
 
 
 def is_search(ledger: Ledger) -> bool:
-    """Whether a search has ever begun in this run directory."""
+    """Whether a search has ever been declared and run in this run directory, though it may have no
+    event yet.
+    """
     return bool(
         ledger.select(
             "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'search'"
@@ -100,7 +102,7 @@ def begin(ledger: Ledger) -> None:
     """Enter, into the open transaction of ``ledger``, that a search is underway, also where it was
     withdrawn before. Its session begins later, with the searcher.
     """
-    ledger.change(SCHEMA)
+    ledger.change(SCHEMA)  # a table without events says it
     if standing(ledger) == "none":
         add(ledger, [SearchEvent(kind="began", content={"lanes": 0})])
 

@@ -283,7 +283,9 @@ def test_a_comparison_whose_run_ended_before_the_searcher_entered_anything_goes_
             ledger.commit()
     refused = jobs.with_name("other.toml")
     refused.write_text(MATRIX.replace("factor = 4", "factor = 2"))
-    assert invoke("run", refused, "--run-dir", "run", cwd=tmp_path).returncode == 2
+    said = invoke("run", refused, "--run-dir", "run", cwd=tmp_path)
+    assert said.returncode == 2
+    assert "scheduler.factor: 4 → 2" in said.stderr
     commands.succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         kinds = Counter(event.kind for event in search_events.events(ledger))

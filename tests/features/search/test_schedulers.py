@@ -171,6 +171,19 @@ def test_who_takes_the_place_of_one_that_has_failed_does_not_add_to_those_that_g
     assert after(compared, 1, 0.0, first=4) == [(6, None)]
 
 
+def test_one_that_is_retried_is_waited_for_again_at_its_rung() -> None:
+    compared = scheduler()
+    for trial in range(9):
+        compared.reached(trial, 0, float(trial))
+    compared.no_more(9)
+    assert [promotion.trial for promotion in decided(compared)] == [8, 7, 6]
+    compared.failed(8)
+    assert decided(compared) == [Promotion(5, 1)]
+    compared.retried(8)
+    assert after(compared, 1, 1.0, 2.0, 3.0, first=5) == [(7, None)]
+    assert after(compared, 1, 4.0, first=8) == [(8, None)]
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [

@@ -258,6 +258,8 @@ def test_an_error_in_the_middle_moves_no_job(
 @pytest.mark.parametrize(
     ("unread", "commands", "state"),
     [
+        ("pause", ("pause",), "PAUSED"),
+        ("cancel", ("cancel",), "CANCELLED"),
         ("pause", ("cancel", "retry"), "PENDING"),
         ("cancel", ("retry",), "PENDING"),
         ("cancel", ("retry", "pause"), "PAUSED"),
@@ -270,7 +272,7 @@ def test_what_nobody_has_read_comes_before_later_commands_and_undoes_none(
     experiment.ledger.add_requests([Request(verb=unread, job_id="a")])
     experiment.ledger.close()
     for verb in commands:
-        control.move_jobs(experiment.paths, None, verb)
+        assert control.move_jobs(experiment.paths, ["a"], verb).job_ids == ["a"]
     with run_directory.opened_ledger(experiment.paths) as ledger:
         recovery.apply_late_requests(ledger, "the next supervisor")
         assert [row.state.name for row in ledger.jobs()] == [state]

@@ -44,7 +44,7 @@ def initial_points(
         for dimension in search.space:
             key = dimension.key
             if key in declared:
-                point[key] = declared[key]
+                point[key] = _as_declared(dimension, declared[key])
             elif key not in unchanged:
                 what = "has no value for it, and what the unchanged job has is not known here"
                 problems.add(f"{where}.{place(key)}", f"the point {what}; add the value")
@@ -53,7 +53,7 @@ def initial_points(
                 what = f"the point has no value for it, and {own}; {fault}"
                 problems.add(f"{where}.{place(key)}", f"{what}: add a value, or widen the space")
             else:
-                point[key] = unchanged[key]
+                point[key] = _as_declared(dimension, unchanged[key])
         if identity(point) in identities:
             same = _place_of(identities.index(identity(point)))
             problems.add(where, f"is the same point as {same}")
@@ -106,6 +106,13 @@ def _below(table: Any, rest: str, default: Any) -> Any:
         return table[rest]
     first, _, further = rest.partition(".")
     return _below(table.get(first), further, default) if further else default
+
+
+def _as_declared(dimension: Dimension, value: Any) -> Any:
+    """``value`` as it is spelt among the choices: 100000 for 1e5; as it is where it is none."""
+    if not dimension.choices or _fault(dimension, value):
+        return value
+    return dimension.choices[dimension.place_of(value)]
 
 
 def _fault(dimension: Dimension, value: Any) -> str:

@@ -45,12 +45,10 @@ class Scheduler(Protocol):
         """
 
     def ended(self, trial: int) -> None:
-        """``trial`` has succeeded. It counts where it paused, and is promoted no more."""
+        """``trial`` was trained to its end. It counts where it paused, and is promoted no more."""
 
     def failed(self, trial: int) -> None:
-        """``trial`` has failed or been cancelled. It is promoted no more; where all have come that
-        are compared, another one takes its place.
-        """
+        """A job of ``trial`` has failed or been cancelled. It is promoted no more."""
 
     def retried(self, trial: int) -> None:
         """``trial``, which had failed, is trained again, and may be promoted."""
@@ -137,6 +135,9 @@ class _Bracket:
     def retry(self, trial: int) -> None:
         self.ended.discard(trial)
         self.failed.discard(trial)
+        for rung in self.rungs[1:]:
+            if trial in rung.entered and trial not in rung.reached:
+                rung.awaited.add(trial)
 
     def promoted(self, trial: int, rung: int | None) -> None:
         following = len(self.rungs) if rung is None else rung

@@ -306,7 +306,14 @@ class Searcher:
                     is_paused = True
                 elif figures.state not in TERMINAL:
                     return False
-        return is_paused and not self._may_ask()
+        return is_paused and not self._may_ask() and not self._others_are_trained()
+
+    def _others_are_trained(self) -> bool:
+        """Whether jobs train, or are due, that are of no trial in training: further seeds of one
+        that has failed, or what is trained again as its results are gone.
+        """
+        counts = self.ledger.counts()
+        return counts.get("PENDING", 0) + counts.get("RUNNING", 0) > 0
 
     # -- what happens next
 
@@ -583,7 +590,9 @@ class Searcher:
             self._scheduler.promoted(trial.index, rung)
         elif event.kind == "reached":
             self._scheduler.reached(trial.index, len(trial.reached) - 1, trial.reached[-1])
-        elif event.kind == "over" and event.content["values"] is None:
+        elif event.kind == "over" and event.content.get("failed"):
+            # One that was trained and has no value of the objective is none of these: the next ones
+            # would have none either, and all be trained to the end.
             self._scheduler.failed(trial.index)
         elif event.kind == "over":
             self._scheduler.ended(trial.index)
