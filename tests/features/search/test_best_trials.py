@@ -301,6 +301,14 @@ def test_rungs_without_a_search_are_none_to_a_program(tmp_path: Path) -> None:
         search.best()
 
 
+def test_where_a_run_was_killed_before_it_had_a_ledger_there_is_no_search(tmp_path: Path) -> None:
+    RunPaths(tmp_path).lock.touch()
+    search = Search(xml=HOPPER, space=SPACE, trials=1, run_dir=tmp_path)
+    for question in (search.trials, search.to_dataframe):
+        with pytest.raises(RunDirError, match="no search has been run"):
+            question()
+
+
 def test_a_search_that_the_job_file_no_longer_declares_is_none(tmp_path: Path) -> None:
     paths = search_run(tmp_path / "run", [Told(values=[1.0]), Told(values=[2.0])])
     search = Search(xml=HOPPER, space=SPACE, trials=2, run_dir=paths.root)

@@ -292,6 +292,17 @@ def test_a_comparison_whose_run_ended_before_the_searcher_entered_anything_goes_
     assert kinds == {"began": 1, "asked": 2, "over": 2, "ended": 1}
 
 
+def test_what_was_declared_may_change_as_long_as_nothing_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands.examine_nothing(monkeypatch)
+    (tmp_path / "jobs.toml").write_text(SEARCH)
+    run_dir = run_without_searcher(tmp_path / "jobs.toml", monkeypatch)
+    (tmp_path / "jobs.toml").write_text(SEARCH.replace("1e-2", "2e-2"))
+    assert invoke("run", "jobs.toml", "--run-dir", run_dir, cwd=tmp_path).returncode == 0
+    assert declared(run_dir)["space"]["ppo.learning_rate"]["high"] == 2e-2
+
+
 def test_a_search_whose_run_ended_before_the_searcher_entered_anything_is_resumed_as_a_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -349,17 +349,22 @@ def test_where_the_trial_that_has_gone_on_fails_the_next_best_goes_on_and_so_aft
     assert again.kinds() - before == Counter({("began", None): 1})
 
 
+@pytest.mark.parametrize(("failed_jobs", "promoted"), [((ONE,), [1, 0]), ((), [1])])
 def test_a_search_that_ended_without_a_finished_trial_goes_on_with_the_next_best(
-    tmp_path: Path,
+    failed_jobs: Sequence[str], promoted: Sequence[int], tmp_path: Path
 ) -> None:
-    """As a version before has left it."""
-    trials = [Told(reached=[1.0]), Told(reached=[2.0], is_promoted=True, why="it fell")]
-    paths = search_run(tmp_path / "run", trials, scheduler={"min_env_steps": 100, "factor": 10})
+    """As a version before has left it. Where a trial was trained, and has no value of the
+    objective, the next one would have none either."""
+    failing = Told(reached=[2.0], is_promoted=True, why="it fell", failed_jobs=failed_jobs)
+    paths = search_run(
+        tmp_path / "run",
+        [Told(reached=[1.0]), failing],
+        scheduler={"min_env_steps": 100, "factor": 10},
+    )
     searched = Searched(paths)
     searched.set(**{ONE: FAILED})
     searched.turns()
-    assert [one.trial for one in searched.events() if one.kind == "promoted"] == [1, 0]
-    assert not searched.searcher.history.is_over
+    assert [one.trial for one in searched.events() if one.kind == "promoted"] == promoted
 
 
 def test_failed_trials_that_nobody_retries_stay_as_they_are(tmp_path: Path) -> None:
