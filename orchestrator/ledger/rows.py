@@ -73,6 +73,14 @@ class JobRow:
     """Whether its observations are normalised: :attr:`WorkerSpec.normalize`."""
 
     @property
+    def refusal(self) -> str | None:
+        """Why the job was found invalid before it ever began; None where it was not."""
+        state = self.state
+        if isinstance(state, Failed) and state.cause is Cause.INVALID and not self.attempts:
+            return state.message
+        return None
+
+    @property
     def job(self) -> Job:
         """:raises LedgerError: it cannot be read, where that was left for later."""
         return self.declared if isinstance(self.declared, Job) else self.declared()

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from orchestrator.core.errors import Problem, RunDirError, SpecError
 from orchestrator.core.files.regular_files import read_regular
-from orchestrator.core.job import Cancelled, Cause, Failed, Job, Succeeded
+from orchestrator.core.job import Cancelled, Failed, Job, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_hash import main_file, robot_hash
 from orchestrator.core.text import listed
@@ -188,8 +188,7 @@ def _verdict_if_unchanged(
 
 
 def _verdict(row: JobRow) -> JobVerdict:
-    state = row.state
-    if isinstance(state, Failed) and state.cause is Cause.INVALID and not row.attempts:
-        problem = Problem(where=f"jobs/{row.job_id}", message=state.message)
+    if row.refusal is not None:
+        problem = Problem(where=f"jobs/{row.job_id}", message=row.refusal)
         return JobVerdict(problem=problem, robot_hash=row.robot_hash)
     return JobVerdict(problem=None, robot_hash=row.robot_hash)

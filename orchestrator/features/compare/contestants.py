@@ -18,7 +18,7 @@ from orchestrator.analysis.equal_trainings import (
 from orchestrator.analysis.sequential import LEAST_SEEDS
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
-from orchestrator.core.job import TERMINAL, Cause, Failed, Job
+from orchestrator.core.job import TERMINAL, Job
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import FROM_NOTHING, WorkerSpec
@@ -255,14 +255,9 @@ def _refuse_untrainable(paths: RunPaths, contestant: Contestant, jobs: Sequence[
         spec.refuse_unknown()
     except ValueError as error:
         raise UsageError(f"{paths.root}: {name}: {error}") from error
-    state = contestant.template.state
-    if (
-        isinstance(state, Failed)
-        and state.cause is Cause.INVALID
-        and not contestant.template.attempts
-    ):
+    if (refusal := contestant.template.refusal) is not None:
         raise UsageError(
-            f"{paths.root}: {name}: is invalid, so no seed of it can be trained: {state.message}"
+            f"{paths.root}: {name}: is invalid, so no seed of it can be trained: {refusal}"
         )
     if spec.xml is not None and not (contestant.directory.root / spec.xml).is_file():
         raise UsageError(

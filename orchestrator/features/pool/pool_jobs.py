@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from orchestrator.core.errors import ChangedError, LedgerBusyError, UsageError, disk_full_explained
-from orchestrator.core.job import TERMINAL, Cause, Failed, Job
+from orchestrator.core.job import TERMINAL, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes import users_code
 from orchestrator.core.task_names import AUTO
@@ -122,9 +122,9 @@ class Submission:
 
     def changed_files(self) -> list[str]:
         """Those that are no longer what was submitted."""
-        return submitted_files.changed_files(
-            self.digests, submitted_files.digests(self.robot, self.job.spec.init)
-        )
+        files = submitted_files.contents(self.robot)
+        now = submitted_files.digests(files, self.job.spec.init)
+        return submitted_files.changed_files(self.digests, now)
 
     def finish(self, result: Result | BaseException) -> None:
         """Give the future its result, unless it has been cancelled."""
@@ -343,7 +343,7 @@ class PoolJobs:
                 shown_xml = submission.experiment.shown_xml(job)
                 new.append(dataclasses.replace(job, xml_source=shown_xml))
                 opened[job.job_id] = OpenJob(submissions=[submission])
-            elif _was_refused(row):
+            elif row.refusal is not None:
                 self._finish_refused(submission, row, verdict)
             elif differences := _differences(row, job, verdict):
                 submission.finish(self._changed_error(job.job_id, differences))
@@ -393,10 +393,9 @@ class PoolJobs:
             result = self._result(row.job_id, submission)
             submission.finish(dataclasses.replace(result, error=verdict.problem.message))
             return
-        assert isinstance(row.state, Failed)
         what = f"{self.paths.root}: {row.job_id} was invalid when it was submitted before"
         advice = "Submit it with another name, or to a new pool with the same run_dir"
-        submission.finish(ChangedError(f"{what}: {row.state.message}. {advice}"))
+        submission.finish(ChangedError(f"{what}: {row.refusal}. {advice}"))
 
     def _changed_error(self, job_id: str, differences: Sequence[str]) -> ChangedError:
         what = f"{self.paths.root}: a job that has run here is declared differently now:"
@@ -439,12 +438,6 @@ class PoolJobs:
     def _write(self, change: Callable[[Ledger], None]) -> None:
         self._ledger = additions.write_change(self._ledger, self.paths, change)
         self._seen = None
-
-
-def _was_refused(row: JobRow) -> bool:
-    """Whether the job of ``row`` was found invalid, and never began."""
-    state = row.state
-    return isinstance(state, Failed) and state.cause is Cause.INVALID and not row.attempts
 
 
 def _rewritten_text(files: Sequence[str]) -> str:

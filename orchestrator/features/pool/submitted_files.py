@@ -28,11 +28,13 @@ def contents(robot: RobotArgument) -> dict[str, bytes]:
     return _read({str(file.relative_to(folder)): file for file in sorted(folder.rglob("*"))})
 
 
-def digests(robot: RobotArgument, init: str | None) -> dict[str, str]:
-    """SHA-256 of :func:`contents`, and of the policy to start from if that is a file."""
-    files = contents(robot)
-    if init is not None:
-        files |= _read({init: Path(init)})
+def digests(of_robot: Mapping[str, bytes], init: str | None) -> dict[str, str]:
+    """SHA-256 of each file of a robot, and of the policy to start from if that is a file.
+
+    :param of_robot: as of :func:`contents`.
+    """
+    policy = {} if init is None else _read({init: Path(init)})
+    files = {**of_robot, **policy}
     return {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
 
 

@@ -213,7 +213,8 @@ class TrainingPool:
                 self._accept(future, None)
                 future.set_result(result)
                 return future
-            name = self._name(robot, settings)
+            files = contents(robot)
+            name = self._name(robot, files, settings)
             entry = {**robot.entry(), "name": name, **settings, "seeds": [seed]}
             experiment = self._experiment_of(entry, settings)
         if robot.label:
@@ -223,7 +224,7 @@ class TrainingPool:
             meta=said,
             experiment=experiment,
             robot=robot,
-            digests=digests(robot, experiment.jobs[0].spec.init),
+            digests=digests(files, experiment.jobs[0].spec.init),
             future=future,
             folder=folder() if robot.label else None,
         )
@@ -379,13 +380,17 @@ class TrainingPool:
             base = api.code_folder(code) or self.run_dir
             return from_mapping(data, source="orchestrator.TrainingPool", base=base)
 
-    def _name(self, robot: RobotArgument, settings: Mapping[str, Any]) -> str:
+    def _name(
+        self, robot: RobotArgument, files: Mapping[str, bytes], settings: Mapping[str, Any]
+    ) -> str:
         """A name that is the same in every pool for this robot and these settings, and different
         for all others.
+
+        :param files: of the robot.
         """
         declared = as_plain([self._defaults, settings])
         digest = hashlib.sha256(json.dumps(declared, sort_keys=True, default=str).encode())
-        for path, content in contents(robot).items():
+        for path, content in files.items():
             digest.update(path.encode(errors="surrogateescape") + b"\0" + content)
         return f"{robot.name.partition('-')[2]}-{digest.hexdigest()[:NAME_DIGITS]}"
 

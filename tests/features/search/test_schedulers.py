@@ -157,7 +157,9 @@ def test_when_all_have_come_the_next_best_takes_the_place_of_one_that_fails(
     assert decided(compared) == [], "what has gone on goes on"
 
 
-def test_who_takes_the_place_of_one_that_has_failed_does_not_add_to_those_that_go_on() -> None:
+def nine_of_which_the_best_has_failed() -> Scheduler:
+    """The best three of nine have gone on; the best of these has failed, and the next best, number
+    5, goes on in its place."""
     compared = scheduler()
     for trial in range(9):
         compared.reached(trial, 0, float(trial))
@@ -165,6 +167,11 @@ def test_who_takes_the_place_of_one_that_has_failed_does_not_add_to_those_that_g
     assert [promotion.trial for promotion in decided(compared)] == [8, 7, 6]
     compared.failed(8)
     assert decided(compared) == [Promotion(5, 1)]
+    return compared
+
+
+def test_who_takes_the_place_of_one_that_has_failed_does_not_add_to_those_that_go_on() -> None:
+    compared = nine_of_which_the_best_has_failed()
     assert after(compared, 1, 1.0, 2.0, 3.0, first=5) == [(7, None)]
     compared.failed(7)
     assert decided(compared) == [Promotion(4, 1)]
@@ -172,13 +179,7 @@ def test_who_takes_the_place_of_one_that_has_failed_does_not_add_to_those_that_g
 
 
 def test_one_that_is_retried_is_waited_for_again_at_its_rung() -> None:
-    compared = scheduler()
-    for trial in range(9):
-        compared.reached(trial, 0, float(trial))
-    compared.no_more(9)
-    assert [promotion.trial for promotion in decided(compared)] == [8, 7, 6]
-    compared.failed(8)
-    assert decided(compared) == [Promotion(5, 1)]
+    compared = nine_of_which_the_best_has_failed()
     compared.retried(8)
     assert after(compared, 1, 1.0, 2.0, 3.0, first=5) == [(7, None)]
     assert after(compared, 1, 4.0, first=8) == [(8, None)]
