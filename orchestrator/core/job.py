@@ -229,11 +229,6 @@ class Failed:
     message: str
     name: Literal["FAILED"] = "FAILED"
 
-    @property
-    def lacked_room(self) -> bool:
-        """Whether a run where there is room trains the job."""
-        return self.cause is Cause.TOO_LARGE
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
@@ -244,6 +239,13 @@ class Cancelled:
 
 
 State: TypeAlias = Pending | Running | Paused | Succeeded | Failed | Cancelled
+
+
+def lacked_room(state: State) -> bool:
+    """Whether a run where there is room trains the job."""
+    return isinstance(state, Failed) and state.cause is Cause.TOO_LARGE
+
+
 StateName: TypeAlias = Literal["PENDING", "RUNNING", "PAUSED", "SUCCEEDED", "FAILED", "CANCELLED"]
 
 TERMINAL = ("SUCCEEDED", "FAILED", "CANCELLED")

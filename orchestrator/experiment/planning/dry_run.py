@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from orchestrator.core.errors import ChangedError
 from orchestrator.core.files.temporary_folder import TemporaryFolder
-from orchestrator.core.job import Cancelled, Failed, Paused, Pending, Running, State, Succeeded
+from orchestrator.core.job import Cancelled, Paused, Pending, Running, State, Succeeded, lacked_room
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination import examining_process, side_by_side
@@ -252,8 +252,7 @@ def _action(state: State, on_change: OnChange, *, is_refused: bool) -> Action:
 
 def _waits(state: State, action: Action) -> bool:
     """Whether a job that has been launched would be launched again if there were room."""
-    lacked_room = isinstance(state, Failed) and state.lacked_room
-    return lacked_room or action in ("resume", "restart", "extend")
+    return lacked_room(state) or action in ("resume", "restart", "extend")
 
 
 def _prospect_unlaunched(state: State | None, verdict: JobVerdict, *, is_free: bool) -> Prospect:

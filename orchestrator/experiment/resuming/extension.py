@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from orchestrator.core import job_parts
-from orchestrator.core.job import Failed, Job, Pending, Succeeded, move
+from orchestrator.core.job import Job, Pending, Succeeded, lacked_room, move
 from orchestrator.core.numbers.changing_numbers import changing_numbers
 from orchestrator.core.paths import REPLAY, JobPaths, RunPaths
 from orchestrator.core.text import listed
@@ -115,8 +115,7 @@ def report(rows: Mapping[str, JobRow], jobs: Sequence[Job], reporter: Reporter) 
     for job in jobs:
         row = rows[job.job_id]
         total = f"{job.spec.total_timesteps:,} env_steps"
-        is_requeued = isinstance(row.state, Failed) and row.state.lacked_room
-        if row.state.name in ("FAILED", "CANCELLED") and not is_requeued:
+        if row.state.name in ("FAILED", "CANCELLED") and not lacked_room(row.state):
             text = f"{row.state.name}, so trained to {total} only after `retry` has queued it"
             warnings.setdefault(text, []).append(job.job_id)
         else:

@@ -22,6 +22,7 @@ from orchestrator.core.job import (
     Pending,
     State,
     Succeeded,
+    lacked_room,
     move,
 )
 from orchestrator.core.paths import RunPaths
@@ -179,7 +180,7 @@ class _Declaration:
         failed = Failed(cause=Cause.TOO_LARGE, message=message)
         if isinstance(state, Pending):
             self.ledger.set_state(job.job_id, move(job.job_id, state, failed))
-        elif isinstance(state, Failed) and state.lacked_room:
+        elif lacked_room(state):
             self.ledger.set_state(job.job_id, failed)  # the message is about these machines
 
     def start_over(self, row: JobRow) -> JobRow:
@@ -240,8 +241,8 @@ def requeued_rows(
         row = rows[job_id]
         is_back = isinstance(row.state, Cancelled) and row.state.is_undeclared
         has_begun = row.attempts > 0
-        lacked_room = has_begun and isinstance(row.state, Failed) and row.state.lacked_room
-        has_room = lacked_room and not verdicts[job_id].lacks_room
+        was_too_large = has_begun and lacked_room(row.state)
+        has_room = was_too_large and not verdicts[job_id].lacks_room
         lacks_results = isinstance(row.state, Succeeded) and not _has_results(row, paths)
         if is_back or has_room or lacks_results:
             if paths.job(job_id).root.exists():
@@ -445,10 +446,8 @@ def _report_earlier(rows: Sequence[JobRow], paths: RunPaths, reporter: Reporter)
         row.job_id
         for row in rows
         if row.attempts > 0
-        and (
-            isinstance(row.state, Cancelled)
-            or (isinstance(row.state, Failed) and not row.state.lacked_room)
-        )
+        and isinstance(row.state, Failed | Cancelled)
+        and not lacked_room(row.state)
     ]
     if dead:
         text = f"failed or cancelled before, and not run again unless `retry` queues them: {listed(dead)}"

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from orchestrator.core.errors import Problem, RunDirError, SpecError
 from orchestrator.core.files.regular_files import read_regular
-from orchestrator.core.job import Cancelled, Failed, Job, Succeeded
+from orchestrator.core.job import Cancelled, Failed, Job, Succeeded, lacked_room
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_hash import main_file, robot_hash
 from orchestrator.core.text import listed
@@ -124,9 +124,8 @@ def is_settled(row: JobRow, paths: RunPaths) -> bool:
     """
     if isinstance(row.state, Succeeded):
         return paths.job(row.job_id).has_results(normalize=row.normalize)
-    if isinstance(row.state, Failed):
-        return not row.state.lacked_room
-    return isinstance(row.state, Cancelled) and row.state != Cancelled(is_undeclared=True)
+    is_over = isinstance(row.state, Failed | Cancelled) and not lacked_room(row.state)
+    return is_over and row.state != Cancelled(is_undeclared=True)
 
 
 def verdicts_of_finished(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.job import Cancelled, Failed, Paused, Pending, move
+from orchestrator.core.job import Cancelled, Paused, Pending, lacked_room, move
 from orchestrator.ledger import Ledger
 
 
@@ -24,7 +24,7 @@ def take_back(ledger: Ledger) -> None:
     earlier pool: a new pool may claim them.
     """
     for row in ledger.jobs(decoded=False):
-        lacked_room = isinstance(row.state, Failed) and row.state.lacked_room and row.attempts > 0
-        if lacked_room or row.state == Cancelled(is_undeclared=True):
+        was_too_large = row.attempts > 0 and lacked_room(row.state)
+        if was_too_large or row.state == Cancelled(is_undeclared=True):
             ledger.set_state(row.job_id, move(row.job_id, row.state, Pending()))
     ledger.commit()
