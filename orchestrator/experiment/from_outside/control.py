@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from orchestrator.core.errors import OrchestratorError, RunDirError, UsageError
+from orchestrator.core.errors import LedgerBusyError, OrchestratorError, RunDirError, UsageError
 from orchestrator.core.job import Cancelled, Cause, Paused, Running
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
@@ -106,9 +106,11 @@ def _ask_to_stop(paths: RunPaths, holder: LockHolder, *, now: bool) -> str:
         )
         return f"{run_dir}: asked its supervisor ({holder}) on another host to {how}"
     file = paths.ledger.stat()
-    with run_directory.opened_ledger(paths) as ledger:
-        is_stopping = ledger.is_stopping(holder.key)
-        ledger.add_requests([request] * (2 if now else 1))
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        is_stopping = (
+            ledger.is_stopping(holder.key) or request in RequestFiles(paths.requests).take()
+        )
+    _leave(paths, [request] * (2 if now else 1))
     if not (paths.ledger.exists() and os.path.samestat(file, paths.ledger.stat())):
         # `--fresh` or `--rebuild-ledger` has replaced it just now.
         return stop(run_dir, [], now=now)
@@ -348,6 +350,16 @@ def _request(paths: RunPaths, holder: LockHolder, requests: Sequence[Request]) -
     refuse_if_finishing(paths, holder)
     if holder.is_elsewhere:
         RequestFiles(paths.requests).add(requests)
-        return
-    with run_directory.opened_ledger(paths) as ledger:
-        ledger.add_requests(requests)
+    else:
+        _leave(paths, requests)
+
+
+def _leave(paths: RunPaths, requests: Sequence[Request]) -> None:
+    """Leave requests for the supervisor, which runs on this host: in the ledger or, while that is
+    locked, as a file. A supervisor that enters its jobs, and copies their robots, has it locked.
+    """
+    try:
+        with run_directory.opened_ledger(paths) as ledger:
+            ledger.add_requests(requests)
+    except LedgerBusyError:
+        RequestFiles(paths.requests).add(requests)

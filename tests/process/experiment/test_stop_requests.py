@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -87,6 +89,24 @@ def test_a_stop_now_says_that_it_kills_and_asks_twice(root: Path) -> None:
             "stop",
             "stop",
         ]
+
+
+def test_requests_reach_a_supervisor_that_has_its_ledger_locked_while_it_enters_its_jobs(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.ledger.database_file.BUSY_S", 0.05)
+    with (
+        run_directory.claim(root) as paths,
+        contextlib.closing(sqlite3.connect(paths.ledger, isolation_level=None)) as entering,
+    ):
+        entering.execute("BEGIN IMMEDIATE")
+        assert "to pause 1 job (a)" in control.ask(root, ["a"], "pause")
+        first, second = control.stop(root, []), control.stop(root, [])
+        entering.execute("COMMIT")
+        assert "save a checkpoint" in first
+        assert "kill" in second
+        taken = [request.verb for request in Ledger.open(paths.ledger).take_requests()]
+    assert taken == ["pause", "stop", "stop"]
 
 
 def test_wait_returns_when_the_supervisor_has_ended(root: Path) -> None:
