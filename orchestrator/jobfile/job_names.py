@@ -65,7 +65,7 @@ class JobNames:
         own = _NamedJob(name=name, point=point, where=where)
         stem = safe_name(name) + suffix
         for candidate in (stem, f"{stem}-{digest(canonical([name, point]))}"):
-            job_id = f"{candidate}-s{seed}"
+            job_id = with_seed(candidate, seed)
             owner = self._taken.setdefault(job_id.lower(), own)
             if owner is own:
                 return job_id
@@ -74,11 +74,16 @@ class JobNames:
         raise NameTakenError(owner.where)
 
 
+def with_seed(name: str, seed: int) -> str:
+    """The job_id of the job with this seed, of those that have the name together."""
+    return f"{name}-s{seed}"
+
+
 def without_seed(job_id: str, seed: int) -> str:
     """The name of the jobs that differ from this one in their seed alone: name and point of the
     matrix.
     """
-    return job_id.removesuffix(f"-s{seed}")
+    return job_id.removesuffix(with_seed("", seed))
 
 
 def _short(key: str) -> str:

@@ -18,9 +18,8 @@ from orchestrator.features.compare import sides
 from orchestrator.features.compare.compared_figure import EVALUATION, TRAINING
 from orchestrator.features.compare.declared_settings import (
     Difference,
-    cases_by_difference,
+    differences_of_cases,
     differing_settings,
-    short,
 )
 from orchestrator.features.compare.paid_otherwise import other_tasks_remarks
 from orchestrator.features.compare.protocols import remark_on_protocols
@@ -157,7 +156,7 @@ def _comparison_of(a: Side, b: Side, figures: Sequence[str]) -> Comparison:
         b=b.path,
         pairs=pairs,
         differences=[
-            Difference(name.replace("_", " "), short(a.facts.get(name)), short(b.facts.get(name)))
+            Difference.of(name.replace("_", " "), a.facts.get(name), b.facts.get(name))
             for name in dict.fromkeys([*a.facts, *b.facts])
             if a.facts.get(name) != b.facts.get(name)
         ],
@@ -192,9 +191,9 @@ def _other_trials(common: Iterable[str], a: Side, b: Side) -> set[str]:
         return set()
     varied = {*_varied_keys(a), *_varied_keys(b)}
     unlike: set[str] = set()
-    for difference, cases in cases_by_difference(a.settings, b.settings).items():
-        if difference.what in varied:
-            unlike |= set(cases)
+    for one in differences_of_cases(a.settings, b.settings):
+        if one.difference.what in varied:
+            unlike |= set(one.cases)
     return unlike.intersection(common)
 
 

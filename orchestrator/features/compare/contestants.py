@@ -34,6 +34,7 @@ from orchestrator.features.compare.chosen_jobs import Chooser
 from orchestrator.features.compare.compared_figure import EVALUATION, TRAINING
 from orchestrator.features.compare.declared_settings import Difference
 from orchestrator.features.compare.job_groups import Cases
+from orchestrator.jobfile.job_names import with_seed
 from orchestrator.ledger import JobRow, SummaryRow
 
 
@@ -69,7 +70,7 @@ class Contestant:
         return None if self.from_nothing else start_policy(self.template)
 
     def job_id(self, seed: int) -> str:
-        return f"{self.name}-s{seed}"
+        return with_seed(self.name, seed)
 
     def job(self, seed: int) -> Job:
         """Its training with a seed, from the robot and policy in the template's directory."""

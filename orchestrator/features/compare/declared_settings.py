@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from orchestrator.core.paths import RunPaths
@@ -16,6 +17,8 @@ from orchestrator.ledger import JobRow
 
 LONGEST_VALUE = 40
 """Characters of a value in the list of differences."""
+COMMON_SHOWN = 10
+"""Characters before the first that differs, of values that begin alike."""
 CASES_SHOWN = 5
 HASH_SHOWN = 12
 OF_ONE_JOB = ("job_id", "seed", "xml", "learner", "extended_from")
@@ -28,6 +31,26 @@ class Difference:
     a: str
     """The value in A."""
     b: str
+
+    @classmethod
+    def of(cls, what: str, a: Any, b: Any) -> Difference:
+        """``a`` and ``b`` as short texts: from their beginning, or from where they begin to differ
+        if that is later than what is shown.
+        """
+        whole = [_text(a), _text(b)]
+        shown = [_cut(text) for text in whole]
+        if shown[0] == shown[1] and whole[0] != whole[1]:
+            alike = takewhile(lambda pair: pair[0] == pair[1], zip(*whole, strict=False))
+            start = len(list(alike)) - COMMON_SHOWN
+            shown = [_cut(f"…{text[start:]}") for text in whole]
+        return cls(what, shown[0], shown[1])
+
+
+class DifferenceOfCases(NamedTuple):
+    """A difference, and the cases that have it."""
+
+    difference: Difference
+    cases: Sequence[str]
 
 
 class DifferenceOfAll(NamedTuple):
@@ -65,27 +88,37 @@ def differing_settings(
     """
     common = a.keys() & b.keys()
     return [
-        one if len(cases) == len(common) else _of_cases(one, cases)
-        for one, cases in cases_by_difference(a, b).items()
+        one.difference if len(one.cases) == len(common) else _of_cases(one)
+        for one in differences_of_cases(a, b)
     ]
 
 
-def cases_by_difference(
+def differences_of_cases(
     a: Mapping[str, Mapping[str, Any]], b: Mapping[str, Mapping[str, Any]]
-) -> dict[Difference, list[str]]:
-    cases_with: dict[Difference, list[str]] = {}
+) -> list[DifferenceOfCases]:
+    """As :func:`differing_settings`, with all cases."""
+    cases_with: dict[tuple[str, str, str], list[str]] = {}
+    differences: list[DifferenceOfCases] = []
     for case in (case for case in a if case in b):
         old = a[case]
         new = b[case]
         for key in {**old, **new}:
-            if old.get(key) != new.get(key):
-                difference = Difference(key, short(old.get(key)), short(new.get(key)))
-                cases_with.setdefault(difference, []).append(case)
-    return cases_with
+            before = old.get(key)
+            after = new.get(key)
+            if before == after:
+                continue
+            whole = (key, _text(before), _text(after))
+            if whole not in cases_with:
+                cases_with[whole] = []
+                difference = Difference.of(key, before, after)
+                differences.append(DifferenceOfCases(difference, cases_with[whole]))
+            cases_with[whole].append(case)
+    return differences
 
 
-def _of_cases(difference: Difference, cases: Sequence[str]) -> Difference:
-    return replace(difference, what=f"{difference.what} ({listed(cases, CASES_SHOWN)})")
+def _of_cases(one: DifferenceOfCases) -> Difference:
+    what = f"{one.difference.what} ({listed(one.cases, CASES_SHOWN)})"
+    return replace(one.difference, what=what)
 
 
 def _declared_settings(rows: Sequence[JobRow]) -> dict[str, Any]:
@@ -140,6 +173,9 @@ def without_cases(what: str) -> str:
     return what.partition(" (")[0]
 
 
-def short(value: Any) -> str:
-    text = "–" if value is None or value == "" else str(value)
+def _text(value: Any) -> str:
+    return "–" if value is None or value == "" else str(value)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,7 @@ class Search:
     :param xml: path of an MJCF file, or ``"module:function"`` that makes the robot of each point.
     :param space: what varies: dotted keys of a job, each with ``low`` and ``high``, or with
         ``choices``.
+    :param max_parallel: as in :func:`orchestrator.train`.
     :param run_dir: directory for all results; the default is a new directory in ``runs/``. A search
         with the same directory resumes.
     :param settings: keys of ``[search]`` (``sampler``, ``objective``, ``trials``, …), and those of
@@ -168,7 +170,8 @@ class Search:
 
         :raises UsageError: there is no run directory yet, or it cannot be read.
         """
-        return _results(self._reader(), lambda reader: reader.trials)
+        with self._opened() as (reader, ledger):
+            return _results(reader, ledger)
 
     def best(
         self, count: int = 5, by: str | None = None, *, smallest: bool = False
@@ -194,11 +197,12 @@ class Search:
             return self._best(count, by, is_smallest_first=smallest)
 
     def _best(self, count: int, by: str | None, *, is_smallest_first: bool) -> list[TrialResult]:
-        if self._reader().search is None:
-            raise self._no_search_error()
+        run_dir = self._paths().root
         found = ranking.read(
-            self.run_dir, count, by, is_smallest_first=is_smallest_first, with_reference=False
+            run_dir, count, by, is_smallest_first=is_smallest_first, with_reference=False
         )
+        if not found.is_search:
+            raise self._no_search_error()
         with run_directory.reading_ledger(found.paths) as ledger:
             return [
                 replace(
@@ -213,32 +217,43 @@ class Search:
                 for trial in found.shown
             ]
 
-    def _reader(self) -> TrialReader:
-        """What has read the search in the run directory."""
+    def _paths(self) -> RunPaths:
+        """:raises RunDirError: nothing has run in the run directory."""
         paths = run_directory.existing_run(self.run_dir)
         if not paths.ledger.exists():
             raise self._no_search_error()
+        return paths
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[tuple[TrialReader, Ledger]]:
+        """What has read the search in the run directory, and the ledger there.
+
+        :raises RunDirError: no search has run there.
+        """
+        paths = self._paths()
         with run_directory.reading_ledger(paths) as ledger:
             reader = TrialReader.updated(paths, ledger)
-        if reader is None:
-            raise self._no_search_error()
-        return reader
+            if reader is None:
+                raise self._no_search_error()
+            yield reader, ledger
 
     def _no_search_error(self) -> RunDirError:
         return RunDirError(f"{self.run_dir}: no search has been run here; `run()` begins it")
 
     def to_dataframe(self) -> Any:
-        """A :class:`pandas.DataFrame` with a row for each trial: its number, its point, and its
-        values.
+        """A :class:`pandas.DataFrame` with a row for each trial of :meth:`trials`.
 
-        The columns of values are named as the objectives of the search that has run in the run
-        directory.
+        Its columns: ``trial`` (the number), each key of the space, each objective of the search that
+        has run in the run directory, and, as in :class:`TrialResult`, ``env_steps``,
+        ``lineage_env_steps``, ``parent``, ``reevaluates``, ``role`` and ``error``. An objective that
+        has the name of one of these stands in its place.
 
-        :raises UsageError: pandas is not installed.
+        :raises UsageError: pandas is not installed, there is no run directory yet, or it cannot be
+            read.
         """
         pandas = pandas_for("Search.to_dataframe")
-        reader = self._reader()
-        trials = _results(reader, lambda read: read.trials)
+        with self._opened() as (reader, ledger):
+            trials = _results(reader, ledger)
         return pandas.DataFrame([_table_row(trial, reader.objectives) for trial in trials])
 
 
@@ -319,17 +334,11 @@ def _code_folder(named: Sequence[Any], here: Path | None) -> Path | None:
     return here
 
 
-def _results(
-    reader: TrialReader, chosen: Callable[[TrialReader], Sequence[Trial]]
-) -> list[TrialResult]:
-    """The results of those of the trials that are ``chosen``, when ``reader`` has read on."""
-    with run_directory.reading_ledger(reader.paths) as ledger:
-        reader.update(ledger)
-        found = chosen(reader)
-        lineages = lineage_env_steps(ledger, found)
-        return [
-            _trial_result(trial, reader.paths, ledger, lineages[trial.number]) for trial in found
-        ]
+def _results(reader: TrialReader, ledger: Ledger) -> list[TrialResult]:
+    """The results of all trials that ``reader`` has read from ``ledger``."""
+    trials = reader.trials
+    lineages = lineage_env_steps(ledger, trials)
+    return [_trial_result(trial, reader.paths, ledger, lineages[trial.number]) for trial in trials]
 
 
 def _trial_result(

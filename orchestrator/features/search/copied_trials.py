@@ -4,7 +4,6 @@ again.
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from orchestrator.core.worker_spec import INIT_JOB
 from orchestrator.features.search.history import Trial
 from orchestrator.jobfile.expand import SAME_IN_SPEC
 from orchestrator.jobfile.job_file_text import comment, toml, write
+from orchestrator.jobfile.job_names import without_seed
 from orchestrator.jobfile.toml_models import Settings
 
 JOB_FILE = "jobs.toml"
@@ -124,7 +124,7 @@ def _entry(trial: Trial, jobs: Sequence[Job]) -> Iterator[str]:
     """A ``[[jobs]]`` table; what is as the defaults is left out."""
     job = jobs[0]
     yield "[[jobs]]"
-    yield f"name = {toml(re.sub(r'-s[0-9]+$', '', job.job_id))}"
+    yield f"name = {toml(without_seed(job.job_id, job.spec.seed))}"
     if job.spec.xml is not None:
         yield f"xml = {toml(f'{job.job_id}/{job.spec.xml}')}"
         if "/" in main_file(job.spec.xml):

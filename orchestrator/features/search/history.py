@@ -97,7 +97,8 @@ class Trial:
         perhaps that of all of them together.
         """
         own = self.of_seeds or (self.values or ())[:1]
-        return [*own, *(one.values[0] for one in self.further if one.values)]
+        further = [one.values[0] for one in self.further_with_value if one.values]
+        return [*own, *further]
 
     @property
     def is_waiting(self) -> bool:
@@ -180,7 +181,7 @@ class History:
             self.is_over = False
             self.is_withdrawn = False
             self.whys.clear()
-        else:
+        elif not event.content.get(search_events.WITHDRAWN):  # a searcher has written it
             self.elapsed_s += max(0.0, event.at - self._at)
         self._at = event.at
         if event.kind == "ended":

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import median
-from types import MappingProxyType
 from typing import NamedTuple
 
 from orchestrator.experiment.from_outside.run_watch import (
@@ -24,7 +23,6 @@ from orchestrator.features.search.point_text import point_text, value_text
 from orchestrator.features.search.trials import TrialReader
 
 LEADERS = 10
-NO_LINEAGES: Mapping[int, int | None] = MappingProxyType({})
 MOST_DRAWN = 600
 """Values that the chart has; of more trials every second, third, … is drawn, and the best ones."""
 MOST_COLUMNS = 5
@@ -32,18 +30,22 @@ MOST_COLUMNS = 5
 
 
 def of(
-    reader: TrialReader, line: str, lineages: Mapping[int, int | None] = NO_LINEAGES
+    reader: TrialReader,
+    line: str,
+    leaders: Sequence[Trial],
+    lineages: Mapping[int, int | None],
 ) -> LiveSection:
     """:param line: how far it is.
-    :param lineages: of the best trials, as :func:`.trials.lineage_env_steps` gives them; empty where
-        none has started from a policy.
+    :param leaders: the best trials, as :meth:`.TrialReader.best` gives them.
+    :param lineages: theirs, as :func:`.trials.lineage_env_steps` gives them; empty where none has
+        started from a policy.
     """
     asked = reader.asked
     return LiveSection(
         title="Search",
         text=line,
         charts=_value_charts(reader, asked),
-        tables=[*_rungs(reader, asked), *_best(reader, lineages)],
+        tables=[*_rungs(reader, asked), *_best(reader, leaders, lineages)],
     )
 
 
@@ -127,9 +129,10 @@ def _rung(
 # -- the best trials
 
 
-def _best(reader: TrialReader, lineages: Mapping[int, int | None]) -> list[LiveTable]:
+def _best(
+    reader: TrialReader, leaders: Sequence[Trial], lineages: Mapping[int, int | None]
+) -> list[LiveTable]:
     """The leaderboard, where a trial has finished."""
-    leaders = reader.best()[:LEADERS]
     if not leaders or reader.search is None:
         return []
     is_judged = any(trial.in_search for trial in leaders)

@@ -34,6 +34,8 @@ AT_FIRST_RUNG = " at the first rung"
 """Ends the name of what all trials have been compared by after equally many env_steps."""
 Values: TypeAlias = Mapping[int, float]
 """Number of a trial → its value."""
+JobRows: TypeAlias = Mapping[str, SummaryRow]
+"""By ``job_id``."""
 ReportedMean: TypeAlias = Mapping[str, Any]
 """A mean over seeds: its ``value``, and its ``interval`` of 95 % with ``low``, ``high`` and
 ``method``; null for none."""
@@ -136,11 +138,14 @@ class SearchFacts(TypedDict):
     compared_by: str
     """What trials are compared by there: ``return``, or an expression of measures."""
     trials: Sequence[ReportedTrial]
+    ranked: Sequence[int]
+    """Finished trials as ``best`` ranks them: by their value, with a race by what that believes, or
+    of several objectives their Pareto front. Those with ``repeated`` values come before the others,
+    by these."""
     best: Sequence[int]
-    """Finished trials by their first value, the best first; with a race, by what that believes.
-    Those with ``repeated`` values come before the others, by these."""
+    """All finished trials, in the same way by the first objective alone."""
     front: Sequence[int]
-    """Pareto front of several objectives."""
+    """Pareto front of several objectives, by values of the search."""
     improvements: Mapping[str, Sequence[Improvement]]
     """Objective → the best so far as it was known then, whenever it changed."""
     spent: Mapping[int, SpentByThen]
@@ -164,7 +169,7 @@ def gather(paths: RunPaths, ledger: Ledger, *, with_estimates: bool = True) -> S
     finished = [trial for trial in asked if is_measured(trial)]
     names = () if search is None else search.objectives
     directions = () if search is None else search.directions
-    leading = Leaders([], [], []) if search is None else leaders(asked, search, repeated)
+    leading = Leaders() if search is None else leaders(asked, search, repeated)
     outcomes = {
         name: {one.number: one.values[place] for one in finished if one.values}
         for place, name in enumerate(names)
@@ -172,9 +177,10 @@ def gather(paths: RunPaths, ledger: Ledger, *, with_estimates: bool = True) -> S
     compared = "return" if reader.scheduler is None else reader.scheduler.shown
     if reader.rungs:
         outcomes[f"{compared}{AT_FIRST_RUNG}"] = {
-            one.number: value for one in asked if (value := _first_return(one)) is not None
+            one.number: value for one in asked if (value := _value_at_first_rung(one)) is not None
         }
     lineages = lineage_env_steps(ledger, asked)
+    rows = {row["job_id"]: row for row in ledger.summary()}
     worth = believed(asked, search)
     shown = frozenset(leading.best[:MOST_REPORTED] if with_estimates else ())
     estimated = shown_estimates(search, asked, shown)
@@ -190,8 +196,8 @@ def gather(paths: RunPaths, ledger: Ledger, *, with_estimates: bool = True) -> S
         "race": None if search is None or search.race is None else search.race.seeds,
         "starts_from_reference": search is not None and search.start == "reference",
         "reference": None if reader.reference is None else reader.reference.values,
-        "reference_fresh_means": _fresh_means(ledger, reader.reference, names),
-        "reference_sentences": _reference_sentences(ledger, reader, leading.best),
+        "reference_fresh_means": _fresh_means(rows, reader.reference, names),
+        "reference_sentences": _reference_sentences(rows, reader, leading.ranked),
         "inherit": search is not None and search.has_lineages,
         "is_over": reader.history.is_over,
         "elapsed_s": reader.history.elapsed_s,
@@ -206,11 +212,12 @@ def gather(paths: RunPaths, ledger: Ledger, *, with_estimates: bool = True) -> S
                 worth.get(trial.number),
                 estimated.get(trial.number),
                 repeated.get(trial.number),
-                _fresh_means(ledger, repeated.get(trial.number), names),
+                _fresh_means(rows, repeated.get(trial.number), names),
                 lineages[trial.number],
             )
             for trial in asked
         ],
+        "ranked": leading.ranked,
         "best": leading.best,
         "front": leading.front,
         "improvements": dict(zip(names, reader.course.improvements, strict=True)),
@@ -234,11 +241,17 @@ def reported_jobs(facts: SearchFacts) -> set[str]:
 
 def listed_trials(facts: SearchFacts) -> list[ReportedTrial]:
     """The finished trials that a page lists: the best ones, and elites."""
-    listed = Leaders(facts["best"], facts["front"], facts["archive"]).shown_trials()
+    leading = Leaders(
+        ranked=facts["ranked"],
+        best=facts["best"],
+        front=facts["front"],
+        archive=facts["archive"],
+    )
+    listed = leading.shown_trials()
     return [one for one in facts["trials"] if one["trial"] in listed]
 
 
-def _reference_sentences(ledger: Ledger, reader: TrialReader, best: Sequence[int]) -> list[str]:
+def _reference_sentences(rows: JobRows, reader: TrialReader, best: Sequence[int]) -> list[str]:
     """:param best: numbers of the finished trials, the best first."""
     search = reader.search
     reference = reader.reference
@@ -246,29 +259,21 @@ def _reference_sentences(ledger: Ledger, reader: TrialReader, best: Sequence[int
     first = next((number for number in best if number in repeated), None)
     if search is None or reference is None or first is None:
         return []
-    rows = _rows(ledger, [*reference.jobs, *repeated[first].jobs])
     found = against_reference.differences(repeated[first], reference, search.objectives, rows)
     return against_reference.sentences(first, search.objectives, found)
 
 
 def _fresh_means(
-    ledger: Ledger, training: Trial | None, names: Sequence[str]
+    rows: JobRows, training: Trial | None, names: Sequence[str]
 ) -> Sequence[ReportedMean | None]:
     """Of each objective, over the seeds of a training that repeats another."""
     if training is None or not training.values:
         return ()
-    rows = _rows(ledger, training.jobs)
     means = [mean_over_seeds(name, training.jobs, rows) for name in names]
     return [None if mean is None else asdict(mean) for mean in means]
 
 
-def _rows(ledger: Ledger, jobs: Sequence[str]) -> Mapping[str, SummaryRow]:
-    """Of those that the ledger has, by ``job_id``."""
-    known = [job_id for job_id in jobs if ledger.job_row(job_id) is not None]
-    return {job_id: ledger.summary_of(job_id) for job_id in known}
-
-
-def _first_return(trial: Trial) -> float | None:
+def _value_at_first_rung(trial: Trial) -> float | None:
     value = trial.reached[0] if trial.reached else None
     return value if value is not None and math.isfinite(value) else None
 

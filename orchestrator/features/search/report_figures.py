@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from orchestrator.analysis.main_effects import bins
 from orchestrator.analysis.statistics import location
-from orchestrator.features.search.declaration.spec import identity, sign_of
+from orchestrator.features.search.declaration.spec import Direction, identity, sign_of
 from orchestrator.features.search.point_text import value_text
 from orchestrator.features.search.report_data import (
     ReportedDimension,
@@ -166,12 +166,13 @@ def slices(
     dimensions: Sequence[ReportedDimension],
     finished: Sequence[ReportedTrial],
     drawn_trials: Sequence[ReportedTrial],
-    objective: tuple[int, str],
+    objective: str,
+    place: int,
 ) -> Drawn:
-    """The value of ``objective`` (place and name) against each dimension; the line joins medians of
-    all finished.
+    """The value of ``objective`` against each dimension; the line joins medians of all finished.
+
+    :param place: of the objective among all.
     """
-    place, name = objective
     drawn, panels = drawing.panels(len(dimensions), columns=3, height_in=1.5)
     shown = [one for one in drawn_trials if one["values"]]
     for axes, dimension in zip(panels, dimensions, strict=True):
@@ -199,7 +200,7 @@ def slices(
         drawing.plain_ticks(axes, y=True)
         axes.set_xlabel(one_line(dimension["key"], 44))
     for axes in panels[::3]:
-        axes.set_ylabel(one_line(name, 24), color=INK)
+        axes.set_ylabel(one_line(objective, 24), color=INK)
     return drawn
 
 
@@ -247,14 +248,12 @@ def parallel(
     dimensions: Sequence[ReportedDimension],
     drawn_trials: Sequence[ReportedTrial],
     best: Sequence[int],
-    objective: tuple[str, str],
+    objective: str,
+    direction: Direction,
 ) -> Drawn:
-    """A line for each finished trial through its values and its result; ``objective``: its name and
-    direction.
-    """
+    """A line for each finished trial through its values and its result, the value of ``objective``."""
     from matplotlib.collections import LineCollection
 
-    name, direction = objective
     shown = [one for one in drawn_trials if one["values"]]
     values = _values(shown, 0)
     low = min(values)
@@ -283,7 +282,7 @@ def parallel(
             axes.text(
                 place, at, one_line(text, 12), ha="center", va=vertical, fontsize=6.5, color=DIM
             )
-    names = [one_line(one["key"], 28) for one in dimensions] + [one_line(name, 28)]
+    names = [one_line(one["key"], 28) for one in dimensions] + [one_line(objective, 28)]
     axes.set_xticks(range(len(names)), names, rotation=22, ha="right")
     axes.tick_params(axis="x", pad=12, length=0)
     axes.set_yticks([])

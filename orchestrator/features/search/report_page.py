@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -133,7 +134,7 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
     if not facts["best"]:
         return Section(title="Search", parts=[Text(sentences=[*about, "No trial has finished."])])
     known = _by_number(facts)
-    rows = [known[trial] for trial in (facts["front"] or facts["best"])[:MOST_REPORTED]]
+    rows = [known[trial] for trial in facts["ranked"][:MOST_REPORTED]]
     columns = _columns(facts, rows, images)
     text = [
         name
@@ -199,7 +200,8 @@ def _caption_of_repeated(facts: SearchFacts, rows: Sequence[ReportedTrial]) -> s
     caption = (
         " “From nothing” is the value of another training with other seeds and without inheritance"
     )
-    caption += "." if facts["front"] else "; trials that have one come first, in the order of it."
+    caption += "; trials that have one come first, "
+    caption += "their Pareto front by it." if facts["front"] else "in the order of it."
     if facts["reference"]:
         values = _with_means(facts["reference"], facts["reference_fresh_means"])
         caption += f" The unchanged job, trained in the same way, has {values}."
@@ -356,17 +358,19 @@ def _space(facts: SearchFacts) -> list[Section]:
             caption="The value of finished trials against each dimension, the one with the largest effect first. The "
             "line joins the medians of groups of neighbours, or of each choice, over all finished trials."
             f"{which}{some}",
-            draw=partial(figures.slices, shown, finished, drawn, (place, name)),
+            draw=partial(figures.slices, shown, finished, drawn, name, place),
         )
         parts.append(figure)
-    objective = facts["objectives"][0], facts["directions"][0]
+    objective = facts["objectives"][0]
+    direction = facts["directions"][0]
+    best = _by_first_value(facts)
     parts.append(
         Figure(
             name="search-parallel-coordinates",
             title="Parallel coordinates",
             caption="A line is a finished trial: its value in each dimension, and its result at the right end."
             f"{which}{some}",
-            draw=partial(figures.parallel, shown, drawn, _by_first_value(facts), objective),
+            draw=partial(figures.parallel, shown, drawn, best, objective, direction),
         )
     )
     return [Section(title="Space", parts=parts)]
@@ -488,7 +492,11 @@ def _rung(place: int, env_steps: int, trials: Iterable[ReportedTrial]) -> _Rung:
 
 
 def _middle(trials: Sequence[ReportedTrial], rung: int) -> float | None:
-    values = [value for one in trials if (value := one["rungs"][rung]) is not None]
+    values = [
+        value
+        for one in trials
+        if (value := one["rungs"][rung]) is not None and math.isfinite(value)
+    ]
     return median(values) if values else None
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerDamagedError, LedgerError
@@ -24,11 +24,10 @@ from orchestrator.experiment.begun_source import Standing
 from orchestrator.features.search.declaration.written import start_over
 from orchestrator.features.search.event_contents import (
     OF_UNCHANGED_JOB,
-    RACED,
     WITHOUT_TRIAL,
     problem_of,
 )
-from orchestrator.ledger import Ledger, job_figures
+from orchestrator.ledger import Ledger
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS search (
@@ -153,42 +152,6 @@ def damage_error(path: Path, event_id: int, kind: str, why: str) -> LedgerDamage
     return LedgerDamagedError(
         f"{where}: {why}. Jobs and their results are as they were. "
         f"The search cannot go on: {start_over()}"
-    )
-
-
-class Spent(NamedTuple):
-    """What a search has used of its budget."""
-
-    trials: int
-    """Those that repeat one are not among them."""
-    repeated: int
-    """Trials that repeat one, and those of the unchanged job."""
-    env_steps: int
-    """Of all jobs together."""
-    elapsed_s: float
-    """As :attr:`~orchestrator.features.search.history.History.elapsed_s`."""
-    raced: int = 0
-    """Further seeds of trials, which are in none of the numbers before."""
-
-
-def spent_budget(ledger: Ledger) -> Spent | None:
-    """None where no search has begun."""
-    if not is_search(ledger):
-        return None
-    role = f"coalesce({_in_content('role')}, '')"
-    repeats = f"{_in_content('reevaluates')} IS NOT NULL OR {role} = 'reference'"
-    sums = [f"coalesce(sum({each}), 0)" for each in (f"{role} = '{RACED}'", repeats)]
-    sql = f"SELECT count(*), {', '.join(sums)} FROM search WHERE kind = 'asked'"  # noqa: S608
-    asked, raced, repeated = ledger.select(f"{sql} AND {role} != 'start'")[0]
-    pauses = "SELECT kind, max(0.0, at - lag(at) OVER (ORDER BY id)) AS since FROM search"
-    elapsed = f"SELECT coalesce(sum(since), 0.0) FROM ({pauses}) WHERE kind != 'began'"  # noqa: S608
-    elapsed_s = ledger.select(elapsed)[0][0]
-    return Spent(
-        trials=asked - repeated,
-        repeated=repeated - raced,
-        env_steps=job_figures.env_steps(ledger),
-        elapsed_s=elapsed_s,
-        raced=raced,
     )
 
 

@@ -18,10 +18,11 @@ from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration.declared_search import SearchDeclaration
 from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
 from orchestrator.features.search.declaration.summary import SearchLimits
-from orchestrator.features.search.search_events import Spent
+from orchestrator.features.search.event_contents import REFERENCE
+from orchestrator.features.search.history import History
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import Ledger, job_figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,22 @@ class SearchTime:
     """Number of bodies whose physics was measured; 0: it is assumed to be that of Hopper-v5."""
     begun: DoneSoFar | None = None
     """What has been done of it already; None: nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What a search has used of its budget."""
+
+    trials: int
+    """Those that repeat one are not among them."""
+    repeated: int
+    """Trials that are trained again at the end, and those of the unchanged job."""
+    raced: int
+    """Further seeds of trials, which are in none of the numbers before."""
+    env_steps: int
+    """Of all jobs together."""
+    elapsed_s: float
+    """As :attr:`~orchestrator.features.search.history.History.elapsed_s`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +89,32 @@ class DoneSoFar:
         )
 
 
+def spent_budget(ledger: Ledger) -> Spent:
+    """Of the search that has begun in ``ledger``. :raises LedgerDamagedError: an event is damaged."""
+    history = History()
+    history.take_in(search_events.events(ledger), ledger.path)
+    is_repeated = [one.is_reevaluation or one.role == REFERENCE for one in history.trials]
+    return Spent(
+        trials=len(history.asked),
+        repeated=sum(is_repeated),
+        raced=len(history.further),
+        env_steps=job_figures.env_steps(ledger),
+        elapsed_s=history.elapsed_s,
+    )
+
+
 def done_so_far(ledger: Ledger) -> DoneSoFar | None:
-    """What has been done of a search; None where it has not begun."""
-    spent = search_events.spent_budget(ledger)
-    if spent is None:
+    """What has been done of a search; None where it has not begun.
+
+    :raises LedgerDamagedError: an event of it is damaged.
+    """
+    if not search_events.is_search(ledger):
         return None
     rows = ledger.jobs(decoded=False)
     queued = [row for row in rows if isinstance(row.state, Pending | Running)]
     waiting = [row for row in rows if isinstance(row.state, Paused)]
     return DoneSoFar(
-        spent=spent,
+        spent=spent_budget(ledger),
         steps_queued=sum(max(0, row.job.spec.attempt_end - row.env_steps) for row in queued),
         steps_left=sum(
             max(0, row.job.spec.total_timesteps - row.env_steps) for row in (*queued, *waiting)
@@ -225,12 +258,12 @@ def _line(time: SearchTime) -> str:
 def _facts(experiment: Experiment, source: SearchDeclaration, time: SearchTime) -> dict[str, Any]:
     assert source.search is not None
     limits = source.limits(experiment)
-    spent = {"trials": 0, "env_steps": 0} if time.begun is None else time.begun.spent._asdict()
+    spent = None if time.begun is None else time.begun.spent
     return {
         **asdict(source.search),
         **{f"most_{key}": getattr(limits, key) for key in ("trials", "jobs", "env_steps")},
         "estimate_s": round(time.longest_s, 1),
         "with_rungs_s": round(time.with_rungs_s, 1),
-        "trials_so_far": spent["trials"],
-        "env_steps_so_far": spent["env_steps"],
+        "trials_so_far": 0 if spent is None else spent.trials,
+        "env_steps_so_far": 0 if spent is None else spent.env_steps,
     }

@@ -87,9 +87,10 @@ class SearchWatch(RunWatch):
         from orchestrator.features.search import live_section
 
         search = self._reader.search
+        leaders = self._reader.best(live_section.LEADERS)
         if search is not None and search.start != "nothing":
-            self._read_lineages(self._reader.best(live_section.LEADERS))
-        return live_section.of(self._reader, self._line, self._lineages)
+            self._read_lineages(leaders)
+        return live_section.of(self._reader, self._line, leaders, self._lineages)
 
     def _read_lineages(self, leaders: Sequence[Trial]) -> None:
         try:
@@ -183,9 +184,14 @@ def _why_stopped(paths: RunPaths) -> str:
 def _failure(reader: TrialReader) -> str:
     """Why trials have failed; of several, how many of the last ones have the commonest reason."""
     last = _last_failed(reader)
-    common = commonest([trial.why for trial in last])
-    example = _with_reason(last[common.place])
-    return example if reader.failed == 1 else f"{common.times:,} of them as {example}"
+    times = commonest([trial.why for trial in last]).times
+    example = _example(last)
+    return example if reader.failed == 1 else f"{times:,} of them as {example}"
+
+
+def _example(failed: Sequence[Trial]) -> str:
+    """The first of these trials that has the commonest of their reasons, with that."""
+    return _with_reason(failed[commonest([trial.why for trial in failed]).place])
 
 
 def _with_reason(trial: Trial) -> str:
@@ -221,7 +227,7 @@ def _without_value(reader: TrialReader) -> str:
     """What to do about a search that has ended without a best trial."""
     why = ""
     if last := _last_failed(reader):
-        why = f" ({_with_reason(last[commonest([trial.why for trial in last]).place])})"
+        why = f" ({_example(last)})"
     what = f"No trial has a value of {joined(reader.objectives)}{why}"
     has_failed_jobs = any(one.failed_jobs for one in reader.history.failed.values())
     retry = "`retry` trains failed jobs again, and " if has_failed_jobs else ""

@@ -6,7 +6,8 @@ import contextlib
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypedDict
+from dataclasses import dataclass
+from typing import TypedDict
 
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.paths import RunPaths
@@ -51,19 +52,24 @@ def jobs_to_show(trials: Sequence[Trial], search: SearchSpec) -> list[str]:
     return shown
 
 
-class Leaders(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaders:
     """The finished trials of a search in the orders in which pages show them."""
 
-    best: Sequence[int]
-    """By their first value, the best first; with a race, by what that believes. Those that were
-    trained again come before the others, by the value of that training."""
-    front: Sequence[int]
-    """Pareto front of several objectives."""
-    archive: Sequence[ArchiveElite]
+    ranked: Sequence[int] = ()
+    """As ``best`` ranks them: by their value, with a race by what that believes, or of several
+    objectives their Pareto front. Those that were trained again come before the others, by the
+    values of that training."""
+    best: Sequence[int] = ()
+    """All of them, in the same way by the first objective alone."""
+    front: Sequence[int] = ()
+    """Pareto front of several objectives, by values of the search."""
+    archive: Sequence[ArchiveElite] = ()
 
     def shown_trials(self) -> Collection[int]:
         """Those that are shown by themselves, in that order."""
-        parts = (self.best, self.front, [elite["trial"] for elite in self.archive])
+        elites = [elite["trial"] for elite in self.archive]
+        parts = (self.ranked, self.best, self.front, elites)
         return dict.fromkeys(number for part in parts for number in part[:MOST_REPORTED])
 
 
@@ -73,8 +79,10 @@ def leaders(trials: Iterable[Trial], search: SearchSpec, repeated: Mapping[int, 
     """
     finished = [trial for trial in trials if is_measured(trial)]
     front = best(finished, search.directions) if len(search.directions) > 1 else []
+    in_order = judged_first(finished, repeated, search.directions, search)
     by_first = judged_first(finished, repeated, search.directions[:1], search)
     return Leaders(
+        ranked=[trial.number for trial in in_order],
         best=[trial.number for trial in by_first],
         front=[trial.number for trial in front],
         archive=archive(finished, search),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -125,5 +126,5 @@ class TrialFigures:
 
 
 def _deviation(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
+    known = [value for value in values if value is not None and math.isfinite(value)]
     return statistics.stdev(known) if len(known) == len(values) >= 2 else None

@@ -50,8 +50,9 @@ class TrialReader:
     """Of all jobs, trained so far, where the budget limits them; counted for that only."""
     _done_steps: int = 0
     """``total_timesteps`` of all jobs of finished trials."""
-    _front: list[tuple[Sequence[float], int, Trial]] = field(default_factory=list)
-    """Costs and index of each trial of :attr:`front`, in any order."""
+    front: Sequence[Trial] = ()
+    """The best finished trial, with a race by what that believes; of several objectives, the Pareto
+    front as :func:`best` ranks it; none where there is no search."""
     _failing: list[Trial] = field(default_factory=list)
     """Failed trials of which some jobs may not have ended yet."""
 
@@ -117,7 +118,8 @@ class TrialReader:
             assert number is not None
             self._end(self.history.trials[number])
         if self._is_raced and any(event.kind == "over" for event in events):
-            self._front = self._leader_of_race()
+            # Every value changes what is believed of all trials.
+            self.front = ranked(self.history.asked, self.directions, self.search)[:1]
         self._count_failing(ledger)
         if self.search is not None and self.search.max_env_steps is not None:
             self.env_steps = job_figures.env_steps(ledger)
@@ -131,21 +133,13 @@ class TrialReader:
             self._done_steps += self._total(trial)
         if not trial.is_of_search or not trial.values or self.search is None or self._is_raced:
             return
-        mine = costs(trial, self.directions)
-        if not any(_surpasses(theirs, mine) for theirs, *_ in self._front):
-            kept = [one for one in self._front if not _surpasses(mine, one[0])]
-            self._front = [*kept, (mine, trial.index, trial)]
-            if len(self.directions) == 1:
-                self._front = [min(self._front)]
+        in_order = sorted([*self.front, trial], key=lambda one: one.index)
+        front = best(in_order, self.directions)
+        self.front = front[:1] if len(self.directions) == 1 else front
 
     @property
     def _is_raced(self) -> bool:
         return self.search is not None and self.search.race is not None
-
-    def _leader_of_race(self) -> list[tuple[Sequence[float], int, Trial]]:
-        """The :attr:`front` of a race: every value changes what is believed of all trials."""
-        in_order = ranked(self.history.asked, self.directions, self.search)
-        return [(costs(one, self.directions), one.index, one) for one in in_order[:1]]
 
     def _total(self, trial: Trial) -> int:
         """``total_timesteps`` of its jobs, as far as the ledger still has them."""
@@ -161,13 +155,6 @@ class TrialReader:
             trial.env_steps = max(trial.env_steps, sum(one.env_steps for one in figures))
             if not {one.state for one in figures} <= set(TERMINAL):
                 self._failing.append(trial)
-
-    @property
-    def front(self) -> Sequence[Trial]:
-        """The best finished trial, with a race by what that believes; of several objectives, the
-        Pareto front as :func:`best` ranks it; none where there is no search.
-        """
-        return [trial for *_, trial in sorted(self._front)]
 
     @property
     def objectives(self) -> Sequence[str]:

@@ -14,7 +14,11 @@ from measurement_helpers import collapsed, measurements, slower
 from orchestrator.analysis.statistics import MEDIAN_INTERVALS
 from orchestrator.core.errors import UsageError
 from orchestrator.features.compare.comparison import Comparison, Pair, compare_with_first
-from orchestrator.features.compare.declared_settings import Difference, merged_differences
+from orchestrator.features.compare.declared_settings import (
+    Difference,
+    differing_settings,
+    merged_differences,
+)
 
 
 def compare(run_a: Path, run_b: Path) -> Comparison:
@@ -145,4 +149,14 @@ def test_a_setting_that_differs_for_other_jobs_has_no_value_in_the_row_of_some()
         ("n_steps", ["2048", "512", "–"]),
         ("gamma", ["0.99", "0.9", "0.99"]),
         ("n_steps (cart)", ["2048", "–", "1024"]),
+    ]
+
+
+def test_long_values_are_shown_where_they_differ() -> None:
+    folder = "/srv/projects/quadruped/experiments/of/this/year"
+    a = {"cart": {"init": f"{folder}/first.zip"}, "pole": {"init": f"{folder}/first.zip"}}
+    b = {"cart": {"init": f"{folder}/second.zip"}, "pole": {"init": f"{folder}/third.zip"}}
+    assert differing_settings(a, b) == [
+        Difference("init (cart)", "…this/year/first.zip", "…this/year/second.zip"),
+        Difference("init (pole)", "…this/year/first.zip", "…this/year/third.zip"),
     ]

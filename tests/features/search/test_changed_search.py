@@ -23,8 +23,9 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.experiment.resuming import resume
-from orchestrator.features.search import changed_search, search_events
+from orchestrator.features.search import changed_search, search_events, search_time
 from orchestrator.features.search.declaration.declared_search import declaration_of
+from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.search_process import SearchBesideRun
 from orchestrator.features.search.searcher.trial_examiner import TrialExaminer
@@ -326,6 +327,18 @@ def test_a_search_that_was_withdrawn_is_underway_again_when_its_run_begins(tmp_p
             assert search_events.standing(ledger) == "underway"
         kinds = [event.kind for event in search_events.events(ledger)]
     assert kinds == ["began", "asked", "over", "ended", "began"]
+
+
+def test_time_in_which_nothing_ran_before_a_search_was_withdrawn_is_none_of_it(
+    tmp_path: Path,
+) -> None:
+    paths = search_run(tmp_path / "run", [Told(values=[3.0])], is_over=False)
+    with run_directory.opened_ledger(paths) as ledger:
+        before = search_time.spent_budget(ledger).elapsed_s
+        ledger.change("UPDATE search SET at = at - 86400")
+        search_events.withdraw(ledger)
+        search_events.add(ledger, [SearchEvent(kind="began", content={"lanes": 2})])
+        assert search_time.spent_budget(ledger).elapsed_s == pytest.approx(before)
 
 
 class Draw(JobSource):

@@ -26,7 +26,13 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory, run_index
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.from_outside.run_watch import RunWatches, annotated_snapshots
-from orchestrator.features.search import changed_search, ranking, report_data, search_events
+from orchestrator.features.search import (
+    changed_search,
+    ranking,
+    report_data,
+    search_events,
+    search_time,
+)
 from orchestrator.features.search.search_watch import SearchWatch
 from orchestrator.features.search.searcher.searcher import Searcher
 from orchestrator.features.search.searcher.watchdog import Watchdog
@@ -189,7 +195,7 @@ def read_everything(paths: RunPaths) -> None:
         *readers_of_trials(paths),
         of_ledger(trials),
         of_ledger(lambda ledger: report_data.gather(paths, ledger)),
-        of_ledger(search_events.spent_budget),
+        of_ledger(search_time.done_so_far),
         of_ledger(search_events.has_value),
         lambda: run_snapshot.exit_code_of(run_snapshot.status(paths.root)),
         run_index.listed_runs,

@@ -26,7 +26,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import is_installed
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.search import ranking, search_events
+from orchestrator.features.search import ranking, search_events, search_time
 from orchestrator.features.search.declaration import written
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.declaration.spec import Dimension, RaceSpec, SearchSpec
@@ -655,11 +655,10 @@ def test_every_command_shows_the_value_over_all_seeds(tmp_path: Path) -> None:
     assert reader is not None
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         reader.update(ledger)
-        spent = search_events.spent_budget(ledger)
+        spent = search_time.spent_budget(ledger)
     assert [trial.number for trial in reader.front] == [2]
     assert [trial.number for trial in reader.trials] == [0, 1, 2]
     assert reader.repeated == {}
-    assert spent is not None
     assert (spent.trials, spent.repeated, spent.raced) == (3, 0, 3)
 
 

@@ -165,7 +165,7 @@ def test_the_values_that_are_shown_are_those_of_the_fresh_seeds(tmp_path: Path) 
     assert isinstance(best, Table)
     assert [row[0].text for row in best.rows] == ["trial 2", "trial 1", "trial 0"]
     assert report_page.LUCKY not in best.caption
-    leaders = live_section.of(reader, "").tables[-1]
+    leaders = live_section.of(reader, "", reader.best(), {}).tables[-1]
     names = [column.name for column in leaders.columns[:3]]
     assert names == ["trial", "eval_mean", "eval_mean in the search"]
     assert [row[:3] for row in leaders.rows] == [
@@ -314,11 +314,13 @@ def test_a_figure_that_only_the_trained_again_have_is_ranked_by(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_of_several_objectives_the_live_page_has_two_fronts(tmp_path: Path) -> None:
+def test_of_several_objectives_pages_have_two_fronts(tmp_path: Path) -> None:
     told = [
         Told(values=(3.0, 5.0)),
         Told(values=(2.0, 6.0)),
+        Told(values=(5.0, 4.0)),
         Told(values=(1.0, 7.0), reevaluates=0, point=point_of(0)),
+        Told(values=(0.5, 6.0), reevaluates=2, point=point_of(2)),
     ]
     objectives = ["eval_mean", "env_steps"]
     paths = search_run(tmp_path / "run", told, sampler="nsga2", objective=objectives)
@@ -326,9 +328,15 @@ def test_of_several_objectives_the_live_page_has_two_fronts(tmp_path: Path) -> N
     assert reader is not None
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         reader.update(ledger)
-    table = live_section.of(reader, "").tables[-1]
+    table = live_section.of(reader, "", reader.best(), {}).tables[-1]
     assert table.title == "Pareto fronts: of those trained again, and of the others"
     assert [row[:3] for row in table.rows] == [["0", 1.0, 7.0], ["1", 2.0, 6.0]]
+    facts = reported(paths)
+    (shown,) = [one for one in report_page.sections(facts, {})[0].parts if isinstance(one, Table)]
+    assert [row[0].text for row in shown.rows] == ["trial 0", "trial 1"], (
+        "2 came to less by fresh seeds"
+    )
+    assert set(facts["front"]) == {2, 0, 1}
 
 
 def test_jobs_on_fresh_seeds_are_none_that_a_search_has_chosen_by_their_values(
@@ -408,6 +416,41 @@ def test_the_best_and_the_unchanged_job_are_trained_again_with_the_same_fresh_se
     assert {
         trial.protocol["total_timesteps"] for trial in reader.repeated.values() if trial.protocol
     } == {512}
+
+
+@pytest.mark.slow
+def test_one_of_the_best_that_does_not_fit_to_the_length_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands.instant_workers(monkeypatch, tmp_path)
+    examine_no_trials(monkeypatch)
+    jobs = tmp_path / "jobs.toml"
+    jobs.write_text(
+        f'name = "search"\nmax_parallel = 2\n[[jobs]]\nname = "hopper"\nxml = "{commands.HOPPER}"\n'
+        'task = "forward"\nalgo = "sac"\ntotal_timesteps = 1000\nresources.start = "exec"\n'
+        '[search]\nsampler = "random"\ntrials = 2\nobjective = "ep_rew_mean"\n'
+        "reevaluate = { n = 2, total_timesteps = 500, reference = true }\n"
+        'initial = [{ "sac.learning_starts" = 700 }, { "sac.learning_starts" = 200 }]\n'
+        '[search.space]\n"sac.learning_starts" = { low = 100, high = 700 }\n'
+    )
+    commands.succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    paths = RunPaths(tmp_path / "run")
+    reader = TrialReader.of(paths)
+    assert reader is not None
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        reader.update(ledger)
+    unfit, fit, reference = (one for one in reader.history.trials if not one.is_of_search)
+    assert "learning_starts" in unfit.why
+    assert not unfit.jobs
+    assert unfit.values is None
+    assert fit.values
+    assert reference.values
+    commands.succeed("report", paths.root, cwd=tmp_path)
+    commands.succeed("best", paths.root, cwd=tmp_path)
+    commands.succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        reader.update(ledger)
+    assert len(reader.history.trials) == 5, "and it is not tried again"
 
 
 @pytest.mark.slow

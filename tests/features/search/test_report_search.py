@@ -313,7 +313,7 @@ def test_several_objectives_have_a_pareto_front(tmp_path: Path) -> None:
     assert report_page.LUCKY not in table(document, "Search").caption
     assert report_page.OF_MODEL not in table(document, "Search").columns
     assert column(table(document, "Search"), "trial") == [
-        f"trial {number}" for number in facts["front"]
+        f"trial {number}" for number in facts["ranked"]
     ]
     assert {"search-pareto-front", "search-slices-1", "search-slices-2"} <= {
         figure.name for figure in document.figures()

@@ -404,10 +404,8 @@ def test_the_pareto_front_is_trained_again_with_seeds_that_no_trial_had(
     )
     entered: list[tuple[int, list[int]]] = []
 
-    def enter(
-        _: Searcher, point: Any, jobs: Sequence[Job], *, reevaluates: int, others: Any
-    ) -> None:
-        entered.append((reevaluates, [job.spec.seed for job in jobs]))
+    def enter(_: Searcher, point: Any, jobs: Sequence[Job], *, others: Any) -> None:
+        entered.append((others["reevaluates"], [job.spec.seed for job in jobs]))
 
     monkeypatch.setattr(Searcher, "_enter", enter)
     search.searcher._turn()

@@ -358,6 +358,21 @@ def test_a_choice_is_the_same_in_any_order_of_its_keys_and_spelling_of_its_numbe
 
 
 @pytest.mark.slow
+def test_points_that_are_refused_do_not_count_among_the_first_random_ones() -> None:
+    spec = spec_of("map-elites", sampler_options={"initial": 5})
+    sampler, independent = make(spec, Path()), make(replace(spec, sampler="random"), Path())
+    is_random = []
+    for number in range(60):
+        point = sampler.ask(number)
+        if number % 10 < 9:
+            sampler.reject(number, point, None)
+            continue
+        is_random.append(point == independent.ask(number))
+        sampler.tell(number, point, outcome_of(spec, number, point))
+    assert is_random == [True] * 5 + [False]
+
+
+@pytest.mark.slow
 def test_the_archive_of_a_report_is_that_of_pyribs() -> None:
     import numpy as np
 

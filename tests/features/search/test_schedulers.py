@@ -185,6 +185,21 @@ def test_one_that_is_retried_is_waited_for_again_at_its_rung() -> None:
     assert after(compared, 1, 4.0, first=8) == [(8, None)]
 
 
+@pytest.mark.parametrize("order", ["asynchronous", "fixed"])
+def test_one_that_is_retried_before_its_first_rung_is_waited_for_there(order: TrialOrder) -> None:
+    compared = scheduler(order=order)
+    compared.no_more(9)
+    compared.failed(8)
+    compared.retried(8)
+    for trial in range(8):
+        compared.reached(trial, 0, float(trial))
+    promoted = decided(compared)
+    assert len(promoted) <= 2, "a third of those that have come"
+    compared.reached(8, 0, 8.0)
+    promoted += decided(compared)
+    assert {one.trial for one in promoted} == {8, 7, 6}
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [

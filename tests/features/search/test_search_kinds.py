@@ -19,7 +19,7 @@ from command_helpers import HOPPER, INSTANT, TINY, give, invoke, succeed
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.search import search_events
+from orchestrator.features.search import search_events, search_time
 from orchestrator.features.search.history import History
 from orchestrator.features.search.search_events import SearchEvent
 
@@ -185,8 +185,7 @@ def test_more_time_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert history.is_over
         assert history.elapsed_s >= limit_s
         with run_directory.opened_ledger(RunPaths(tmp_path / "run"), read_only=True) as ledger:
-            spent = search_events.spent_budget(ledger)
-        assert spent is not None
+            spent = search_time.spent_budget(ledger)
         assert (spent.trials, spent.elapsed_s) == (
             len(history.trials),
             pytest.approx(history.elapsed_s),

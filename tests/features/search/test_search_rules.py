@@ -17,7 +17,6 @@ from orchestrator.core.errors import SpecError
 from orchestrator.features.search.declaration.declared_search import declaration_of, trial_jobs
 from orchestrator.features.search.declaration.rules import COLUMNS
 from orchestrator.features.search.declaration.spec import ArchiveAxis, Dimension, SchedulerSpec
-from orchestrator.features.search.declaration.summary import SearchLimits
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.ledger import SummaryRow
 
@@ -804,20 +803,22 @@ def test_what_a_search_does_at_most_is_told_before_it_begins(place: Path) -> Non
         )
     )
     until_spent = searched(place, max_env_steps=10**6, trials=None, max_time="1h")
-    assert declaration_of(until_spent).limits(until_spent) == SearchLimits(
-        trials=None, jobs=None, env_steps=10**6
-    )
+    assert most(until_spent) == (None, None, 10**6)
     assert "at most" not in declaration_of(until_spent).lines(until_spent)[0]
     ends = "no further trial is asked for after 1,000,000 env_steps or 1:00:00, but what is queued or runs then"
     assert ends in declaration_of(until_spent).lines(until_spent)[0]
     repeated = searched(place, trials=3, reevaluate=10)
-    assert declaration_of(repeated).limits(repeated) == SearchLimits(
-        trials=3, jobs=6, env_steps=6 * 200_000
-    )
+    assert most(repeated) == (3, 6, 6 * 200_000)
     assert (
         "at most 3 trials, 6 jobs and 1,200,000 env_steps"
         in declaration_of(repeated).lines(repeated)[0]
     )
+
+
+def most(experiment: Experiment) -> tuple[int | None, ...]:
+    """Trials, jobs and env_steps that its search has at most."""
+    limits = declaration_of(experiment).limits(experiment)
+    return limits.trials, limits.jobs, limits.env_steps
 
 
 def test_presets_in_the_space_count_as_the_longest_and_are_compared_where_all_have_one_length(
@@ -825,15 +826,15 @@ def test_presets_in_the_space_count_as_the_longest_and_are_compared_where_all_ha
 ) -> None:
     presets = {"space": {"preset": {"choices": ["quick", "thorough", "standard"]}}}
 
-    def limits(job: dict[str, Any], **search: Any) -> SearchLimits | None:
+    def limits(job: dict[str, Any], **search: Any) -> tuple[int | None, ...]:
         table = {**presets, "trials": 20, "sampler": "random", **search}
         data = {"name": "t", "jobs": [{"name": "a", "env": "Hopper-v5", **job}], "search": table}
         experiment = from_mapping(data, source="s.toml", base=place)
-        return declaration_of(experiment).limits(experiment)
+        return most(experiment)
 
-    assert limits({}) == SearchLimits(trials=20, jobs=20, env_steps=20 * 1_024_000)
+    assert limits({}) == (20, 20, 20 * 1_024_000)
     same = limits({"total_timesteps": 10_240}, scheduler={"min_env_steps": 5_120})
-    assert same == SearchLimits(trials=20, jobs=20, env_steps=20 * 10_240)
+    assert same == (20, 20, 20 * 10_240)
 
 
 def test_columns_that_can_be_objectives_are_results_in_the_summary() -> None:

@@ -12,8 +12,7 @@ from orchestrator.experiment.examination import training_time
 from orchestrator.features.search import search_time
 from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
 from orchestrator.features.search.declaration.summary import limits
-from orchestrator.features.search.search_events import Spent
-from orchestrator.features.search.search_time import DoneSoFar
+from orchestrator.features.search.search_time import DoneSoFar, Spent
 
 STEPS = 1_000_000
 
@@ -87,7 +86,10 @@ def test_what_a_search_has_spent_is_no_longer_left() -> None:
     )
 
     def rest(**spent: float) -> tuple[float | None, ...]:
-        known = Spent(**{"trials": 5, "repeated": 1, "env_steps": 30, "elapsed_s": 70.0, **spent})  # type: ignore[arg-type]
+        known = replace(
+            Spent(trials=5, repeated=1, raced=0, env_steps=30, elapsed_s=70.0),
+            **spent,  # type: ignore[arg-type]
+        )
         left = DoneSoFar(spent=known, steps_queued=0, steps_left=0).rest_of(search)
         return left.trials, left.max_env_steps, left.max_time_s, left.reevaluate
 
@@ -103,7 +105,8 @@ def test_what_remains_of_a_search_is_new_trials_and_what_the_others_have_to_go()
     )
 
     def of_rest(trials: int, queued: int, left: int) -> tuple[float, float]:
-        begun = DoneSoFar(spent=Spent(4, 0, STEPS, 9.0), steps_queued=queued, steps_left=left)
+        spent = Spent(trials=4, repeated=0, raced=0, env_steps=STEPS, elapsed_s=9.0)
+        begun = DoneSoFar(spent=spent, steps_queued=queued, steps_left=left)
         rest = replace(spec, trials=trials)
         time = search_time.of_search(
             [(job(), 3e-5)], rest, ASHA, limits(rest, 1, STEPS), jobs_at_once=1, begun=begun

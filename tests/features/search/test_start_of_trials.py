@@ -15,7 +15,7 @@ from orchestrator.core.errors import SpecError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.search import search_events
+from orchestrator.features.search import search_events, search_time
 from orchestrator.features.search.declaration import written
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.trials import TrialReader
@@ -112,10 +112,9 @@ def test_the_training_that_all_start_from_is_no_trial(tmp_path: Path) -> None:
     assert reader is not None
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         reader.update(ledger)
-        spent = search_events.spent_budget(ledger)
+        spent = search_time.spent_budget(ledger)
     assert [trial.number for trial in reader.asked] == [1, 2]
     assert reader.history.start is not None
-    assert spent is not None
     assert (spent.trials, spent.repeated) == (2, 0)
     commands.succeed("report", paths.root, cwd=tmp_path)
     page = (paths.root / "report/index.html").read_text()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from orchestrator.core.text import count, duration, joined
 from orchestrator.features.search.declaration.spec import (
@@ -29,13 +29,13 @@ class SearchLimits:
 
     trials: int | None
     jobs: int | None
-    all_env_steps: int | None = field(default=None, repr=False, compare=False)
+    all_env_steps: int | None
     """Of all jobs to their end, whatever the budget of env_steps."""
-    env_steps_again: int = field(default=0, repr=False, compare=False)
+    env_steps_again: int
     """Of those that are trained at the end, and of the one that trials start from."""
-    jobs_raced: int = field(default=0, repr=False, compare=False)
+    jobs_raced: int
     """Further seeds; 0 also where neither trials nor env_steps are limited."""
-    env_steps_raced: int = field(default=0, repr=False, compare=False)
+    env_steps_raced: int
     env_steps: int | None
     """Without those that are trained after ``max_env_steps``, by jobs that were queued or ran
     then."""

@@ -66,6 +66,9 @@ class _Elites:
 class MapElitesSampler:
     """MAP-Elites (Mouret and Clune 2015) with the variation Iso+LineDD."""
 
+    _refused = 0
+    """How many of its points are no trials; this, where an earlier version has saved the sampler."""
+
     def __init__(self, spec: SearchSpec) -> None:
         options = dict(spec.sampler_options)
         n_dimensions = len(spec.space)
@@ -85,7 +88,8 @@ class MapElitesSampler:
         )
 
     def ask(self, number: int) -> Point:
-        if number < self._initial or self._elites.archive.empty:
+        trials = number - self._refused
+        if trials < self._initial or self._elites.archive.empty:
             return self._random.ask(number)
         return self._space.decode(self._emitter.ask()[0])
 
@@ -93,7 +97,8 @@ class MapElitesSampler:
         """It comes to the archive when it is told."""
 
     def reject(self, number: int, point: Point, excess: Sequence[float] | None) -> None:
-        """The next point is another variation."""
+        """The next point is another variation, or another random one."""
+        self._refused += 1
 
     def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
         self._elites.add(point, outcome)

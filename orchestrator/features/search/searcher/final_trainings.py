@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.core.job import Job
 from orchestrator.features.search.declaration.declared_search import jobs_at
-from orchestrator.features.search.declaration.spec import SearchSpec
+from orchestrator.features.search.declaration.spec import ReevaluationSpec, SearchSpec
 from orchestrator.features.search.estimates import estimates, ranked_by
 from orchestrator.features.search.event_contents import REFERENCE
 from orchestrator.features.search.history import History, Trial, is_measured
@@ -24,13 +24,35 @@ from orchestrator.jobfile import Experiment
 class FinalTraining:
     """One that is to begin."""
 
-    jobs: Sequence[Job]
-    point: Mapping[str, Any]
-    """Empty of the unchanged job."""
-    reevaluates: int | None
-    """Number of the trial whose point it is; None: it is the unchanged job."""
-    event_fields: Mapping[str, Any]
-    """Further content of the event that begins it."""
+    trial: Trial | None
+    """Whose point is trained again; None: the unchanged job is trained."""
+    seeds: Sequence[int]
+    reevaluation: ReevaluationSpec
+
+    @property
+    def point(self) -> Mapping[str, Any]:
+        """Empty of the unchanged job."""
+        return {} if self.trial is None else self.trial.point
+
+    @property
+    def event_fields(self) -> Mapping[str, Any]:
+        """Further content of the event that begins it."""
+        fields: dict[str, Any] = (
+            {"role": REFERENCE} if self.trial is None else {"reevaluates": self.trial.number}
+        )
+        if self.reevaluation.protocol is not None:
+            fields["protocol"] = self.reevaluation.protocol
+        return fields
+
+    def jobs(self, experiment: Experiment, number: int) -> Sequence[Job]:
+        """:param number: that it will have as a trial itself.
+        :raises SpecError: its point does not fit to the length of this training.
+        """
+        name = f"t{number:05d}"
+        point = None if self.trial is None else self.trial.point
+        if self.trial is None:
+            name = f"{name}-{REFERENCE}"
+        return jobs_at(experiment, name, point, self.seeds, self.reevaluation.total_timesteps)
 
 
 def missing(experiment: Experiment, search: SearchSpec, history: History) -> list[FinalTraining]:
@@ -50,8 +72,8 @@ def missing(experiment: Experiment, search: SearchSpec, history: History) -> lis
     own = declared_seeds(experiment, best[0])
     seeds = fresh_seeds(search, own, search.reevaluation.seeds or len(own))
     return [
-        _training(experiment, search, trial, number, seeds)
-        for number, trial in enumerate(wanted, len(history.trials))
+        FinalTraining(trial=trial, seeds=seeds, reevaluation=search.reevaluation)
+        for trial in wanted
     ]
 
 
@@ -68,29 +90,3 @@ def _in_order(search: SearchSpec, history: History) -> Sequence[Trial]:
         return in_order
     found = estimates(search.space, [trial for trial in in_order if is_measured(trial)])
     return ranked_by(found, in_order, search.directions[0]) if found else in_order
-
-
-def _training(
-    experiment: Experiment,
-    search: SearchSpec,
-    trial: Trial | None,
-    number: int,
-    seeds: Sequence[int],
-) -> FinalTraining:
-    """:param trial: None: the unchanged job.
-    :param number: that it will have as a trial itself.
-    """
-    point = None if trial is None else trial.point
-    name = f"t{number:05d}"
-    event_fields: dict[str, Any] = {}
-    if trial is None:
-        name = f"{name}-{REFERENCE}"
-        event_fields["role"] = REFERENCE
-    if search.reevaluation.protocol is not None:
-        event_fields["protocol"] = search.reevaluation.protocol
-    return FinalTraining(
-        jobs=jobs_at(experiment, name, point, seeds, search.reevaluation.total_timesteps),
-        point=point or {},
-        reevaluates=None if trial is None else trial.number,
-        event_fields=event_fields,
-    )

@@ -92,7 +92,7 @@ class _Rung:
     entered: set[int] = field(default_factory=set)
     """Those that have reached it, are on the way to it, or ended on the way."""
     awaited: set[int] = field(default_factory=set)
-    """Those that were promoted and are on the way to it."""
+    """Those that were promoted, or retried, and are on the way to it."""
     promoted: set[int] = field(default_factory=set)
     """Those that have gone on from it."""
 
@@ -135,7 +135,7 @@ class _Bracket:
     def retry(self, trial: int) -> None:
         self.ended.discard(trial)
         self.failed.discard(trial)
-        for rung in self.rungs[1:]:
+        for rung in self.rungs:
             if trial in rung.entered and trial not in rung.reached:
                 rung.awaited.add(trial)
 

@@ -438,8 +438,7 @@ class Searcher:
             trial.point,
             jobs,
             parent=parent,
-            reevaluates=trial.number,
-            others={"role": RACED},
+            others={"role": RACED, "reevaluates": trial.number},
         )
 
     def _ask(self) -> None:
@@ -450,14 +449,23 @@ class Searcher:
         try:
             jobs = trial_jobs(self.experiment, number, point)
         except SpecError as error:  # values that do not fit together
-            why = shortened("; ".join(map(str, error.problems)))
-            failed = {"values": None, "measures": None, "env_steps": 0, "why": why}
-            content = {"point": point, "jobs": [], **proposed.facts}
-            asked = SearchEvent(kind="asked", content=content)
-            self._record([asked, SearchEvent(kind="over", trial=number, content=failed)])
+            self._record_unmade(point, error, proposed.facts)
             return
         parent = self._proposals.parent(point, self.history)
         self._enter(point, jobs, parent=parent, others=proposed.facts)
+
+    def _record_unmade(
+        self, point: Mapping[str, Any], error: SpecError, others: Mapping[str, Any]
+    ) -> None:
+        """Record a trial that has failed, as its jobs could not be made.
+
+        :param others: further content of the event.
+        """
+        why = shortened("; ".join(map(str, error.problems)))
+        failed = {"values": None, "measures": None, "env_steps": 0, "why": why}
+        asked = SearchEvent(kind="asked", content={"point": dict(point), "jobs": [], **others})
+        number = len(self.history.trials)
+        self._record([asked, SearchEvent(kind="over", trial=number, content=failed)])
 
     def _check_point(self, point: Mapping[str, Any]) -> ConstraintCheck:
         """Whether ``point`` may be a trial: its body satisfies the constraints, and can be made."""
@@ -471,16 +479,15 @@ class Searcher:
         jobs: Sequence[Job],
         *,
         parent: Trial | None = None,
-        reevaluates: int | None = None,
         others: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """Examine the robots of a new trial, and enter its jobs.
 
         :param parent: whose policies it starts from, if they fit.
-        :param reevaluates: number of the trial that it repeats.
-        :param others: further content of the event.
+        :param others: further content of the event, such as the trial that it repeats.
         """
-        if self._rungs and reevaluates is None and "role" not in others:
+        is_of_search = "reevaluates" not in others and "role" not in others
+        if self._rungs and is_of_search:
             assert self._compared is not None
             jobs = [compared_job(job, self._compared, self._rungs[0]) for job in jobs]
         examined = self._examiner.examine(jobs, parent)
@@ -491,8 +498,6 @@ class Searcher:
             "parent": None if examined.parent is None else examined.parent.number,
             **others,
         }
-        if reevaluates is not None:
-            content["reevaluates"] = reevaluates
         event = SearchEvent(kind="asked", content=content)
         request = Request(verb="add", job_id=self.holder)
         self._record(
@@ -536,7 +541,13 @@ class Searcher:
         """Begin those that have not begun. Returns whether there were any."""
         found = final_trainings.missing(self.experiment, search, self.history)
         for one in found:
-            self._enter(one.point, one.jobs, reevaluates=one.reevaluates, others=one.event_fields)
+            number = len(self.history.trials)
+            try:
+                jobs = one.jobs(self.experiment, number)
+            except SpecError as error:  # values that do not fit to the length of this training
+                self._record_unmade(one.point, error, one.event_fields)
+                continue
+            self._enter(one.point, jobs, others=one.event_fields)
         return bool(found)
 
     # -- the ledger

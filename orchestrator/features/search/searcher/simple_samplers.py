@@ -42,16 +42,19 @@ class Sampler(Protocol):
     """
 
     def ask(self, number: int) -> Point:
-        """The point of trial ``number``; trials are numbered from 0 in the order in which they are
-        asked for.
+        """The point that is proposed next. :param number: of this proposal; numbers rise from 0, and
+        those of points that were refused (:meth:`reject`) are of no trial.
         """
 
     def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
-        """How trial ``number``, which was asked for or added, has ended; at most once for each."""
+        """How the trial has ended that was asked for, or added, with this number; at most once for
+        each.
+        """
 
     def add(self, number: int, point: Point) -> None:
-        """Trial ``number`` has this point, which the sampler was not asked for. One without this
-        method is told nothing of such trials.
+        """The trial with this number has a point that the sampler was not asked for: of ``initial``,
+        or a random one after many that were refused. One without this method is told nothing of
+        such trials.
         """
 
     def reject(self, number: int, point: Point, excess: Sequence[float] | None) -> None:
