@@ -11,7 +11,16 @@ from orchestrator.core.measure_expressions import (
     NoValueError,
     parse_expression,
 )
+from orchestrator.core.text import listed
+from orchestrator.keys.problems import suggestion
 from orchestrator.ledger import SummaryRow
+
+EVALUATION = "eval_mean"
+"""The return of the evaluation."""
+TRAINING = "ep_rew_mean"
+"""The return of training."""
+MOST_LISTED = 20
+"""Figures in one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +58,31 @@ def job_values(text: str, known: Sequence[Mapping[str, float]]) -> JobValues:
             reason = str(error)
             why = why or (reason if reason.startswith(text) else f"{text} has no value: {reason}")
     return JobValues(values, why)
+
+
+def known_figures(rows: Sequence[SummaryRow]) -> set[str]:
+    """What values of these jobs may be computed from, and both returns."""
+    return {EVALUATION, TRAINING, *(name for row in rows for name in figures_of(row))}
+
+
+def missing_figure(text: str, rows: Sequence[SummaryRow]) -> str | None:
+    """The first name in the column, measure or expression ``text`` that none of these jobs has; None
+    where there is none.
+
+    :raises ExpressionError: it is no expression.
+    """
+    known = known_figures(rows)
+    if text in known:
+        return None
+    return next((name for name in parse_expression(text).names if name not in known), None)
+
+
+def hint_at_figures(name: str, rows: Sequence[SummaryRow]) -> str:
+    """What may be meant by ``name``, which none of these jobs has."""
+    known = known_figures(rows)
+    near = suggestion(name, sorted(known))
+    if near:
+        return f"did you mean {near}?"
+    measures = {measure for row in rows for measure in row["measures"] or {}}
+    varied = {column for column in known if "." in column}
+    return f"there are {listed(sorted({*measures, *varied, EVALUATION, TRAINING}), MOST_LISTED)}"

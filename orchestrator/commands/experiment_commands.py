@@ -104,6 +104,8 @@ def wait(
     experiment continues.
     """
     from orchestrator.experiment.from_outside import attach as follower
+    from orchestrator.experiment.from_outside import run_snapshot
+    from orchestrator.experiment.from_outside.run_watch import annotated_snapshots
     from orchestrator.terminal import jobs_table
 
     limit_s = math.inf if timeout is None else _timeout_s(timeout)
@@ -118,6 +120,10 @@ def wait(
         )
     if end.problem:
         shared.print_progress(f"error: {end.problem}")
+    elif end.exit_code == 1 and not jobs:
+        (snapshot,) = annotated_snapshots(iter([run_snapshot.status(run_dir)]))
+        for note in snapshot.notes:
+            shared.print_text(note.text)
     raise typer.Exit(end.exit_code)
 
 

@@ -187,6 +187,8 @@ def test_what_needs_nothing_or_what_the_user_decides_is_left(folder: Path) -> No
     ended(of_the_index(folder, "finished", Succeeded()), 0)
     shutil.rmtree(of_the_index(folder, "removed"))
     (of_the_index(folder, "of python") / "experiment.toml").unlink()
+    stopped_program = ended(of_the_index(folder, "stopped program"), 130, signal="SIGTERM")
+    (stopped_program / "experiment.toml").unlink()
     conditions = {"until": None, "max_parallel": None, "grace_s": 30.0, "niceness": 0, "cpus": None}
 
     def started_with(name: str, **changes: object) -> Path:
@@ -208,6 +210,7 @@ def test_what_needs_nothing_or_what_the_user_decides_is_left(folder: Path) -> No
         "paused": "paused",
         "removed": "gone",
         "of python": "made by a Python program",
+        "stopped program": "the same call with run_dir=",
         "until seven": "--until",
         "elsewhere": "none of the CPUs is usable",
         "alive": f"process {os.getpid()}",

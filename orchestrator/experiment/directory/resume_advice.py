@@ -19,21 +19,38 @@ def how_to_resume(paths: RunPaths, left: LeftBatchJobs | None = None) -> str:
 
     :param left: batch jobs that may still train it; then also what ends these.
     """
-    run_dir = shlex.quote(str(paths.root))
-    is_resumed_by_run = has_declaration(paths)
-    command = f"`run {run_dir}`"
-    given = f"run_dir={str(paths.root.absolute())!r}"
-    call = f"the same call with {given}"
-    if left is not None:
-        clause = str(left)
-        how = command if is_resumed_by_run else call
-        goes_on = f"{how} takes over what runs, `stop {run_dir}` ends them."
-        return f"{clause[0].upper()}{clause[1:]}: {goes_on}"
-    if is_resumed_by_run:
-        return f"{command} resumes it."
+    if left is None:
+        return f"{_capitalized(resuming_clause(paths))}."
+    how = _command(paths) if has_declaration(paths) else _call(paths)
+    goes_on = f"{how} takes over what runs, `stop {shlex.quote(str(paths.root))}` ends them."
+    return f"{_capitalized(str(left))}: {goes_on}"
+
+
+def resuming_clause(paths: RunPaths) -> str:
+    """What resumes an interrupted run, as a clause."""
+    if has_declaration(paths):
+        return f"{_command(paths)} resumes it"
     recorded = provenance.resumed_by(paths)
-    how = f"{call} resumes it" if recorded is None else plain(recorded).replace("{run_dir}", given)
-    return f"It was made by a Python program; {how}."
+    how = f"{_call(paths)} resumes it"
+    if recorded is not None:
+        how = plain(recorded).replace("{run_dir}", _argument(paths))
+    return f"it was made by a Python program; {how}"
+
+
+def _command(paths: RunPaths) -> str:
+    return f"`run {shlex.quote(str(paths.root))}`"
+
+
+def _call(paths: RunPaths) -> str:
+    return f"the same call with {_argument(paths)}"
+
+
+def _argument(paths: RunPaths) -> str:
+    return f"run_dir={str(paths.root.absolute())!r}"
+
+
+def _capitalized(clause: str) -> str:
+    return f"{clause[0].upper()}{clause[1:]}"
 
 
 def has_declaration(paths: RunPaths) -> bool:

@@ -21,7 +21,6 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.child_process import package_path, spawn
 from orchestrator.core.text import count, shortened
 from orchestrator.experiment.directory import resume_advice, run_directory, run_end, run_index
-from orchestrator.experiment.directory.run_end import RunEnd
 from orchestrator.experiment.directory.run_index import FINISHED, ListedRun
 from orchestrator.experiment.planning.start_conditions import StartConditions
 
@@ -64,7 +63,7 @@ def resume_all() -> Iterator[Resumption]:
 def _resumption(run: ListedRun) -> Resumption:
     paths = RunPaths(Path(run.entry.run_dir))
     conditions = StartConditions.recorded(paths)
-    fate, message = _decide(run, run_end.read(paths), conditions)
+    fate, message = _decide(run, paths, conditions)
     if fate == "resumed":
         fate, message = _decide_by_files(paths)
     if fate == "resumed":
@@ -72,13 +71,12 @@ def _resumption(run: ListedRun) -> Resumption:
     return Resumption(run_dir=run.entry.run_dir, name=run.entry.name, fate=fate, message=message)
 
 
-def _decide(run: ListedRun, end: RunEnd | None, conditions: StartConditions) -> tuple[Fate, str]:
+def _decide(run: ListedRun, paths: RunPaths, conditions: StartConditions) -> tuple[Fate, str]:
     """What is to become of an experiment, and why it is not resumed.
 
-    :param end: how its last run ended; None where it was killed.
     :param conditions: of its last run.
     """
-    again = f"`run {shlex.quote(run.entry.run_dir)}`"
+    end = run_end.read(paths)  # None where it was killed
     if run.state == "running":
         return "left", f"runs already, supervised by {run.holder}"
     if run.state == "unreadable":
@@ -89,20 +87,21 @@ def _decide(run: ListedRun, end: RunEnd | None, conditions: StartConditions) -> 
             f"its jobs are paused; `resume {shlex.quote(run.entry.run_dir)}` queues them again",
         )
     if conditions.is_over:
-        return "left", f"the time is over by which it was to end (--until); {again} resumes it"
+        again = resume_advice.resuming_clause(paths)
+        return "left", f"the time is over by which it was to end (--until); {again}"
     if end is None or end.is_by_shutdown:
         if conditions.has_lost_its_cpus:
-            return (
-                "left",
-                f"none of the CPUs is usable to which it was confined; {again} resumes it on others",
-            )
+            again = resume_advice.resuming_clause(paths)
+            why = "none of the CPUs is usable to which it was confined"
+            return "left", f"{why}; {again} on others"
         return "resumed", ""
+    again = resume_advice.resuming_clause(paths)
     if end.exit_code == 130:
         how = f"by {end.signal}" if end.signal else "by its user"
-        return "left", f"was stopped {how}; {again} resumes it"
+        return "left", f"was stopped {how}; {again}"
     if end.message:
-        return "left", f"has ended with an error ({end.message}); {again} resumes it"
-    return "left", f"has ended with exit code {end.exit_code}; {again} resumes it"
+        return "left", f"has ended with an error ({end.message}); {again}"
+    return "left", f"has ended with exit code {end.exit_code}; {again}"
 
 
 def _decide_by_files(paths: RunPaths) -> tuple[Fate, str]:
@@ -112,7 +111,7 @@ def _decide_by_files(paths: RunPaths) -> tuple[Fate, str]:
         return "failed", f"{what}; run its job file again"
     try:
         if not resume_advice.has_declaration(paths):
-            return "left", resume_advice.how_to_resume(paths).rstrip(".")
+            return "left", resume_advice.resuming_clause(paths)
     except OrchestratorError as error:
         return "failed", f"cannot be read: {error}"
     return "resumed", ""

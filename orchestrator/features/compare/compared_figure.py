@@ -6,18 +6,19 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.analysis.job_values import figures_of, job_values
+from orchestrator.analysis.job_values import (
+    EVALUATION,
+    TRAINING,
+    figures_of,
+    hint_at_figures,
+    job_values,
+    missing_figure,
+)
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
 from orchestrator.core.measure_expressions import ExpressionError, parse_expression
-from orchestrator.core.text import count, listed
-from orchestrator.keys.problems import suggestion
+from orchestrator.core.text import count
 from orchestrator.ledger import SummaryRow
-
-EVALUATION = "eval_mean"
-TRAINING = "ep_rew_mean"
-MOST_LISTED = 20
-"""Figures in one message."""
 
 
 def default_figure(rows: Sequence[SummaryRow]) -> str:
@@ -29,27 +30,14 @@ def default_figure(rows: Sequence[SummaryRow]) -> str:
 
 def checked_figure(run_dir: Path, by: str, rows: Sequence[SummaryRow]) -> str:
     """:raises UsageError: ``by`` is neither a figure of these jobs nor an expression of such."""
-    reported = {EVALUATION, TRAINING, *(name for row in rows for name in figures_of(row))}
-    if by in reported:
-        return by
     try:
-        names = parse_expression(by).names
+        missing = missing_figure(by, rows)
     except ExpressionError as error:
         raise UsageError(f"{run_dir}: {option('by', by)}: {error}") from error
-    for name in names:
-        if name not in reported:
-            hint = _hint(name, reported, rows)
-            raise UsageError(f"{run_dir}: {option('by')}: no job has {name}; {hint}")
+    if missing is not None:
+        hint = hint_at_figures(missing, rows)
+        raise UsageError(f"{run_dir}: {option('by')}: no job has {missing}; {hint}")
     return by
-
-
-def _hint(name: str, reported: set[str], rows: Sequence[SummaryRow]) -> str:
-    near = suggestion(name, sorted(reported))
-    if near:
-        return f"did you mean {near}?"
-    measures = {measure for row in rows for measure in row["measures"] or {}}
-    varied = {column for column in reported if "." in column}
-    return f"there are {listed(sorted({*measures, *varied, EVALUATION, TRAINING}), MOST_LISTED)}"
 
 
 def names_in(figure: str) -> Sequence[str]:

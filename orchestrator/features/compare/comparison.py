@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from orchestrator.analysis.job_values import EVALUATION, TRAINING
 from orchestrator.analysis.statistics import Estimate, estimate, location, ratio
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import listed
 from orchestrator.features.compare import sides
-from orchestrator.features.compare.compared_figure import EVALUATION, TRAINING
 from orchestrator.features.compare.declared_settings import (
     Difference,
     differences_of_cases,

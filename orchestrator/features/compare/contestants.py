@@ -15,6 +15,7 @@ from orchestrator.analysis.equal_trainings import (
     start_policy,
     training_but_for_seed,
 )
+from orchestrator.analysis.job_values import EVALUATION, TRAINING
 from orchestrator.analysis.sequential import LEAST_SEEDS
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
@@ -31,7 +32,6 @@ from orchestrator.features.compare import (
     job_groups,
 )
 from orchestrator.features.compare.chosen_jobs import Chooser
-from orchestrator.features.compare.compared_figure import EVALUATION, TRAINING
 from orchestrator.features.compare.declared_settings import Difference
 from orchestrator.features.compare.job_groups import Cases
 from orchestrator.jobfile.job_names import with_seed

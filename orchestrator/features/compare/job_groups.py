@@ -24,11 +24,7 @@ from orchestrator.core.text import count, listed
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.features.compare import chosen_jobs, compared_figure
 from orchestrator.features.compare.chosen_jobs import Chooser
-from orchestrator.features.compare.compared_figure import (
-    checked_figure,
-    default_figure,
-    value_of,
-)
+from orchestrator.features.compare.compared_figure import checked_figure, default_figure, value_of
 from orchestrator.features.compare.declared_settings import (
     Difference,
     declared_jobs,

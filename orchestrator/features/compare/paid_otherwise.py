@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from orchestrator.analysis.job_values import EVALUATION, TRAINING
 from orchestrator.core.front_end import option
 from orchestrator.core.text import listed
-from orchestrator.features.compare.compared_figure import EVALUATION, TRAINING, names_in
+from orchestrator.features.compare.compared_figure import names_in
 from orchestrator.features.compare.declared_settings import Difference, without_cases
 
 TASKS = ("task", "env", "entry_point")

@@ -10,19 +10,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.analysis import job_metrics, run_reader, samples
+from orchestrator.analysis.job_values import EVALUATION, TRAINING
 from orchestrator.core.errors import UNAVAILABLE, UsageError
 from orchestrator.core.front_end import option
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.features.compare import chosen_jobs
 from orchestrator.features.compare.chosen_jobs import Chooser
-from orchestrator.features.compare.compared_figure import (
-    EVALUATION,
-    TRAINING,
-    checked_figure,
-    value_of,
-    without_value,
-)
+from orchestrator.features.compare.compared_figure import checked_figure, value_of, without_value
 from orchestrator.features.compare.declared_settings import declared_jobs, settings_of_cases
 from orchestrator.features.compare.job_groups import cases_of
 from orchestrator.features.compare.protocols import Protocols, protocol_of

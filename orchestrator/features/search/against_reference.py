@@ -42,7 +42,15 @@ def sentences(
     """What :func:`differences` has found of trial ``number``, for people."""
     return [
         f"By {objective}, trial {number} is {difference_text(one.difference, 'the unchanged job')}"
-        f"{ratio_text(one.ratio)}; {chance_text(one)}."
+        f"{ratio_text(one.ratio)}; {_chance_text(one)}."
         for objective, one in zip(objectives, found, strict=True)
         if one is not None
     ]
+
+
+def _chance_text(found: TwoGroups) -> str:
+    if found.p is not None:
+        return chance_text(found)
+    return (
+        "whether that is chance cannot be said of one seed each (`seeds` of reevaluate trains more)"
+    )

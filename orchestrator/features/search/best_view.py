@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.analysis.two_groups import Figure
-from orchestrator.core.text import count, decimal, number_or_dash, with_error
+from orchestrator.core.text import count, decimal, number_or_dash, plain, with_error
 from orchestrator.features.search import ranking_remarks
 from orchestrator.features.search.declaration.spec import Direction
 from orchestrator.features.search.estimates import Estimate
@@ -25,6 +25,8 @@ def show(ranking: Ranking) -> None:
     if not ranking.shown:
         finished = "has finished" if ranking.is_search else "has finished with an evaluation"
         print(f"None of the {total} {finished}{'' if ranking.is_over else ' yet'}.")
+        if ranking.status:
+            print(plain(f"\n{ranking.status}", keep="\n"))
         return
     below = [line for remark in ranking_remarks.of(ranking) for line in ("", remark)]
     show_table(_columns(ranking), ranking.shown, above=[_title(ranking, total), ""], below=below)

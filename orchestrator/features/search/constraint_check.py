@@ -130,6 +130,8 @@ class SatisfiedPoints:
     measured: int
     example: str
     """What is wrong with the first one that does not; empty where all do."""
+    is_example_measured: bool
+    """Whether that is beyond a bound; otherwise the constraint has no value there."""
 
     @property
     def sentence(self) -> str:
@@ -154,7 +156,8 @@ def examine(experiment: Experiment, turn: Callable[[], object]) -> SourceVerdict
         counted = _counted(measurer, experiment, turn, first=ENOUGH, least=ENOUGH)
     if not counted.satisfied:
         what = f"none of {counted.measured:,} random points satisfies them, so there is no body to train"
-        what = f"{what}; the first: {counted.example}. Widen a bound, or the space"
+        advice = "Widen a bound" if counted.is_example_measured else "Correct the constraint"
+        what = f"{what}; the first: {counted.example}. {advice}, or the space"
         return _refused("search.constraints", what)
     if counted.satisfied > FEW * counted.measured:
         return SourceVerdict()
@@ -215,5 +218,10 @@ def _counted(
             together = min(together, first - len(checks))
         checks += measurer.check(points[len(checks) : len(checks) + together], turn)
         satisfied = sum(check.is_satisfied for check in checks)
-    example = next((check.why for check in checks if not check.is_satisfied), "")
-    return SatisfiedPoints(satisfied=satisfied, measured=len(checks), example=example)
+    others = [check for check in checks if not check.is_satisfied]
+    return SatisfiedPoints(
+        satisfied=satisfied,
+        measured=len(checks),
+        example=others[0].why if others else "",
+        is_example_measured=bool(others) and others[0].excess is not None,
+    )

@@ -23,6 +23,7 @@ from orchestrator.features.search.estimates import Estimate, belief_facts
 from orchestrator.features.search.history import Trial, is_measured
 from orchestrator.features.search.point_text import exact_point_text
 from orchestrator.features.search.racing import Shrunken, believed
+from orchestrator.features.search.search_watch import status_line
 from orchestrator.features.search.trial_figures import OverSeeds, TrialFigures, TrialLineage
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import safe_name
@@ -72,6 +73,8 @@ class Ranking:
     """Whether trials begin with the policies of others."""
     is_over: bool
     """Whether nothing more is trained: the search has come to its end, or every job to its own."""
+    status: str
+    """How far the search is, and why trials have failed; empty where there is none."""
 
     @property
     def has_lineage(self) -> bool:
@@ -221,6 +224,7 @@ def read(
         is_search=content.search is not None,
         has_lineages=content.search is not None and content.search.has_lineages,
         is_over=content.is_over,
+        status=content.status,
     )
 
 
@@ -267,6 +271,8 @@ class _Content:
     """The unchanged job, trained as these."""
     jobs: TrialFigures
     is_over: bool
+    status: str
+    """As in :class:`Ranking`."""
 
     @property
     def objectives(self) -> Sequence[str]:
@@ -286,7 +292,9 @@ class _Content:
         :raises UsageError: none of the finished trials has one.
         """
         jobs = self.jobs
-        jobs.refuse_without_value(self.paths.root, by, [*self.trials, *self.repeated.values()])
+        found = [*self.trials, *self.repeated.values()]
+        noun = "job" if self.search is None else "trial"
+        jobs.refuse_without_value(self.paths.root, by, found, noun)
         return replace(
             self,
             trials=[jobs.valued(by, trial) for trial in self.trials],
@@ -311,9 +319,11 @@ def _read(paths: RunPaths) -> _Content:
         rows = ledger.summary()
         reader = TrialReader.updated(paths, ledger)
         search = None if reader is None else reader.search
+        status = ""
         if reader is not None and search is not None:
             found = reader.asked
             is_over = reader.history.is_over
+            status = status_line(reader, reader.front)
         else:
             found = trials.of_plain_jobs(rows)
             is_over = bool(rows) and all(row["state"] in TERMINAL for row in rows)
@@ -329,6 +339,7 @@ def _read(paths: RunPaths) -> _Content:
         reference=None if reader is None else reader.reference,
         jobs=jobs,
         is_over=is_over,
+        status=status,
     )
 
 

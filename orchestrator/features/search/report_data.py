@@ -18,6 +18,7 @@ from orchestrator.features.search.estimates import (
     belief_facts,
     shown_estimates,
 )
+from orchestrator.features.search.event_contents import OF_UNCHANGED_JOB
 from orchestrator.features.search.history import Trial, is_measured
 from orchestrator.features.search.racing import Shrunken, believed
 from orchestrator.features.search.shown_trials import (
@@ -128,6 +129,9 @@ class SearchFacts(TypedDict):
     """As those of trials that are trained again."""
     reference_sentences: Sequence[str]
     """Sentences: how the best trial that was trained again differs from the unchanged job."""
+    unchanged_jobs: Sequence[str]
+    """Trainings of the unchanged job: those of the reference, and the one that all trials start
+    from."""
     inherit: bool
     is_over: bool
     elapsed_s: float
@@ -198,6 +202,12 @@ def gather(paths: RunPaths, ledger: Ledger, *, with_estimates: bool = True) -> S
         "reference": None if reader.reference is None else reader.reference.values,
         "reference_fresh_means": _fresh_means(rows, reader.reference, names),
         "reference_sentences": _reference_sentences(rows, reader, leading.ranked),
+        "unchanged_jobs": [
+            job_id
+            for trial in reader.trials
+            if trial.role in OF_UNCHANGED_JOB
+            for job_id in trial.jobs
+        ],
         "inherit": search is not None and search.has_lineages,
         "is_over": reader.history.is_over,
         "elapsed_s": reader.history.elapsed_s,
@@ -231,12 +241,13 @@ def gather(paths: RunPaths, ledger: Ledger, *, with_estimates: bool = True) -> S
 
 
 def reported_jobs(facts: SearchFacts) -> set[str]:
-    """The jobs that a page shows by themselves: of the best trials, of elites, and of the latest
-    others.
+    """The jobs that a page shows by themselves: of the unchanged job, of the best trials, of elites,
+    and of the latest others.
     """
     others = [one for one in facts["trials"] if one["state"] != "finished"]
     chosen = [*listed_trials(facts), *others[: -MOST_REPORTED - 1 : -1]]
-    return {job_id for one in chosen for job_id in (*one["jobs"], *one["repeated_jobs"])}
+    of_trials = {job_id for one in chosen for job_id in (*one["jobs"], *one["repeated_jobs"])}
+    return {*facts["unchanged_jobs"], *of_trials}
 
 
 def listed_trials(facts: SearchFacts) -> list[ReportedTrial]:

@@ -15,7 +15,7 @@ from orchestrator.ledger import Ledger, job_figures
 from orchestrator.report.document import AddedSections, ShownJobs
 from orchestrator.report.thumbnails import thumbnails
 
-WHICH_JOBS = "those of the best trials, of the elites, and of the latest others"
+WHICH_JOBS = "the unchanged one, those of the best trials, of the elites, and of the latest others"
 
 
 def of_directory(run_dir: Path, others: Sequence[Path]) -> AddedSections | None:

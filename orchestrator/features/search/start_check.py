@@ -59,7 +59,8 @@ def problem(experiment: Experiment, turn: Callable[[], object]) -> Problem | Non
         found = verdicts[job.job_id]
         if found.has_unfit_init and found.problem is not None:
             text = f"the policy of the unchanged job does not fit the body of {what}"
-            return Problem(where=where, message=f"{text}: {found.problem.message}")
+            advice = 'leave out of the space what changes its joints, sensors or actuators, or start = "nothing"'
+            return Problem(where=where, message=f"{text}: {found.problem.message}; {advice}")
     return None
 
 

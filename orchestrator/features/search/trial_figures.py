@@ -8,17 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.analysis.job_values import figures_of, job_values
+from orchestrator.analysis.job_values import (
+    figures_of,
+    hint_at_figures,
+    job_values,
+    missing_figure,
+)
 from orchestrator.analysis.two_groups import Figure
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
-from orchestrator.core.measure_expressions import ExpressionError, parse_expression
+from orchestrator.core.measure_expressions import ExpressionError
 from orchestrator.core.task_names import measure_of_task
 from orchestrator.features.search import trials
 from orchestrator.features.search.declaration.spec import Aggregate
 from orchestrator.features.search.history import Trial
-from orchestrator.features.search.trial_values import aggregated_value, mean_over_seeds, shown_names
-from orchestrator.keys.problems import suggestion
+from orchestrator.features.search.trial_values import aggregated_value, mean_over_seeds
 from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.lineage import env_steps_before
 
@@ -56,13 +60,15 @@ class TrialFigures:
     """By ``job_id``."""
     how: Aggregate
 
-    def refuse_without_value(self, run_dir: Path, by: str, found: Sequence[Trial]) -> None:
-        """:param found: trials, perhaps without a value of ``by``.
+    def refuse_without_value(
+        self, run_dir: Path, by: str, found: Sequence[Trial], noun: str
+    ) -> None:
+        """:param found: trials, perhaps without a value of ``by``. :param noun: what they are.
         :raises UsageError: some of them have finished, and none has a value of it.
         """
         finished = [trial for trial in found if self.have_succeeded(trial)]
         if finished and all(self.valued(by, trial).values is None for trial in finished):
-            why = self._why_without_value(by, finished)
+            why = self._why_without_value(by, finished, noun)
             raise UsageError(f"{run_dir}: {option('by')} {by}: {why}")
 
     def valued(self, by: str, trial: Trial) -> Trial:
@@ -112,17 +118,15 @@ class TrialFigures:
                 found[name] = value
         return found
 
-    def _why_without_value(self, by: str, finished: Sequence[Trial]) -> str:
-        rows = self._rows_of(finished[0])
+    def _why_without_value(self, by: str, finished: Sequence[Trial], noun: str) -> str:
+        rows = [row for trial in finished for row in self._rows_of(trial)]
         try:
-            parse_expression(by)
+            missing = missing_figure(by, rows)
         except ExpressionError as error:
             return str(error)
-        why = job_values(by, [figures_of(row) for row in rows]).why
-        known = shown_names(rows[0])
-        near = suggestion(by, [name for name in known if name != by])
-        hint = f"did you mean {near}?" if near else f"known are {', '.join(known)}"
-        return f"none of the finished trials has it ({why}); {hint}"
+        first = [figures_of(row) for row in self._rows_of(finished[0])]
+        text = f"none of the finished {noun}s has it ({job_values(by, first).why})"
+        return text if missing is None else f"{text}; {hint_at_figures(missing, rows)}"
 
 
 def _deviation(values: Sequence[float | None]) -> float | None:

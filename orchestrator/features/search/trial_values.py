@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from orchestrator.analysis import two_groups
 from orchestrator.analysis.job_values import figures_of, job_values
 from orchestrator.analysis.two_groups import Figure
-from orchestrator.features.search.declaration.rules import COLUMNS
 from orchestrator.features.search.declaration.spec import Aggregate
 from orchestrator.ledger import SummaryRow
 
@@ -20,12 +19,6 @@ AGGREGATES: Mapping[Aggregate, Callable[[Iterable[float]], float]] = {
     "mean": statistics.fmean,
     "min": min,
 }
-
-
-def shown_names(row: SummaryRow) -> list[str]:
-    """The figures of a job that can be objectives."""
-    measures = row["measures"] or {}
-    return sorted(name for name in figures_of(row) if name in COLUMNS or name in measures)
 
 
 def aggregated_value(values: Sequence[float | None], how: Aggregate) -> float | None:

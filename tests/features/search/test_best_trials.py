@@ -653,6 +653,20 @@ def test_a_figure_that_no_job_has_is_refused_with_those_that_there_are(
     assert expected in refused.stderr
 
 
+def test_what_a_program_says_of_its_robots_is_among_the_figures_that_are_suggested(
+    tmp_path: Path,
+) -> None:
+    robots = [
+        Trained(case=name, name=name, point={"meta.mass": mass})
+        for name, mass in (("light", 2.0), ("heavy", 3.0))
+    ]
+    paths = make_run_dir(tmp_path / "run", robots)
+    refused = commands.invoke("best", paths.root, "--by", "meta.mas", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "none of the finished jobs has it" in refused.stderr
+    assert "did you mean meta.mass?" in refused.stderr
+
+
 @pytest.mark.parametrize("what", ["missing", "no run directory"])
 def test_what_is_no_run_directory_is_refused(tmp_path: Path, what: str) -> None:
     if what != "missing":

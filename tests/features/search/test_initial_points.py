@@ -96,7 +96,7 @@ BAD: list[tuple[str, list[Any], str, str]] = [
         "the same twice",
         [{WIDTH: [32]}, {WIDTH: [32], SIZE: 1.0}],
         "[1]",
-        "is the same point as search.initial[0]",
+        "is the same point as search.initial[0]; leave one of them out",
     ),
 ]
 

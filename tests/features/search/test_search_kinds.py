@@ -245,7 +245,7 @@ def test_an_objective_without_a_value_in_every_job_is_the_reason_of_every_trial(
     jobs = searched(tmp_path, {"xml": HOPPER}, search, f'{TINY}start = "exec"')
     done = invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
     history, _ = history_of(tmp_path / "run")
-    why = "ep_rew_mean has no value; known are "
+    why = "ep_rew_mean has no value"
     assert all(
         trial.why.startswith(why) and trial.values is None for trial in history.failed.values()
     )
@@ -260,10 +260,11 @@ def test_an_objective_without_a_value_in_every_job_is_the_reason_of_every_trial(
     else:
         assert "3 failed" in done.stdout
     best = invoke("best", "run", cwd=tmp_path)
-    assert (
-        best.stdout
-        == f"None of the {len(history.trials)} trials of run has finished{'.' if trials == 3 else ' yet.'}\n"
+    end = "." if trials == 3 else " yet."
+    assert best.stdout.startswith(
+        f"None of the {len(history.trials)} trials of run has finished{end}\n"
     )
+    assert why in best.stdout
     assert best.returncode == (1 if trials == 3 else 0), "a search that was given up can go on"
 
 

@@ -294,7 +294,7 @@ def test_jobs_that_are_not_declared_do_not_count_in_a_comparison_at_rungs(tmp_pa
 def test_a_search_whose_jobs_succeed_without_a_value_has_failed_and_says_what_to_do(
     tmp_path: Path,
 ) -> None:
-    why = "hops has no value; known are eval_mean, ep_rew_mean"
+    why = "hops has no value; there are eval_mean, ep_rew_mean"
     paths = search_run(tmp_path / "run", [Told(why=why), AT_FIRST])
     ledger = Ledger.open(paths.ledger)
     ledger.set_state("hopper-t00000-s0", Succeeded())

@@ -119,6 +119,9 @@ def test_the_training_that_all_start_from_is_no_trial(tmp_path: Path) -> None:
     commands.succeed("report", paths.root, cwd=tmp_path)
     page = (paths.root / "report/index.html").read_text()
     assert "Every trial started from the same policy" in page
+    facts = json.loads((paths.root / "report/report.json").read_text())
+    assert facts["search"]["unchanged_jobs"] == ["hopper-t00000-start-s0"]
+    assert "hopper-t00000-start-s0" in [row["job_id"] for row in facts["jobs"]]
 
 
 @pytest.mark.parametrize("ends", [True, False])

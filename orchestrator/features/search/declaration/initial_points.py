@@ -56,7 +56,7 @@ def initial_points(
                 point[key] = _as_declared(dimension, unchanged[key])
         if identity(point) in identities:
             same = _place_of(identities.index(identity(point)))
-            problems.add(where, f"is the same point as {same}")
+            problems.add(where, f"is the same point as {same}; leave one of them out")
         points.append(point)
         identities.append(identity(point))
     return points

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from orchestrator.analysis.job_values import figures_of, job_values
+from orchestrator.analysis.job_values import (
+    JobValues,
+    figures_of,
+    hint_at_figures,
+    job_values,
+    missing_figure,
+)
 from orchestrator.core.job import TERMINAL
+from orchestrator.core.measure_expressions import ExpressionError
 from orchestrator.features.search.declaration.spec import RETURN, SearchSpec
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.search_events import SearchEvent
-from orchestrator.features.search.trial_values import aggregated_value, shown_names
-from orchestrator.ledger import Ledger, Request, job_figures
+from orchestrator.features.search.trial_values import aggregated_value
+from orchestrator.ledger import Ledger, Request, SummaryRow, job_figures
 from orchestrator.ledger.job_figures import Figures
 
 GONE = Figures("CANCELLED", 0, None, "the job is no longer there")
@@ -51,18 +58,27 @@ def over(ledger: Ledger, search: SearchSpec | None, trial: Trial) -> SearchEvent
     names: Sequence[str] = () if search is None else search.objectives
     axes = () if search is None else [axis.name for axis in search.measures]
     known = [figures_of(row) for row in rows]
-    found = [job_values(text, known) for text in (*names, *axes)]
-    values = [aggregated_value(one.of_jobs, how) for one in found]
-    why = next((one.why for one in found if one.why), "")
+    found = {text: job_values(text, known) for text in (*names, *axes)}
+    values = [aggregated_value(found[text].of_jobs, how) for text in (*names, *axes)]
+    why = next((_why_without(text, one, rows) for text, one in found.items() if one.why), "")
     content: dict[str, Any] = {
         "values": None if why else values[: len(names)],
         "measures": None if why else values[len(names) :],
         "env_steps": sum(row["env_steps"] for row in rows),
-        "why": f"{why}; known are {', '.join(shown_names(rows[0]))}" if why else "",
+        "why": why,
     }
     if search is not None and search.race is not None and not why:
-        content["of_seeds"] = list(found[0].of_jobs)
+        content["of_seeds"] = list(found[names[0]].of_jobs)
     return SearchEvent(kind="over", trial=trial.number, content=content)
+
+
+def _why_without(text: str, found: JobValues, rows: Sequence[SummaryRow]) -> str:
+    """Why one of the jobs has no value of ``text``, and what may be meant if there is no such."""
+    try:
+        missing = missing_figure(text, rows)
+    except ExpressionError:  # a measure whose name is no expression
+        missing = text
+    return found.why if missing is None else f"{found.why}; {hint_at_figures(missing, rows)}"
 
 
 def told_event(trial: Trial) -> SearchEvent:
