@@ -261,7 +261,7 @@ def main() -> None:
     )
     options.add_argument(
         "--rungs-by",
-        choices=(table_of_bodies.RETURN, "distance_m", "energy_j"),
+        choices=(table_of_bodies.RETURN, "distance_m", "energy_j", "cost_of_transport"),
         help="part table, only bodies with measures at rungs: what rungs compare by, higher is better (default: all"
         " bodies, by returns)",
     )
