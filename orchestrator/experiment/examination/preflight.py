@@ -70,6 +70,8 @@ class JobVerdict:
     """Whether ``problem`` is that the policy to start from does not fit the job."""
     physics_s: float = 0.0
     """Seconds of physics in one env_step, as measured here; 0 where it was not."""
+    episode_steps: int | None = None
+    """After so many steps an episode ends at the latest; None: not known."""
     given: Path | None = None
     """A temporary file with the robot, where the problem is one of a robot that is no file of the
     user's."""
@@ -149,4 +151,5 @@ def _verdict(job: Job, request: ExaminationRequest, answer: ExaminationAnswer) -
         init_env_steps=answer.init_env_steps,
         init_reason=answer.init,
         physics_s=training_time.physics_s(answer.figures),
+        episode_steps=answer.figures.get("episode_steps"),
     )

@@ -45,6 +45,7 @@ FIGURES = (
     "integrator",
     "steps_per_s",
     "control_period_s",
+    "episode_steps",
     "model_mib",
     "data_mib",
     "bytes_per_env",

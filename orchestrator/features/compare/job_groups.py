@@ -17,7 +17,13 @@ from typing import Any, TypeAlias
 from orchestrator.analysis import two_groups
 from orchestrator.analysis.equal_trainings import seeds_trained_otherwise
 from orchestrator.analysis.two_groups import Figure, TwoGroups
-from orchestrator.analysis.two_groups_text import SIGNIFICANT
+from orchestrator.analysis.two_groups_text import (
+    SIGNIFICANT,
+    chance_text,
+    difference_text,
+    ratio_text,
+    with_method,
+)
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
 from orchestrator.core.text import count, listed
@@ -106,6 +112,8 @@ class JobComparison:
     :ivar groups: each by itself, in the order in which they were named.
     :ivar others: each but the first compared with the first.
     :ivar remarks: what has to be known to trust the comparison.
+
+    Printed, it is its :meth:`sentences` and remarks.
     """
 
     run_dir: Path
@@ -118,6 +126,27 @@ class JobComparison:
     def facts(self) -> dict[str, Any]:
         """The content of ``--json``."""
         return {**asdict(self), "run_dir": str(self.run_dir)}
+
+    def sentences(self, other: AgainstFirst) -> list[str]:
+        """How one of :attr:`others` differs from the first, for people."""
+        first = self.groups[0].name
+        figures = other.figures
+        number = len(self.bodies)
+        over = f", over {number} bodies" if number > 1 else ""
+        lines = [
+            f"{other.name} is {difference_text(figures.difference, first)}"
+            f"{ratio_text(figures.ratio)}{over}; {chance_text(figures)}."
+        ]
+        if figures.probability_higher.interval is not None:
+            lines.append(
+                f"A training of {other.name} is higher than one of {first} with probability"
+                f" {with_method(figures.probability_higher)}."
+            )
+        return lines
+
+    def __str__(self) -> str:
+        lines = [line for other in self.others for line in self.sentences(other)]
+        return "\n".join([f"Compared by {self.by}:", *lines, *self.remarks])
 
 
 def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComparison:

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from orchestrator.analysis.two_groups_text import (
-    chance_text,
-    difference_text,
-    ratio_text,
-    with_interval,
-    with_method,
-)
+from orchestrator.analysis.two_groups_text import with_interval
 from orchestrator.features.compare.declared_settings import Difference
-from orchestrator.features.compare.job_groups import AgainstFirst, GroupFigures, JobComparison
+from orchestrator.features.compare.job_groups import GroupFigures, JobComparison
 from orchestrator.features.compare.protocols import listed_protocols
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import Column, number_column
@@ -23,7 +17,7 @@ def show(compared: JobComparison) -> None:
     above = [f"{compared.run_dir}: jobs compared by {compared.by}", ""]
     below: list[str | Text] = _methods(compared)
     for other in compared.others:
-        below += ["", *_sentences(compared, other)]
+        below += ["", *compared.sentences(other)]
     for other in compared.others:
         if other.settings:
             title = f"Settings of {compared.groups[0].name} → {other.name}"
@@ -67,23 +61,6 @@ def _columns(compared: JobComparison) -> list[Column[GroupFigures]]:
 
 def _protocols(group: GroupFigures) -> str:
     return listed_protocols(group.protocols)
-
-
-def _sentences(compared: JobComparison, other: AgainstFirst) -> list[str]:
-    first = compared.groups[0].name
-    figures = other.figures
-    number = len(compared.bodies)
-    over = f", over {number} bodies" if number > 1 else ""
-    lines = [
-        f"{other.name} is {difference_text(figures.difference, first)}"
-        f"{ratio_text(figures.ratio)}{over}; {chance_text(figures)}."
-    ]
-    if figures.probability_higher.interval is not None:
-        lines.append(
-            f"A training of {other.name} is higher than one of {first} with probability"
-            f" {with_method(figures.probability_higher)}."
-        )
-    return lines
 
 
 def setting_text(one: Difference) -> str:

@@ -50,7 +50,7 @@ def _section(raced: RaceResult) -> Section:
         f"and those that were trained for the race. {race_view.METHOD}"
     )
     parts: list[Part] = [
-        Text(sentences=[one_line(race_view.sentence(raced), MOST_TEXT)]),
+        Text(sentences=[one_line(raced.sentence, MOST_TEXT)]),
         table(raced.jobs, columns, caption=caption, text=["job"]),
     ]
     if raced.settings:

@@ -13,10 +13,12 @@ from typing import Any
 from orchestrator.analysis import run_reader, sequential
 from orchestrator.analysis.sequential import Look, Outcome
 from orchestrator.analysis.two_groups import Figure, Interval
+from orchestrator.analysis.two_groups_text import difference_text, short_number
 from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.front_end import option
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import listed
+from orchestrator.core.text import count, listed
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.compare import race_notes
 from orchestrator.features.compare.contestants import Contestant
@@ -55,6 +57,8 @@ class RaceResult:
     :ivar smallest_difference: the smallest that matters; None: each does.
     :ivar settings: what both are trained with, where that differs: A is the first job, B the second.
     :ivar remarks: what has to be known to trust it.
+
+    Printed, it is its :attr:`sentence` and remarks.
     """
 
     run_dir: Path
@@ -74,6 +78,26 @@ class RaceResult:
     def facts(self) -> dict[str, Any]:
         """The content of ``--json``."""
         return {**asdict(self), "run_dir": str(self.run_dir), "race_dir": str(self.race_dir)}
+
+    @property
+    def sentence(self) -> str:
+        """Who is better, by how much, and after how many seeds, for people."""
+        first, second = self.jobs
+        after = f"after {count(len(self.seeds), 'seed')} each"
+        found = f"{second.name} is {difference_text(self.difference, first.name)}"
+        if self.p is not None:
+            sign = "≤" if self.p <= sequential.LEAST_P else "="
+            found += f", p {sign} {self.p:.2g}"
+        if self.outcome == "not decided":
+            return f"Not decided {after}: {found}."
+        if self.outcome == "no difference":
+            assert self.smallest_difference is not None
+            limit = short_number(self.smallest_difference)
+            return f"No difference above {limit}, decided {after}: {found}."
+        return f"{found}, decided {after}."
+
+    def __str__(self) -> str:
+        return "\n".join([self.sentence, *self.remarks])
 
 
 def result_of(standing: Standing, look: Look) -> RaceResult:
@@ -98,7 +122,7 @@ def result_of(standing: Standing, look: Look) -> RaceResult:
         most_seeds=standing.budget,
         smallest_difference=standing.rules.smallest_difference,
         settings=field.settings,
-        remarks=_remarks(standing),
+        remarks=[*_remarks(standing), *_advice(standing, look)],
     )
 
 
@@ -106,6 +130,20 @@ def _raced_job(standing: Standing, contestant: Contestant) -> RacedJob:
     values = standing.values(contestant)
     mean = math.fsum(values) / len(values)
     return RacedJob(name=contestant.name, values=values, mean=mean)
+
+
+def _advice(standing: Standing, look: Look) -> list[str]:
+    """What else could be asked where the budget has not decided it."""
+    if look.outcome != "not decided":
+        return []
+    advice = f"The budget of {standing.budget} seeds is spent."
+    if standing.rules.smallest_difference is None:
+        smallest = option("smallest_difference")
+        advice += (
+            f" With {smallest}, that there is none above a size that matters is an answer, too: take"
+            " what matters to you, whatever these values are."
+        )
+    return [advice]
 
 
 def _remarks(standing: Standing) -> list[str]:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 
 from rich.text import Text
 
-from orchestrator.analysis import sequential
-from orchestrator.analysis.two_groups_text import difference_text, short_number
+from orchestrator.analysis.two_groups_text import short_number
 from orchestrator.core.text import count
 from orchestrator.features.compare.job_groups_view import setting_text
 from orchestrator.features.compare.race_result import RacedJob, RaceResult
@@ -31,7 +30,7 @@ def show(raced: RaceResult) -> None:
     """Print both jobs, who is better by how much, and what has to be known of it."""
     first, second = raced.jobs
     above = [f"{raced.run_dir}: {second.name} raced against {first.name} by {raced.by}", ""]
-    below: list[str | Text] = ["", sentence(raced), *_advice(raced)]
+    below: list[str | Text] = ["", raced.sentence]
     if raced.difference.interval is not None:
         below += ["", Text(METHOD, style="dim")]
     if raced.trained:
@@ -43,35 +42,6 @@ def show(raced: RaceResult) -> None:
     if raced.remarks:
         below += ["", *raced.remarks]
     show_table(_columns(), raced.jobs, above=above, below=below)
-
-
-def sentence(raced: RaceResult) -> str:
-    """Who is better, by how much, and after how many seeds."""
-    first, second = raced.jobs
-    after = f"after {count(len(raced.seeds), 'seed')} each"
-    found = f"{second.name} is {difference_text(raced.difference, first.name)}"
-    if raced.p is not None:
-        sign = "≤" if raced.p <= sequential.LEAST_P else "="
-        found += f", p {sign} {raced.p:.2g}"
-    if raced.outcome == "not decided":
-        return f"Not decided {after}: {found}."
-    if raced.outcome == "no difference":
-        assert raced.smallest_difference is not None
-        limit = short_number(raced.smallest_difference)
-        return f"No difference above {limit}, decided {after}: {found}."
-    return f"{found}, decided {after}."
-
-
-def _advice(raced: RaceResult) -> list[str]:
-    if raced.outcome != "not decided":
-        return []
-    advice = f"The budget of {raced.most_seeds} seeds is spent."
-    if raced.smallest_difference is None:
-        advice += (
-            " With --smallest-difference, that there is none above a size that matters is an"
-            " answer, too."
-        )
-    return [advice]
 
 
 def _columns() -> list[Column[RacedJob]]:

@@ -10,7 +10,7 @@ from orchestrator.features.search import ranking_remarks
 from orchestrator.features.search.declaration.spec import Direction
 from orchestrator.features.search.estimates import Estimate
 from orchestrator.features.search.history import Trial
-from orchestrator.features.search.point_text import exact_point_text
+from orchestrator.features.search.point_text import exact_point_text, point_text
 from orchestrator.features.search.racing import Shrunken
 from orchestrator.features.search.ranking import Ranking
 from orchestrator.terminal.output import show_table
@@ -80,10 +80,19 @@ def _columns(ranking: Ranking) -> list[Column[Trial]]:
         )
     if any(trial.point for trial in ranking.shown):
         columns.append(
-            Column("point", lambda trial: exact_point_text(trial.point), rank=1, is_folded=True)
+            Column("point", lambda trial: _point(trial, ranking), rank=1, is_folded=True)
         )
     columns.append(Column("jobs", lambda trial: ", ".join(trial.jobs), rank=2, is_folded=True))
     return columns
+
+
+def _point(trial: Trial, ranking: Ranking) -> str:
+    """Of a search with all digits, which it has few of; of jobs, whose values are a program's, with
+    four.
+    """
+    if ranking.is_search:
+        return exact_point_text(trial.point)
+    return point_text({key: value for key, value in trial.point.items() if value is not None})
 
 
 def _columns_of_objective(ranking: Ranking, index: int) -> list[Column[Trial]]:

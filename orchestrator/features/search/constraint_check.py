@@ -137,7 +137,7 @@ class SatisfiedPoints:
     def sentence(self) -> str:
         verb = "satisfies" if self.satisfied == 1 else "satisfy"
         share = f"{self.satisfied:,} of {self.measured:,} random points {verb} the constraints"
-        return f"{share} (of another: {self.example})" if self.example else share
+        return f"{share} (one that does not: {self.example})" if self.example else share
 
 
 def examine(experiment: Experiment, turn: Callable[[], object]) -> SourceVerdict:

@@ -162,7 +162,8 @@ class Ranking:
                 f"{self.paths.ledger}: has no job {missing[0]}, so nothing was copied"
             )
         name = f"{safe_name(self.paths.root.absolute().name)}-best"
-        about = [f"Trial {trial.number}: {self._description_of(trial)}" for trial in copied]
+        noun = "Trial" if self.is_search else "Job"
+        about = [f"{noun} {trial.number}: {self._description_of(trial)}" for trial in copied]
         return copied_trials.copy(self.paths, copied, jobs, about, target, name)
 
     def _description_of(self, trial: Trial) -> str:

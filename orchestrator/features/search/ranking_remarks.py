@@ -92,10 +92,10 @@ def _of_values(ranking: Ranking) -> list[str]:
 
 
 def _have_one_seed(ranking: Ranking) -> bool:
-    """Whether nothing is known of how much the shown trials, more than one, owe to luck."""
+    """Whether nothing is known of how much the shown trials, of more than one, owe to luck."""
     if ranking.is_by_estimate or ranking.believed or ranking.in_search:
         return False
-    return len(ranking.shown) > 1 and all(len(trial.jobs) == 1 for trial in ranking.shown)
+    return ranking.finished > 1 and all(len(trial.jobs) == 1 for trial in ranking.shown)
 
 
 def _left_out(ranking: Ranking) -> str:

@@ -11,8 +11,9 @@ from itertools import pairwise
 from typing import Any
 
 from orchestrator.core.job import Job, Paused, Pending, Running
-from orchestrator.core.text import count, rough_duration
+from orchestrator.core.text import count, joined, rough_duration
 from orchestrator.experiment.examination import training_time
+from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.planning.run_plan import Plan
 from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration.declared_search import SearchDeclaration
@@ -220,7 +221,39 @@ def forecast(
         begun,
     )
     facts = _facts(experiment, source, time)
-    return Forecast(lines=[_line(time)], facts={"search": facts, "scheduler": scheduler})
+    lines = [_line(time), *_remark_on_early_rungs(source.scheduler, pairs)]
+    return Forecast(lines=lines, facts={"search": facts, "scheduler": scheduler})
+
+
+def _remark_on_early_rungs(
+    scheduler: SchedulerSpec | None, pairs: Sequence[tuple[Job, JobVerdict]]
+) -> list[str]:
+    """Which rungs come before an episode of full length has ended; empty where none does, or that is
+    not known.
+
+    :param pairs: jobs of points of the space, and what their examination has found.
+    """
+    if scheduler is None:
+        return []
+    for job, verdict in pairs:
+        spec = job.spec
+        if verdict.episode_steps is None or spec.ranks > 1:
+            continue
+        whole = verdict.episode_steps * spec.n_envs
+        each = spec.steps_an_iteration
+        rungs = scheduler.rungs(spec.total_timesteps)
+        early = [rung for rung in rungs if math.ceil(rung / each) * each < whole]
+        if early:
+            places = joined(f"{rung:,}" for rung in early)
+            episode = (
+                f"{verdict.episode_steps:,} steps in each of {count(spec.n_envs, 'environment')}"
+            )
+            rung = "the rung" if len(early) == 1 else "the rungs"
+            return [
+                f"at {rung} of {places} env_steps no episode of full length has ended ({episode}): a"
+                " trial of which none has ended early has no value there, and counts as the worst"
+            ]
+    return []
 
 
 def _limits_of_rest(

@@ -166,7 +166,9 @@ def status_line(reader: TrialReader, leaders: Sequence[Trial]) -> str:
         compared = reader.scheduler.shown
         parts.append(f"no {compared} at a rung {count(without, 'time')} (counts as the worst)")
     if saved := reader.saved_share:
-        parts.append(f"{saved:.0%} of the env_steps of training all of them to the end saved")
+        parts.append(
+            f"{saved:.0%} of the env_steps of training the finished and the waiting ones to the end saved"
+        )
     line = f"{'search' if is_search else 'rungs'}: {' · '.join(parts)}"
     if stopped := _why_stopped(reader.paths):
         advice = "Correct the cause; the next run goes on with the same next trial"

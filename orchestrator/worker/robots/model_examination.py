@@ -208,6 +208,7 @@ def examine(
         **summarize(model, data),
         "steps_per_s": None,
         "control_period_s": None if task is None else task.step_s,
+        "episode_steps": None if task is None else task.max_episode_steps,
     }
     key = find_keyframe(model, None) if task is None else task.key
     if task is not None:

@@ -587,7 +587,9 @@ def test_where_all_have_one_seed_it_is_said_that_luck_has_a_part(tmp_path: Path)
         shown = commands.succeed("best", paths.root, cwd=tmp_path).stdout
         assert (ranking_remarks.ONE_SEED in " ".join(shown.split())) is (len(seeds) == 1)
         alone = commands.succeed("best", paths.root, "-n", 1, cwd=tmp_path).stdout
-        assert "With one seed" not in alone
+        assert (ranking_remarks.ONE_SEED in " ".join(alone.split())) is (len(seeds) == 1)
+    only = search_run(tmp_path / "only", [Told(values=[3.0])])
+    assert "With one seed" not in commands.succeed("best", only.root, cwd=tmp_path).stdout
 
 
 def test_bodies_without_the_figure_are_counted_and_left_out(tmp_path: Path) -> None:

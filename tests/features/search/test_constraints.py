@@ -322,7 +322,8 @@ def test_a_search_trains_bodies_within_the_constraints_alone(
     jobs = search_file(tmp_path, f"mass_kg = {{ high = {kg[1.0]} }}")
     shown = " ".join(commands.succeed("run", jobs, "--dry-run", cwd=tmp_path).stdout.split())
     assert (
-        f"of {FEWER_POINTS} random points satisfy the constraints (of another: mass_kg is" in shown
+        f"of {FEWER_POINTS} random points satisfy the constraints (one that does not: mass_kg is"
+        in shown
     )
     assert "constraints: mass_kg at most" in shown
     commands.instant_workers(monkeypatch, tmp_path)
@@ -383,8 +384,8 @@ def test_a_search_says_when_it_begins_that_few_points_satisfy_its_constraints(
     found = constraint_check.examine(load(jobs), lambda: None)
     assert found.problem is None
     said = [
-        "search.constraints: 1 of 20 random points satisfies the constraints (of another: too heavy), so many bodies "
-        "are measured for each that is trained; a wider bound would help"
+        "search.constraints: 1 of 20 random points satisfies the constraints (one that does not: too heavy), so many "
+        "bodies are measured for each that is trained; a wider bound would help"
     ]
     assert found.warnings == (said if is_said else ())
     for command in (("run", jobs, "--dry-run"), ("check", jobs)):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_helpers import invoke, toml
+from command_helpers import HOPPER, invoke, toml
 from trial_helpers import Told, search_run
 
 from orchestrator.core.job import Job
@@ -69,3 +69,31 @@ def test_of_a_search_that_has_begun_the_time_of_what_remains_is_estimated(
     over, text = shown(2, "run")
     assert (over["estimate_s"], over["with_rungs_s"]) == (0, 0)
     assert "done so far: 2 trials and 1,100 env_steps; none remain" in text
+
+
+@pytest.mark.parametrize(("n_envs", "said"), [(8, "at the rung of 128 env_steps"), (1, "")])
+def test_rungs_before_the_end_of_a_whole_episode_are_told(
+    n_envs: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 100 steps: with eight environments they are done after 800 env_steps."""
+
+    def examined(jobs: Sequence[Job], **_: object) -> dict[str, JobVerdict]:
+        return {job.job_id: JobVerdict(physics_s=0.01, episode_steps=100) for job in jobs}
+
+    monkeypatch.setattr(preflight, "examine", examined)
+    search = {"sampler": "random", "trials": 2, "space": {"ppo.gamma": {"low": 0.9, "high": 0.99}}}
+    scheduler = {"min_env_steps": 128, "factor": 8}
+    job = {"name": "hopper", "xml": HOPPER, "task": "forward", "n_envs": n_envs}
+    job |= {"total_timesteps": 2048, "ppo": {"n_steps": 16, "batch_size": 16}}
+    tables = [("[[jobs]]", job), ("[search]", search), ("[search.scheduler]", scheduler)]
+    lines = [
+        line
+        for head, table in tables
+        for line in (head, *(f"{key} = {toml(value)}" for key, value in table.items()))
+    ]
+    (tmp_path / "jobs.toml").write_text("\n".join(['name = "found"', *lines]))
+    done = invoke("run", "jobs.toml", "--dry-run", cwd=tmp_path)
+    text = " ".join(done.stdout.split())
+    assert "compared by the return of training (ep_rew_mean) at 128 and 1,024 env_steps" in text
+    assert said in text
+    assert ("no episode of full length has ended" in text) is bool(said)

@@ -416,11 +416,15 @@ def check_reevaluation(search: SearchSpec, template: JobTemplate, problems: Prob
     if search.reevaluation.reference or search.start == "reference":
         _check_unchanged_job(search, template, choices, problems)
     of_middle = Problems()
-    at_middle = [*space_point(search.space, search.middle, of_middle), *choices]
+    of_trial = Problems()
+    at_middle = space_point(search.space, search.middle, of_middle)
     if total is not None:
-        template.jobs("middle", at_middle, of_middle, point={})
+        template.jobs("middle", at_middle, of_trial, point={})
+        template.jobs("middle", [*at_middle, *choices], of_middle, point={})
+    of_any_length = {problem.message for problem in of_trial.in_order()}
     for problem in of_middle.in_order():
-        problems.add(f"{where}.total_timesteps", problem.message)
+        if problem.message not in of_any_length:
+            problems.add(f"{where}.total_timesteps", problem.message)
 
 
 def _check_unchanged_job(

@@ -130,9 +130,9 @@ def sentences(
             kept = f"1 in {scheduler.reduction} goes on"
         else:
             kept = "those go on that are at least as good as the median"
-        by = "" if scheduler.by == RETURN else f" by {scheduler.by}"
+        by = f"the return of training ({RETURN})" if scheduler.by == RETURN else scheduler.by
         places = joined(f"{rung:,}" for rung in rungs)
-        yield f"trials are compared{by} at {places} env_steps, and {kept}"
+        yield f"trials are compared by {by} at {places} env_steps, and {kept}"
 
 
 def _ends(search: SearchSpec, most: SearchLimits) -> Iterator[str]:
