@@ -78,7 +78,10 @@ def missing_figure(text: str, rows: Sequence[SummaryRow]) -> str | None:
 
 
 def hint_at_figures(name: str, rows: Sequence[SummaryRow]) -> str:
-    """What may be meant by ``name``, which none of these jobs has."""
+    """What may be meant by ``name``, of which none of these jobs has a number."""
+    columns: list[Mapping[str, Any]] = [*rows]
+    if any(isinstance(row.get(name), str) for row in columns):
+        return "it is text, and only numbers can be compared"
     known = known_figures(rows)
     near = suggestion(name, sorted(known))
     if near:

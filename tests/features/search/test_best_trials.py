@@ -659,7 +659,7 @@ def test_what_a_program_says_of_its_robots_is_among_the_figures_that_are_suggest
     tmp_path: Path,
 ) -> None:
     robots = [
-        Trained(case=name, name=name, point={"meta.mass": mass})
+        Trained(case=name, name=name, point={"meta.mass": mass, "meta.family": name})
         for name, mass in (("light", 2.0), ("heavy", 3.0))
     ]
     paths = make_run_dir(tmp_path / "run", robots)
@@ -667,6 +667,8 @@ def test_what_a_program_says_of_its_robots_is_among_the_figures_that_are_suggest
     assert refused.returncode == 2
     assert "none of the finished jobs has it" in refused.stderr
     assert "did you mean meta.mass?" in refused.stderr
+    refused = commands.invoke("best", paths.root, "--by", "meta.family", cwd=tmp_path)
+    assert "it is text, and only numbers can be compared" in refused.stderr
 
 
 @pytest.mark.parametrize("what", ["missing", "no run directory"])
