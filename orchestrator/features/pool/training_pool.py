@@ -4,6 +4,8 @@ standard library.
 
 from __future__ import annotations
 
+import atexit
+
 # Registers hooks that lock before a fork. The thread of a pool must not be the first one to import
 # it: the program may be in the middle of a fork, and would then unlock what it has not locked.
 import concurrent.futures.thread  # noqa: F401
@@ -14,6 +16,7 @@ import hashlib
 import json
 import os
 import secrets
+import sys
 import tempfile
 import threading
 import time
@@ -81,6 +84,9 @@ class TrainingPool:
     resumes: a robot that is submitted again has its result at once if it has been trained, and is
     trained on from its last checkpoint if it was begun.
 
+    Trainings stop with the program. Without the block, :meth:`results` or :meth:`shutdown` has to
+    wait for them.
+
     :param max_parallel: largest number of trainings at once; the default is as many as there are
         cores for.
     :param run_dir: directory for all results; the default is a new directory in ``runs/``.
@@ -135,6 +141,7 @@ class TrainingPool:
                 self.run_dir, max_parallel, Path(self._folder.name)
             )
             undo.pop_all()
+        atexit.register(self._warn_of_unfinished)  # as long as its thread is there
         jobs = PoolJobs(
             paths=RunPaths(self.run_dir),
             holder=self._supervisor.holder,
@@ -341,6 +348,18 @@ class TrainingPool:
         """
         return os.getpid() != self._process
 
+    def _warn_of_unfinished(self) -> None:
+        """At the end of a program that has not waited for the pool."""
+        unfinished = len(self._unfinished)
+        if self._is_of_another_process or not unfinished or sys.stderr is None:
+            return
+        what = f"{count(unfinished, 'robot')} of {self.run_dir} {'has' if unfinished == 1 else 'have'} no result"
+        wait = "`with` around the pool, or pool.results(), waits for all"
+        again = f"a TrainingPool with run_dir={str(self.run_dir)!r} resumes them when they are submitted again"
+        text = f"{what}: the program has ended, and their training with it; {wait}; {again}"
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it
+            print(f"warning: {plain(text)}", file=sys.stderr)
+
     def _stop(self) -> None:
         """Cancel all futures, and return when every worker has exited; Ctrl-C meanwhile kills
         them.
@@ -441,6 +460,7 @@ class TrainingPool:
         jobs.close()
         self._supervisor.close()
         self._folder.cleanup()
+        atexit.unregister(self._warn_of_unfinished)
 
     def _act(self, jobs: PoolJobs) -> OrchestratorError | None:
         """Returns why the pool has ended, if it was neither closed nor stopped.

@@ -608,6 +608,50 @@ pool.submit({str(HOPPER)!r}, name="one").result()
     assert commands.summary(here / "run")["one-s0"]["state"] == "PENDING"
 
 
+ENDING = """
+import contextlib, sys
+import orchestrator
+from orchestrator.experiment.examination import examining_process, preflight
+from orchestrator.features.pool import supervisor_process
+
+preflight.examine = lambda jobs, **_: {{job.job_id: preflight.JobVerdict() for job in jobs}}
+examining_process.Child = contextlib.nullcontext
+supervisor_process.COMMAND = (sys.executable, "-c", {supervise!r})
+pool = orchestrator.TrainingPool(max_parallel=1, run_dir="run", **{exec!r})
+done, *others = (pool.submit({hopper!r}, name=name) for name in ("done", "one", "two"))
+done.result()
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "is_warned"),
+    [
+        ("", 0, True),
+        ("raise KeyboardInterrupt", -signal.SIGINT, True),
+        ("pool.shutdown(wait=False)", 0, True),
+        ("[one.cancel() for one in others]; pool.shutdown()", 0, False),
+        ("with pool: raise ValueError('mine')", 1, False),
+        ("with pool: raise KeyboardInterrupt", 1, False),
+    ],
+)
+@pytest.mark.slow
+def test_a_program_that_ends_before_its_trainings_says_so_once(
+    here: Path, end: str, code: int, is_warned: bool
+) -> None:
+    (here / "go-done-s0").touch()
+    program = ENDING.format(hopper=str(HOPPER), supervise=STUBS + SUPERVISE, exec=EXEC, end=end)
+    done = commands.finish([sys.executable, "-c", program], cwd=here)
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
+    assert done.returncode == code, done.stderr
+    assert len(warnings) == is_warned, done.stderr
+    for warning in warnings:
+        assert f"2 robots of {here}/run have no result" in warning
+        assert "`with`" in warning
+        assert "pool.results()" in warning
+        assert f"run_dir='{here}/run'" in warning
+
+
 IMPATIENT = """
 import functools
 from orchestrator.features.pool import pool_supervisor
