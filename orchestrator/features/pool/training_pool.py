@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
@@ -40,6 +40,7 @@ from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, plain, shortened
 from orchestrator.experiment.examination import examining_process
+from orchestrator.experiment.resuming import declared_changes
 from orchestrator.features.pool.points import Scalar, checked_meta, point_of
 from orchestrator.features.pool.pool_jobs import (
     DoneCallback,
@@ -292,10 +293,22 @@ class TrainingPool:
 
         :param timeout: seconds.
         :raises TimeoutError: not all are trained by then.
-        :raises OrchestratorError: what a future raises, such as for a mistake in its settings.
+        :raises UsageError: futures raise one, such as for a file that was written to since; when all
+            are done. The message has each, and how to get the results of the others.
+        :raises OrchestratorError: the pool has ended.
         """
-        done = [one.result() for one in self.as_submitted(timeout) if not one.cancelled()]
-        return Results(done, run_dir=self.run_dir)
+        done = list(self.as_submitted(timeout))
+        errors: dict[str, list[str]] = {}
+        for position, future in enumerate(done):
+            error = None if future.cancelled() else future.exception()
+            if self._failure is not None and error is self._failure:
+                raise self._failure
+            if error is not None:
+                errors[f"robot {position}"] = [str(error)]
+        if errors:
+            raise UsageError(_errors_text(errors))
+        results = [future.result() for future in done if not future.cancelled()]
+        return Results(results, run_dir=self.run_dir)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more robots, and end when those that were submitted are trained.
@@ -535,6 +548,18 @@ def _start_policy(init: object) -> Any:
     if isinstance(init, Future):
         raise UsageError(f"{where} is a future; expected its result, init=future.result()")
     return api.start_policy(init, where)
+
+
+def _errors_text(errors: Mapping[str, Sequence[str]]) -> str:
+    """:param errors: why robots have no result, by their position."""
+    those = count(len(errors), "robot has", "robots have")
+    named = "named by its place in the order of submission, from 0 on"
+    what = f"TrainingPool.results: {those} no result; each is {named}:"
+    others = (
+        "one.result() for one in pool.as_submitted() if not (one.cancelled() or one.exception())"
+    )
+    advice = f"the results of the others are in [{others}]"
+    return "\n".join([what, *declared_changes.by_difference(errors), advice])
 
 
 def _name_of(function: DoneCallback) -> str:

@@ -219,6 +219,8 @@ def test_when_its_supervisor_is_killed_every_future_says_what_to_do(here: Path) 
             assert f"run_dir='{here}/run'" in str(caught.value)
         with pytest.raises(SupervisorError, match="killed"):
             pool.submit(HOPPER, name="third")
+        with pytest.raises(SupervisorError, match="killed"):
+            pool.results()
 
 
 @pytest.mark.slow
@@ -249,10 +251,18 @@ def test_results_come_in_the_order_of_submission_and_those_that_are_cancelled_ar
             "third-s0",
         ]
         assert results.run_dir == here / "run"
-        wrong = pool.submit(HOPPER, name="wrong")
+        wrong, last = (pool.submit(HOPPER, name=name) for name in ("wrong", "last"))
         with pytest.raises(UsageError, match="no such option"):
+            wrong.result(commands.PATIENCE_S)
+        with pytest.raises(TimeoutError):
+            pool.results(timeout=0)
+        (here / "go-last-s0").touch()
+        with pytest.raises(UsageError, match="1 robot has no result; ") as raised:
             pool.results(commands.PATIENCE_S)
-        assert wrong.done()
+        assert last.done(), "an error does not keep others from their results"
+        assert "  robot 5\n    TrainingPool.submit: no such option\n" in str(raised.value)
+        others = str(raised.value).rpartition("the results of the others are in ")[2]
+        assert eval(others, {"pool": pool}) == [*results, last.result()]
     assert not (here / "run/jobs/gone-s0/started").exists()
 
 
