@@ -36,7 +36,12 @@ from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.planning import end_time, run_plan
 from orchestrator.experiment.resuming.declared_changes import OnChange
 from orchestrator.jobfile import Experiment, from_mapping, load
-from orchestrator.jobfile.robot_arguments import RobotArgument, RobotLike, robot_arguments
+from orchestrator.jobfile.robot_arguments import (
+    NO_FUNCTIONS,
+    RobotArgument,
+    RobotLike,
+    robot_arguments,
+)
 from orchestrator.jobfile.toml_models import FEATURE_TABLES, Settings
 from orchestrator.keys.problems import suggestion
 from orchestrator.ledger import SummaryRow
@@ -206,6 +211,8 @@ def train(
         raise UsageError(
             "train: matrix belongs in a job file; call train once for each of its points"
         )
+    if "params" in defaults:
+        raise UsageError(f"train: params: {NO_FUNCTIONS}")
     _warn_of_features()
     # A key of a job stays one, whatever is installed.
     options_of_executor = _pop_given(defaults, executor_options().keys() - Settings.model_fields)

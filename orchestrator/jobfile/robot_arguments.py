@@ -20,8 +20,13 @@ from orchestrator.core.paths import absolute
 from orchestrator.core.text import plain, storable
 from orchestrator.jobfile.robot_globs import file_fault, matching_paths
 from orchestrator.keys.names import is_showable
+from orchestrator.keys.value_types import is_maker
 
 EXPECTED = "expected a path, a pattern, a folder, MJCF text or a mujoco.MjSpec"
+NO_FUNCTIONS = (
+    "functions that make robots are for a job file and orchestrator.Search; call yours, and give the "
+    "file or the MJCF text that it makes"
+)
 LONGEST_NAME = 40
 UNNAMED = ("", "MuJoCo Model")
 """Names of a model that has none; the second is what MuJoCo writes then."""
@@ -103,8 +108,8 @@ def robot_arguments(
         one.
     :param caller: the function that they are arguments of, for messages.
     :param argument: name of that argument, where it is a single robot.
-    :raises UsageError: a pattern or folder without files, something that is no robot, or a file
-        that cannot be read.
+    :raises UsageError: a pattern or folder without files, a function that makes a robot, something
+        that is none, or a file that cannot be read.
     :raises DiskFullError: the temporary folder has no room for robots that are not files yet.
     """
     robots: list[RobotArgument] = []
@@ -174,6 +179,8 @@ def _files(item: str | os.PathLike[str], caller: str) -> Iterator[Path]:
         if not files:
             raise UsageError(f"{caller}: no file matches the pattern {plain(str(path))}")
         yield from files
+    elif isinstance(item, str) and is_maker(item) and not os.path.lexists(path):
+        raise UsageError(f'{caller}: "{item}" names no file but a function: {NO_FUNCTIONS}')
     else:
         yield path
 

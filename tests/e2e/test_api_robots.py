@@ -142,9 +142,17 @@ def test_patterns_and_folders_are_their_files(here: Path) -> None:
     for given, fragment in (
         ("empty", "no \\*.xml in this folder"),
         (["b/*.mjcf"], "no file matches the pattern"),
+        (
+            [HOPPER, "bodies:make"],
+            'train: "bodies:make" names .* a function: .* orchestrator.Search; call',
+        ),
     ):
         with pytest.raises(orchestrator.UsageError, match=fragment):
             names(given)
+    with pytest.raises(orchestrator.UsageError, match="train: params: functions that make robots"):
+        orchestrator.train(HOPPER, params={"legs": 4})
+    (here / "bodies:make").touch()
+    assert names("bodies:make") == ["bodies:make"], "a file"
 
 
 def test_a_folder_for_robots_that_is_gone_or_full_is_named(

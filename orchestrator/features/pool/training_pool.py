@@ -52,7 +52,13 @@ from orchestrator.features.pool.pool_jobs import (
 from orchestrator.features.pool.submitted_files import contents, digests
 from orchestrator.features.pool.supervisor_process import SupervisorProcess
 from orchestrator.jobfile import Experiment, from_mapping, is_job_key
-from orchestrator.jobfile.robot_arguments import RobotArgument, RobotLike, Spec, robot_arguments
+from orchestrator.jobfile.robot_arguments import (
+    NO_FUNCTIONS,
+    RobotArgument,
+    RobotLike,
+    Spec,
+    robot_arguments,
+)
 from orchestrator.jobfile.validation import as_plain
 from orchestrator.keys.value_types import keys_that_are_no_text
 from orchestrator.machine import topology
@@ -66,6 +72,7 @@ NOT_HERE = {
     "seeds": "submit takes one `seed`",
     "matrix": "submit each of its points by itself",
     "after": "submit it when the futures that it waits for have their results",
+    "params": NO_FUNCTIONS,
 }
 """Keys of a job file that a pool has no use for, and what to do instead."""
 

@@ -154,6 +154,8 @@ def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path)
             (HOPPER, {"ppo": {1: 2, "gamma": 0.9}}, r"submit: ppo: a key must be text, found 1;"),
             (HOPPER, {"env_kwargs": {"a": [{(1, 2): 3}]}}, r"env_kwargs.a\[0\]: .* \(1, 2\);"),
             (HOPPER.parent, {}, "submit them one by one"),
+            ("bodies:make", {"params": {"legs": 4}}, "submit: .* names no file but a function: "),
+            (HOPPER, {"params": {"legs": 4}}, "params: functions that make robots are for a job"),
             (3, {}, "is of type int"),
         ):
             with pytest.raises(orchestrator.UsageError, match=fragment):
