@@ -365,7 +365,7 @@ def start_policy(init: Any, where: str) -> Any:
     """``init`` as a job file has it: of a result the directory of its job; paths are absolute.
 
     :param where: names it in messages.
-    :raises UsageError: it is a result without a policy.
+    :raises UsageError: it is a result without a policy, or no policy at all.
     """
     if isinstance(init, Result):
         if not init.ok or init.job_dir is None:
@@ -373,7 +373,8 @@ def start_policy(init: Any, where: str) -> Any:
             raise UsageError(f"{where}: {name} has no policy: {init.error}")
         init = init.job_dir
     if not isinstance(init, str | os.PathLike):
-        return init
+        expected = "expected a result, the directory of a job, or a model.zip"
+        raise UsageError(f"{where} is of type {type(init).__name__}; {expected}")
     written = os.fsdecode(init)
     if isinstance(init, str) and written.strip() in ("", "none"):
         return init

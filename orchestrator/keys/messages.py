@@ -21,6 +21,8 @@ from orchestrator.keys.problems import place, quoted, suggestion
 from orchestrator.keys.toml_text import toml_of, toml_text
 from orchestrator.keys.value_types import AnyKeys, ExpectedError, TomlTable
 
+NO_SUCH_KEY = "unknown key; known keys: "
+"""How the message for a key begins that resembles none."""
 Location = tuple[int | str, ...]
 """Path of a value in the file: ``("jobs", 3, "ppo", "n_steps")``."""
 Table = type[TomlTable]
@@ -151,7 +153,7 @@ def _unknown_key(layout: Layout, table: Table, name: str) -> tuple[str, str | No
     if is_settings and (near := _similar_key_of_tables(layout, name)) is not None:
         own, suggested = near
         return f"unknown key; did you mean {quoted(f'{own}.{suggested}')}?", own
-    return f"unknown key; known keys: {', '.join(sorted(table.model_fields))}", None
+    return f"{NO_SUCH_KEY}{', '.join(sorted(table.model_fields))}", None
 
 
 def _similar_key_of_tables(layout: Layout, name: str) -> tuple[str, str] | None:

@@ -206,7 +206,7 @@ def test_another_number_of_start_policies_than_of_robots_is_refused(here: Path) 
         (HOPPER, [], "init has 0 policies for 1 robot;"),
         ([HOPPER, HOPPER], [None, failed], r"init\[1\]: a.xml has no policy: no legs"),
         (HOPPER, failed, "init: a.xml has no policy: no legs"),
-        ([HOPPER, HOPPER], [None, 3], r"jobs\[1\].init: expected .*found 3"),
+        ([HOPPER, HOPPER], [None, 3], r"train: init\[1\] is of type int; expected a result"),
     ):
         with pytest.raises(orchestrator.UsageError, match=fragment):
             orchestrator.train(xmls, init=init)  # type: ignore[arg-type]

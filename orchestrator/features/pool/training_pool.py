@@ -31,7 +31,9 @@ from orchestrator import api
 from orchestrator.core.errors import (
     LedgerBusyError,
     OrchestratorError,
+    Problem,
     RunInterrupted,
+    SpecError,
     SupervisorError,
     UsageError,
 )
@@ -59,7 +61,9 @@ from orchestrator.jobfile.robot_arguments import (
     Spec,
     robot_arguments,
 )
+from orchestrator.jobfile.toml_models import Settings
 from orchestrator.jobfile.validation import as_plain
+from orchestrator.keys.messages import NO_SUCH_KEY
 from orchestrator.keys.value_types import keys_that_are_no_text
 from orchestrator.machine import topology
 from orchestrator.machine.slots import MaxParallel
@@ -120,7 +124,7 @@ class TrainingPool:
         new = Path("runs") / f"pool-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
         self.run_dir = api.directory(run_dir or new)
         """Directory of all results."""
-        self._experiment_of({"name": "robot", "xml": "robot.xml"}, {})
+        self._experiment_of("TrainingPool", {"name": "robot", "xml": "robot.xml"}, {})
         self._changed = threading.Condition()
         self._new: list[Submission] = []
         self._submitted: list[TrainingFuture] = []
@@ -204,6 +208,7 @@ class TrainingPool:
             "TrainingPool.submit", settings.keys() - {"name"}, ["seed", "init", "meta"]
         )
         _refuse_keys_that_are_no_text("TrainingPool.submit", settings)
+        seed = _checked_seed(seed)
         said = checked_meta({} if meta is None else meta)
         if init is not None:
             settings["init"] = _start_policy(init)
@@ -231,7 +236,7 @@ class TrainingPool:
             files = contents(robot)
             name = self._name(robot, files, settings)
             entry = {**robot.entry(), "name": name, **settings, "seeds": [seed]}
-            experiment = self._experiment_of(entry, settings)
+            experiment = self._experiment_of("TrainingPool.submit", entry, settings)
         if robot.label:
             experiment = dataclasses.replace(experiment, unnamed={robot.file: robot})
         submission = Submission(
@@ -395,14 +400,17 @@ class TrainingPool:
 
     # -- what is declared
 
-    def _experiment_of(self, entry: Mapping[str, Any], settings: Mapping[str, Any]) -> Experiment:
-        """:param entry: a table of ``[[jobs]]``.
+    def _experiment_of(
+        self, caller: str, entry: Mapping[str, Any], settings: Mapping[str, Any]
+    ) -> Experiment:
+        """:param caller: what the program has called, for messages.
 
+        :param entry: a table of ``[[jobs]]``.
         :param settings: those of it that the program has given.
         """
         for key, advice in NOT_HERE.items():
             if key in settings or key in self._defaults:
-                raise UsageError(f"TrainingPool: {key}: {advice}")
+                raise UsageError(f"{caller}: {key}: {advice}")
         used = {**self._defaults, **settings}
         code = used.get("entry_point") or used.get("env") or used.get("task")
         # A program that trains hundreds of robots does not look at each: it would wait for the
@@ -417,7 +425,11 @@ class TrainingPool:
         }
         with python_program():
             base = api.code_folder(code) or self.run_dir
-            return from_mapping(data, source="orchestrator.TrainingPool", base=base)
+            try:
+                return from_mapping(data, source="orchestrator.TrainingPool", base=base)
+            except SpecError as error:
+                problems = [_as_given(problem, settings) for problem in error.problems]
+                raise SpecError(caller, problems) from None
 
     def _name(
         self, robot: RobotArgument, files: Mapping[str, bytes], settings: Mapping[str, Any]
@@ -547,6 +559,31 @@ def _refuse_keys_that_are_no_text(caller: str, settings: Mapping[str, Any]) -> N
         for place, found in keys_that_are_no_text(value, key):
             text = f"a key must be text, found {shortened(repr(found))}"
             raise UsageError(f"{caller}: {plain(place)}: {text}; put it in quotes")
+
+
+def _checked_seed(seed: object) -> int:
+    """``seed`` with a number of NumPy as one of Python. :raises UsageError: it is none."""
+    value = as_plain(seed)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
+        expected = "expected a whole number from 0 to 4294967295"
+        raise UsageError(f"TrainingPool.submit: seed is {plain(repr(value))[:60]}; {expected}")
+    return value
+
+
+def _as_given(problem: Problem, settings: Mapping[str, Any]) -> Problem:
+    """``problem``, of a job file with one job, in terms of what the program has given.
+
+    :param settings: what it has given to ``submit``; empty while the pool is made.
+    """
+    where = problem.where.removeprefix("jobs[0].")
+    if not settings:
+        where = where.removeprefix("defaults.")
+    message = problem.message
+    if where in settings and message.startswith(NO_SUCH_KEY):
+        known = sorted({*Settings.model_fields, "name"} - NOT_HERE.keys())
+        meta = f'meta={{"{where}": …}} notes what your program knows of a robot'
+        message = f"unknown key; {meta}; known keys: {', '.join(known)}"
+    return Problem(where=where, message=message)
 
 
 def _start_policy(init: object) -> Any:

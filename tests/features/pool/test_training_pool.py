@@ -147,7 +147,16 @@ def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path)
         with pytest.raises(orchestrator.UsageError, match="no such option"):
             pool.submit(HOPPER, name="wrong").result(commands.PATIENCE_S)
         for xml, settings, fragment in (
-            (HOPPER, {"n_env": 2}, 'did you mean "n_envs"'),
+            (HOPPER, {"n_env": 2}, r'^TrainingPool.submit: n_env: .* did you mean "n_envs"'),
+            (HOPPER, {"ppo": {"n_stepz": 2}}, "^TrainingPool.submit: ppo.n_stepz: unknown key"),
+            (
+                HOPPER,
+                {"generation": 3},
+                r'^TrainingPool.submit: generation: unknown key; meta={"generation": …} notes',
+            ),
+            (HOPPER, {"seed": -1}, "^TrainingPool.submit: seed is -1; expected a whole number"),
+            (HOPPER, {"seed": np.float64(2)}, r"submit: seed is 2.0; expected a whole number"),
+            (HOPPER, {"init": [None]}, "^TrainingPool.submit: init is of type list; expected a "),
             (HOPPER, {"init": failed}, "has no policy: has no legs"),
             (HOPPER, {"init": fast}, r"init=future.result\(\)"),
             (HOPPER, {"after": ["fast"]}, "futures that it waits for"),
@@ -163,6 +172,8 @@ def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path)
     for xml in (HOPPER, HOPPER.read_text()):
         with pytest.raises(RuntimeError, match="closed"):
             pool.submit(xml)
+    with pytest.raises(UsageError, match=r"^TrainingPool: ppo.n_stepz: unknown key"):
+        orchestrator.TrainingPool(run_dir="other", ppo={"n_stepz": 2})
     with pytest.raises(UsageError, match="TrainingPool: task_options: a key must be text"):
         orchestrator.TrainingPool(run_dir="other", task_options={None: 1, "height": 2})
     states = {job_id: row["state"] for job_id, row in commands.summary(here / "run").items()}
