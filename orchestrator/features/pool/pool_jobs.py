@@ -120,6 +120,10 @@ class Submission:
     folder: Path | None
     """Holds the robot, if it is no file of the user's."""
 
+    def shown_job(self) -> Job:
+        """The job with what the program calls its robot in the place of a temporary file."""
+        return dataclasses.replace(self.job, xml_source=self.experiment.shown_xml(self.job))
+
     def changed_files(self) -> list[str]:
         """Those that are no longer what was submitted."""
         files = submitted_files.contents(self.robot)
@@ -332,7 +336,7 @@ class PoolJobs:
         new: list[Job] = []
         requests: list[Request] = []
         for submission in batch:
-            job = submission.job
+            job = submission.shown_job()
             verdict = verdicts[job.job_id]
             row = self._ledger.job_row(job.job_id)
             if files := submission.changed_files():
@@ -340,8 +344,7 @@ class PoolJobs:
             elif verdict.settings_problem:
                 submission.finish(UsageError(f"TrainingPool.submit: {verdict.settings_problem}"))
             elif row is None:
-                shown_xml = submission.experiment.shown_xml(job)
-                new.append(dataclasses.replace(job, xml_source=shown_xml))
+                new.append(job)
                 opened[job.job_id] = OpenJob(submissions=[submission])
             elif row.refusal is not None:
                 self._finish_refused(submission, row, verdict)

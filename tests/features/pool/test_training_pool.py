@@ -415,6 +415,31 @@ def test_a_robot_that_was_invalid_says_so_when_it_comes_again_and_what_it_is_now
             pool.submit(HOPPER, name="body").result(commands.PATIENCE_S)
 
 
+@pytest.mark.usefixtures("stubs")
+def test_another_text_under_the_name_of_a_job_is_refused_without_a_file_that_nobody_knows(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def examine(jobs: Any, *, staging: Path, **_: Any) -> dict[str, JobVerdict]:
+        verdicts = {}
+        for job in jobs:
+            bundle = staging / job.job_id
+            bundle.mkdir()
+            file = Path(shutil.copy(job.xml_source, bundle))
+            digest = robot_hash(file.name, {file.name: file})
+            verdicts[job.job_id] = JobVerdict(bundle=bundle, xml=file.name, robot_hash=digest)
+        return verdicts
+
+    monkeypatch.setattr("orchestrator.experiment.examination.preflight.examine", examine)
+    (here / "go-body-s0").touch()
+    body = HOPPER.read_text()
+    with orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
+        assert pool.submit(body, name="body").result(commands.PATIENCE_S).ok
+        other = pool.submit(body.replace("<mujoco", "<!-- --><mujoco", 1), name="body")
+        expected = r"robot: the contents of xml changed\n"
+        with pytest.raises(orchestrator.ChangedError, match=expected):
+            other.result(commands.PATIENCE_S)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("stubs")
 def test_what_was_trained_from_a_policy_is_not_examined_again_unless_that_is_newer(
