@@ -21,6 +21,7 @@ from orchestrator.core.numbers.distributions import (
 from orchestrator.core.numbers.evaluation_grid import FACTOR, parse_axis
 from orchestrator.core.numbers.terrain import TERRAIN, parse_terrain
 from orchestrator.core.worker_spec import EDITABLE_KINDS, SINGLE_KINDS
+from orchestrator.keys.toml_text import toml_of
 from orchestrator.keys.value_types import ExpectedError
 
 
@@ -130,9 +131,8 @@ def _check_change(key: str, value: Any) -> None:
         elif not isinstance(part, (str, int, float)) or (
             isinstance(part, int) and abs(part) >= 2**63
         ):
-            raise ValueError(
-                f'"{key}": expected a number, true or false, text, or a list; "*1.2" multiplies'
-            )
+            expected = "expected a number, true or false, text, or a list of these"
+            raise ValueError(f'"{key}": {expected}, found {toml_of(part)}; "*1.2" multiplies')
 
 
 def _check_distribution(key: str, value: Any) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from jobfile_helpers import EXAMPLE, HOPPER, problems, resolve
 
@@ -339,7 +340,8 @@ def test_changes_to_the_robot_are_one_flat_table_however_they_were_written(place
         ({"option": 1}, '"option" names no attribute; expected for example option.timestep'),
         ({"geom.x.size": "*a"}, '"geom.x.size": expected a factor such as "*1.2", found "*a"'),
         ({"geom.x.size": []}, '"geom.x.size": expected a number'),
-        ({"geom.x.size": [[1]]}, '"geom.x.size": expected a number'),
+        ({"geom.x.size": [[1]]}, "or a list of these, found the list [1];"),
+        ({"geom.x.size": np.array([0.06])}, "or a list of these, found array([0.06]);"),
         ({"geom.x.size": 1, "geom": {"x": {"size": 2}}}, '"geom.x.size" is written twice'),
         (
             {"geom.x": {"size": 1}, "geom.x.size.y": 2},
