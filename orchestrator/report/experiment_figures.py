@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -255,6 +256,10 @@ def phases(robots: Sequence[ReportedRobot]) -> Drawn:
 
 SCATTERED = 12
 """With more numbers than these, a varied key is drawn at its values."""
+LETTER_IN = 0.075
+"""Width of a letter of a label of ticks, with its part of the gap to the next label."""
+SHORTEST_LABEL = 4
+"""Letters to which a text may be shortened; where these have no room, some values have no label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +270,8 @@ class VariedKey:
     key: str
     points: Sequence[tuple[Any, float]]
     """``(value, return)`` of each job."""
+    robots: int = 1
+    """How many robots the jobs are of."""
 
     def values(self) -> list[Any]:
         """Each value once: numbers in ascending order, others as they come."""
@@ -278,8 +285,13 @@ class VariedKey:
 
     @property
     def is_scattered(self) -> bool:
-        """Whether its values are so many numbers that each has its own place on the axis."""
-        return are_numbers([value for value, _ in self.points]) and len(self.values()) > SCATTERED
+        """Whether each value has its own place on the axis: numbers, which are many, or about one
+        for each robot.
+        """
+        if not are_numbers([value for value, _ in self.points]):
+            return False
+        values = len(self.values())
+        return values > SCATTERED or values <= self.robots < 2 * values
 
 
 def varied_keys(panels: Sequence[VariedKey], rating: str) -> Drawn:
@@ -295,6 +307,7 @@ def varied_keys(panels: Sequence[VariedKey], rating: str) -> Drawn:
         if panel.is_scattered:
             places, results = zip(*panel.points, strict=True)
             axes.scatter(places, results, s=14, color=SERIES[0], alpha=0.55, linewidths=0)
+            axes.locator_params(axis="x", integer=all(isinstance(place, int) for place in places))
             continue
         values = panel.values()
         groups = [[result for other, result in panel.points if other == value] for value in values]
@@ -309,15 +322,26 @@ def varied_keys(panels: Sequence[VariedKey], rating: str) -> Drawn:
             marker="_",
             markersize=14,
         )
-        longest = 9 if len(values) > 4 else 14
-        labelled = range(0, len(values), max(1, len(values) // 8))
-        axes.set_xticks(
-            list(labelled), [one_line(_value_text(values[place]), longest) for place in labelled]
-        )
-        axes.set_xlim(-0.5, len(values) - 0.5)
+        _label_values(axes, values)
     all_axes[0].set_ylabel(rating, color=INK)
     return drawn
 
 
-def _value_text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _label_values(axes: Axes, values: Sequence[Any]) -> None:
+    """Ticks at 0, 1, 2, … for as many of ``values`` as there is room for."""
+    width_in = axes.get_window_extent().width / axes.figure.dpi
+    letters = int(width_in / LETTER_IN)
+    longest = min(14, max(SHORTEST_LABEL, letters // len(values)))
+    texts = [_value_text(value, longest) for value in values]
+    stride = math.ceil(len(texts) * max(map(len, texts)) / letters)
+    labelled = range(0, len(texts), stride)
+    axes.set_xticks(list(labelled), [texts[place] for place in labelled])
+    axes.set_xlim(-0.5, len(texts) - 0.5)
+
+
+def _value_text(value: Any, longest: int) -> str:
+    """A text is shortened, a number rounded."""
+    if isinstance(value, float):
+        text = f"{value:g}"
+        return text if len(text) <= longest else f"{value:.3g}"
+    return str(value) if isinstance(value, int) else one_line(value, longest)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from orchestrator.analysis.main_effects import MainEffect
 from orchestrator.core.text import count, listed
@@ -58,10 +58,14 @@ def varied_sections(
         axis = "return in training"
     sentences = [
         f"{what} for each value of each parameter that the job file or program varies.",
-        "A dot is a job that has succeeded; the line joins the medians over all values of the other parameters.",
+        "A dot is a job that has succeeded.",
     ]
+    if not all(panel.is_scattered for panel in shown):
+        sentences.append("The line joins the medians over all values of the other parameters.")
     if any(panel.is_scattered for panel in shown):
-        sentences.append("Where a parameter has many values, dots stand at them, without a line.")
+        sentences.append(
+            "Where a parameter has many values, or one for each robot, dots stand at them, without a line."
+        )
     if left_out:
         sentences.append(
             f"Without {listed(left_out, MOST_NAMED)}, with more than {count(MOST_VALUES, 'value')} that are no numbers."
@@ -102,13 +106,16 @@ def _panels(
     """
     panels: list[VariedKey] = []
     for key in keys:
-        points = [
-            (value, result)
-            for job in jobs
-            if (value := job["point"].get(key)) is not None and (result := job[rating]) is not None
-        ]
+        points: list[tuple[Any, float]] = []
+        robots: set[str] = set()
+        for job in jobs:
+            value = job["point"].get(key)
+            result = job[rating]
+            if value is not None and result is not None:
+                points.append((value, result))
+                robots.add(job["name"])
         if len({str(value) for value, _ in points}) > 1:
-            panels.append(VariedKey(robot=title, key=key, points=points))
+            panels.append(VariedKey(robot=title, key=key, points=points, robots=len(robots)))
     return panels
 
 

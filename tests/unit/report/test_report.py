@@ -4,6 +4,7 @@ runs."""
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, Never
 from xml.etree import ElementTree
 
+import matplotlib as mpl
 import pytest
 from report_helpers import (
     STEPS,
@@ -462,6 +464,46 @@ def test_what_a_program_varies_has_a_figure_over_all_jobs_and_columns(tmp_path: 
     assert {"model.leg", "meta.generation", "meta.genome"} < set(part.columns)
     assert "n_envs" not in part.columns
     assert "Without meta.genome, with more than 24 values that are no numbers." in figure.caption
+
+
+def test_numbers_of_which_each_robot_has_its_own_are_drawn_at_their_values(tmp_path: Path) -> None:
+    lengths = [0.2 + 0.013579 * number for number in range(10)]
+    jobs = [
+        replace(
+            of_program(number, **{"meta.length": length, "meta.generation": number // 5}), seed=seed
+        )
+        for number, length in enumerate(lengths)
+        for seed in (0, 1)
+    ]
+    document = report.compose(make_run_dir(tmp_path / "run", jobs).root)
+    (figure,) = (figure for figure in document.figures() if figure.name == "varied-parameters")
+    of_length, of_generation = figure.draw().axes
+    dots = {float(x) for dot in of_length.collections for x, _ in dot.get_offsets()}
+    assert dots == set(lengths)
+    assert not of_length.lines
+    assert [label.get_text() for label in of_generation.get_xticklabels()] == ["0", "1"]
+    assert of_generation.lines, "five robots of each"
+
+
+@pytest.mark.parametrize("amount", [2, 5, 9, 12])
+def test_labels_of_varied_values_do_not_overlap(amount: int, tmp_path: Path) -> None:
+    values = [0.001234567 * (1 + place) for place in range(amount)]
+    jobs = [
+        Trained(name=name, case=f"{name}-{value}", point={"ppo.learning_rate": value})
+        for name in ("ant", "bee", "cow")
+        for value in values
+    ]
+    document = report.compose(make_run_dir(tmp_path / "run", jobs).root)
+    (figure,) = (figure for figure in document.figures() if figure.name == "varied-parameters")
+    with mpl.rc_context(drawing.STYLE):
+        drawn = figure.draw()
+        boxes_of_panels = [
+            [label.get_window_extent() for label in axes.get_xticklabels()] for axes in drawn.axes
+        ]
+    assert all(axes.lines for axes in drawn.axes), "a matrix has a line"
+    for boxes in boxes_of_panels:
+        assert len(boxes) >= min(3, amount)
+        assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
 
 
 def test_what_tells_all_robots_apart_has_an_importance(tmp_path: Path) -> None:
