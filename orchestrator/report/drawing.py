@@ -28,6 +28,8 @@ WIDTH_IN = 8.4
 """Width of every figure; a page scales it, down to a width at which text is legible, and scrolls it
 there."""
 PNG_DPI = 150
+EDGE_IN = 0.06
+"""Between what stands to the left of axes and the edge of a figure."""
 
 
 class Colour(NamedTuple):
@@ -119,6 +121,7 @@ def render(figure: Figure) -> Rendered:
     # The same ids within the SVG at every run, and different ones in the figures of a page.
     with _own_settings({"svg.hashsalt": figure.name}):
         drawn = figure.draw()
+        _make_room_on_the_left(drawn)
         drawn.savefig(png, format="png", dpi=PNG_DPI, facecolor="white")
         drawn.savefig(
             svg,
@@ -159,6 +162,29 @@ def _own_settings(settings: Any) -> Iterator[None]:
         log.setLevel(level)
         if backend is not None:
             os.environ["MPLBACKEND"] = backend
+
+
+def _make_room_on_the_left(drawn: Drawn) -> None:
+    """Make axes narrower, all alike, where ticks or a label would be cut by the edge of the figure,
+    or lie on the axes to the left.
+    """
+    boxes = {axes: axes.get_window_extent() for axes in drawn.axes}
+    missing = 0.0
+    for axes, box in boxes.items():
+        beside = axes.yaxis.get_tightbbox()
+        if beside is not None:
+            ends = [
+                other.x1
+                for other in boxes.values()
+                if other.x1 <= box.x0 and other.y0 < box.y1 and box.y0 < other.y1
+            ]
+            missing = max(missing, max(ends, default=0.0) - beside.x0)
+    if missing <= 0:
+        return
+    narrower = (missing + EDGE_IN * drawn.dpi) / drawn.bbox.width
+    for axes in boxes:
+        place = axes.get_position()
+        axes.set_position((place.x0 + narrower, place.y0, place.width - narrower, place.height))
 
 
 def _inline(svg: bytes, title: str) -> str:

@@ -67,7 +67,7 @@ def best_so_far(facts: SearchFacts, drawn_trials: Sequence[ReportedTrial]) -> Dr
             drawing.plain_ticks(axes, x=True, y=True)
             axes.set_xlim(left=0)
             axes.set_xlabel("env_steps of all trials" if part == 0 else f"{unit} of the search")
-        panels[2 * place].set_ylabel(one_line(name, 36), color=INK)
+        panels[2 * place].set_ylabel(one_line(name, 30), color=INK)
     return drawn
 
 
@@ -95,7 +95,7 @@ def best_so_far_of_seeds(facts: SearchFacts) -> Drawn:
             drawing.plain_ticks(axes, x=True, y=True)
             axes.set_xlim(left=0)
             axes.set_xlabel("env_steps of all trials" if part == 0 else f"{unit} of the search")
-        panels[2 * place].set_ylabel(one_line(name, 36), color=INK)
+        panels[2 * place].set_ylabel(one_line(name, 30), color=INK)
     drawing.colour_legend(drawn, (ORANGE, BLUE), ("median", "one search seed"), columns=2)
     return drawn
 
