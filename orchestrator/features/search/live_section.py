@@ -94,36 +94,67 @@ def _rungs(reader: TrialReader, trials: Sequence[Trial]) -> list[LiveTable]:
     scheduler = reader.scheduler
     if not reader.rungs or scheduler is None:
         return []
-    columns = (
-        LiveColumn(name="rung (env_steps)", kind="steps"),
-        LiveColumn(name="reached", kind="bar"),
-        LiveColumn(name="went on", kind="number"),
-        LiveColumn(name="wait", kind="number"),
-        LiveColumn(name=f"median {scheduler.shown}", kind="value"),
-        LiveColumn(name="best", kind="value"),
-    )
     best = min if scheduler.direction(reader.search) == "minimize" else max
-    rows = [_rung(trials, best, place, steps) for place, steps in enumerate(reader.rungs)]
-    return [LiveTable(title="Rungs", columns=columns, rows=rows)]
-
-
-def _rung(
-    trials: Sequence[Trial], best: Callable[[list[float]], float], place: int, steps: int
-) -> list[Cell]:
-    there = [trial for trial in trials if len(trial.reached) > place]
-    values = [
-        value
-        for trial in there
-        if (value := trial.reached[place]) is not None and math.isfinite(value)
+    columns = [
+        _ColumnOfRungs(LiveColumn(name="rung (env_steps)", kind="steps"), lambda rung: rung.steps),
+        _ColumnOfRungs(LiveColumn(name="reached", kind="bar"), lambda rung: len(rung.reached)),
+        _ColumnOfRungs(LiveColumn(name="went on", kind="number"), lambda rung: rung.went_on),
+        _ColumnOfRungs(LiveColumn(name="wait", kind="number"), lambda rung: rung.waiting),
+        _ColumnOfRungs(
+            LiveColumn(name=f"median {scheduler.shown}", kind="value"),
+            lambda rung: median(rung.values) if rung.values else None,
+        ),
+        _ColumnOfRungs(
+            LiveColumn(name="best", kind="value"),
+            lambda rung: best(rung.values) if rung.values else None,
+        ),
     ]
+    rungs = [_rung(trials, place, steps) for place, steps in enumerate(reader.rungs)]
+    if any(rung.without_value for rung in rungs):
+        no_value = LiveColumn(name="no value", kind="number")
+        columns.insert(2, _ColumnOfRungs(no_value, lambda rung: rung.without_value))
     return [
-        steps,
-        len(there),
-        sum(trial.goal > place for trial in there),
-        sum(trial.is_waiting and len(trial.reached) == place + 1 for trial in there),
-        median(values) if values else None,
-        best(values) if values else None,
+        LiveTable(
+            title="Rungs",
+            columns=[one.column for one in columns],
+            rows=[[one.cell(rung) for one in columns] for rung in rungs],
+        )
     ]
+
+
+class _Rung(NamedTuple):
+    """A rung, and the trials that have come to it."""
+
+    steps: int
+    reached: Sequence[Trial]
+    values: list[float]
+    """What they are compared by there, of those that have it."""
+    went_on: int
+    waiting: int
+
+    @property
+    def without_value(self) -> int:
+        return len(self.reached) - len(self.values)
+
+
+class _ColumnOfRungs(NamedTuple):
+    column: LiveColumn
+    cell: Callable[[_Rung], Cell]
+
+
+def _rung(trials: Sequence[Trial], place: int, steps: int) -> _Rung:
+    there = [trial for trial in trials if len(trial.reached) > place]
+    return _Rung(
+        steps=steps,
+        reached=there,
+        values=[
+            value
+            for trial in there
+            if (value := trial.reached[place]) is not None and math.isfinite(value)
+        ],
+        went_on=sum(trial.goal > place for trial in there),
+        waiting=sum(trial.is_waiting and len(trial.reached) == place + 1 for trial in there),
+    )
 
 
 # -- the best trials

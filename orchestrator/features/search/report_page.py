@@ -455,6 +455,7 @@ def _rungs(facts: SearchFacts) -> list[Section]:
     columns: Columns[_Rung] = {
         "rung": lambda rung: f"{rung.env_steps:,}",
         "reached": lambda rung: f"{len(rung.reached):,}",
+        "no value": lambda rung: f"{len(rung.reached) - len(_values(rung.reached, rung.place)):,}",
         "went on": lambda rung: f"{len(rung.went_on):,}",
         "wait here": lambda rung: f"{len(rung.waiting):,}",
         f"median {one_line(compared)}": lambda rung: number(_middle(rung.reached, rung.place)),
@@ -465,6 +466,10 @@ def _rungs(facts: SearchFacts) -> list[Section]:
         "by of their training."
     )
     rows = [_rung(place, steps, reached) for place, steps in enumerate(facts["rungs"])]
+    if all(len(_values(rung.reached, rung.place)) == len(rung.reached) for rung in rows):
+        del columns["no value"]
+    else:
+        caption += " “no value”: those of which this is not known, as where no episode had ended."
     return [Section(title="Rungs", parts=[figure, table(rows, columns, caption=caption, text=())])]
 
 
@@ -491,12 +496,17 @@ def _rung(place: int, env_steps: int, trials: Iterable[ReportedTrial]) -> _Rung:
     )
 
 
-def _middle(trials: Sequence[ReportedTrial], rung: int) -> float | None:
-    values = [
+def _values(trials: Sequence[ReportedTrial], rung: int) -> list[float]:
+    """What those of ``trials`` are compared by that have a value at the rung."""
+    return [
         value
         for one in trials
         if (value := one["rungs"][rung]) is not None and math.isfinite(value)
     ]
+
+
+def _middle(trials: Sequence[ReportedTrial], rung: int) -> float | None:
+    values = _values(trials, rung)
     return median(values) if values else None
 
 

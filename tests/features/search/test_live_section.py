@@ -72,6 +72,15 @@ def test_at_a_rung_the_best_return_is_shown_whatever_direction_another_objective
         assert column(shown(paths).tables[0], "best")[0] == best
 
 
+def test_trials_without_a_value_at_a_rung_are_counted(tmp_path: Path) -> None:
+    told = [Told(reached=[1.0]), Told(reached=[None]), Told(reached=[None]), Told(reached=[4.0])]
+    rungs = shown(search_run(tmp_path / "run", told, is_over=False)).tables[0]
+    assert column(rungs, "reached")[0] == 4
+    assert column(rungs, "no value")[0] == 2
+    known = shown(search_run(tmp_path / "known", told[:1], is_over=False)).tables[0]
+    assert "no value" not in [one.name for one in known.columns]
+
+
 def test_its_chart_has_the_finished_trials_and_the_best_so_far(tmp_path: Path) -> None:
     told = [Told(values=[value]) for value in (3.0, 1.0, 5.0, 5.0, 4.0)]
     (chart,) = shown(search_run(tmp_path / "run", told)).charts

@@ -192,6 +192,15 @@ def test_rungs_count_who_reached_them_and_who_went_on(document: Document) -> Non
     assert column(table(document, "Failed trials"), "trials") == [str(TRIALS // 10)]
 
 
+def test_trials_without_a_value_at_a_rung_are_counted(document: Document, tmp_path: Path) -> None:
+    told = [Told(reached=[1.0]), Told(reached=[None]), Told(reached=[None]), Told(reached=[4.0])]
+    found = table(report.compose(search_run(tmp_path / "run", told).root), "Rungs")
+    assert column(found, "reached")[0] == "4"
+    assert column(found, "no value")[0] == "2"
+    assert "as where no episode had ended" in found.caption
+    assert "no value" not in table(document, "Rungs").columns
+
+
 def test_files_of_a_large_search_are_read_for_a_part_of_its_jobs(
     searched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
