@@ -41,6 +41,8 @@ MOST_DIMENSIONS = 12
 MOST_COLUMNS = 5
 """Dimensions, measures and previews up to which each dimension has a column of its own."""
 MOST_REASONS = 12
+FROM_NOTHING = "from nothing"
+"""The name of the column of trials that were trained again; it is wide, so it is one of text."""
 OF_MODEL = "estimate (model)"
 """The name of a column, which no objective can have."""
 ESTIMATE = (
@@ -139,7 +141,7 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
     text = [
         name
         for name in columns
-        if name in ("trial", "preview", "point", "jobs") or name in _categories(facts)
+        if name in ("trial", "preview", FROM_NOTHING, "point", "jobs") or name in _categories(facts)
     ]
     caption = _caption_of_best(facts, rows, has_lineages="lineage" in columns)
     best = table(rows, columns, caption=caption, text=text, shown=MOST_SHOWN)
@@ -277,7 +279,7 @@ def _columns(
     for place, name in enumerate(facts["objectives"]):
         columns[one_line(name)] = partial(_text_of_value, place)
     if any(one["repeated"] for one in rows):
-        columns["from nothing"] = lambda one: _with_means(one["repeated"], one["fresh_means"])
+        columns[FROM_NOTHING] = lambda one: _with_means(one["repeated"], one["fresh_means"])
     if any(one["estimate"] for one in rows):
         columns[OF_MODEL] = lambda one: _belief(one["estimate"])
     if facts["race"]:
@@ -295,8 +297,15 @@ def _columns(
         columns.setdefault("lineage", lambda one: number(one["lineage_env_steps"]))
     if facts["inherit"]:
         columns["parent"] = lambda one: DASH if one["parent"] is None else str(one["parent"])
-    columns["jobs"] = lambda one: one_line(listed(one["jobs"], 1))
+    columns["jobs"] = _jobs
     return columns
+
+
+def _jobs(one: ReportedTrial) -> str:
+    shown = listed(one["jobs"], 1)
+    if one["repeated_jobs"]:
+        shown += f"; {FROM_NOTHING}: {listed(one['repeated_jobs'], 1)}"
+    return one_line(shown)
 
 
 def _picture(one: ReportedTrial, images: Mapping[str, str]) -> Cell | str:

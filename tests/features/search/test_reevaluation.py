@@ -197,6 +197,8 @@ def test_the_mean_over_fresh_seeds_has_an_interval_whose_method_is_named(tmp_pat
     commands.succeed("report", paths.root, cwd=tmp_path)
     page = html.unescape((paths.root / "report/index.html").read_text())
     assert "4 (mean 4 [-0.968, 8.97])" in page
+    jobs = "hopper-t00000-s0 and 2 more; from nothing: hopper-t00002-s0 and 2 more"
+    assert jobs in page, "those of its fresh seeds, too"
     assert "by Student's t" in page
     assert first_reported(paths)["fresh_means"] == [mean]
     search = Search(
