@@ -186,6 +186,9 @@ def _learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, Reporte
         seeds += f" {remark}"
     if marked := {meaning for of_job in marks for meaning, steps in of_job.items() if steps}:
         seeds += f" Triangles: {' or '.join(sorted(marked))}."
+    if missing := len(robots) - len(trained):
+        what = f"{missing:,} of {count(len(robots), 'robot')} {'has' if missing == 1 else 'have'} no panel"
+        seeds += f" {what}, as no training episode of theirs has ended."
     figure = Figure(
         name="learning-curves",
         title="Learning curves",

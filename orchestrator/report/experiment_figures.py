@@ -71,7 +71,9 @@ def curves_over_each_other(
 
 
 def _panel(axes: Axes, title: str, runs: Mapping[str, Sequence[LearningCurve]]) -> None:
-    """Of each colour thin lines for the seeds, and the median of several with its interval."""
+    """Of each colour thin lines for the seeds, and the median of several with its interval; a dot
+    where a seed has a single value.
+    """
     for colour, seeds in runs.items():
         single = len(seeds) == 1
         for curve in seeds:
@@ -80,6 +82,8 @@ def _panel(axes: Axes, title: str, runs: Mapping[str, Sequence[LearningCurve]]) 
                 steps,
                 values,
                 color=colour,
+                marker="o" if len(curve) == 1 else None,
+                markersize=4,
                 linewidth=1.4 if single else 0.6,
                 alpha=1 if single else 0.5,
             )

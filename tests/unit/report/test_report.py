@@ -280,6 +280,21 @@ def test_missing_files_leave_gaps_and_no_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_robots_without_a_learning_curve_are_counted_and_a_single_value_is_a_dot(
+    tmp_path: Path,
+) -> None:
+    jobs = [Trained(name="ant", iterations=1), Trained(name="bee"), Trained(name="cow")]
+    run = make_run_dir(tmp_path / "run", jobs)
+    run.job(jobs[2].job_id(2)).progress_csv.unlink()
+    (figure,) = (one for one in report.compose(run.root).figures() if one.name == "learning-curves")
+    assert (
+        "1 of 3 robots has no panel, as no training episode of theirs has ended." in figure.caption
+    )
+    of_ant, of_bee = figure.draw().axes
+    assert [line.get_marker() for line in of_ant.lines] == ["o"]
+    assert [line.get_marker() for line in of_bee.lines] == ["None"]
+
+
 def test_missing_previews_are_reported_once(tmp_path: Path) -> None:
     jobs = [
         Trained(name=f"r{number}", preview=film_strip if number == 0 else None)
