@@ -74,7 +74,7 @@ def document(
         sections = [
             _findings(facts["findings"], jobs),
             _learning_curves(robots, {job["job_id"]: job for job in jobs}),
-            *(_robots(robots, jobs, run_dir) if has_robots else ()),
+            *(_robots(facts, run_dir) if has_robots else ()),
             *grid_sections(robots),
             *tables.failures(jobs),
             *varied_sections(facts["varied"], jobs, facts["varied_effects"]),
@@ -102,11 +102,13 @@ def document(
     )
 
 
-def _robots(
-    robots: Sequence[ReportedRobot], jobs: Sequence[ReportedJob], run_dir: Path
-) -> list[Section]:
+def _robots(facts: ExperimentFacts, run_dir: Path) -> list[Section]:
+    jobs = facts["jobs"]
     pictures = tables.previews(jobs, RunPaths(run_dir))
-    return [tables.robots_section(robots, pictures, learner_summary(jobs))]
+    order = tables.by_return(facts["robots"], jobs) if facts["varied_effects"] else None
+    return [
+        tables.robots_section(facts["robots"], jobs, pictures, learner_summary(jobs), order=order)
+    ]
 
 
 def _text(title: str, sentence: str, **more: Any) -> Section:

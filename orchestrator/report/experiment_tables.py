@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import Any, NamedTuple, TypeAlias
 
 from orchestrator.analysis.run_reader import EpisodeKind
@@ -22,6 +25,7 @@ from orchestrator.report.experiment_facts import (
 )
 from orchestrator.report.number_format import DASH, interval, number, one_line, percent
 from orchestrator.report.thumbnails import thumbnails
+from orchestrator.report.varied_effects import rating_of
 
 Evaluation: TypeAlias = Mapping[EpisodeKind, EpisodeEstimates] | None
 STATE_TONES: dict[str, Tone] = {
@@ -50,6 +54,11 @@ MOST_PARENTS = 2
 """Jobs of several seeds that are named in one cell."""
 MOST_KEYS = 24
 """Columns for keys that a program gives."""
+META_COLUMN = "meta"
+"""What a program says of a robot: all of it in one column."""
+MOST_META = 8
+"""Keys of it that are named there."""
+LONGEST_META = 24
 
 
 def previews(jobs: Sequence[ReportedJob], paths: RunPaths) -> dict[str, str]:
@@ -65,12 +74,48 @@ def _return_of(job: ReportedJob) -> float:
     return float("-inf") if job["ep_rew_mean"] is None else job["ep_rew_mean"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RobotOrder:
+    """An order of robots that is not that of the job file."""
+
+    robots: Sequence[ReportedRobot]
+    sentence: str
+
+
+def by_return(robots: Sequence[ReportedRobot], jobs: Sequence[ReportedJob]) -> RobotOrder:
+    """The robot with the highest return first: of the evaluation, or of training where not all jobs
+    that have succeeded were evaluated.
+    """
+    rating = rating_of([job for job in jobs if job["state"] == "SUCCEEDED"])
+    returns = {job["job_id"]: job[rating] for job in jobs}
+
+    def of_robot(robot: ReportedRobot) -> float:
+        """The median over its seeds; −∞ without one."""
+        known = [value for job_id in robot["jobs"] if (value := returns[job_id]) is not None]
+        return median(known) if known else float("-inf")
+
+    what = "evaluation" if rating == "eval_mean" else "last return of training"
+    return RobotOrder(
+        robots=sorted(robots, key=of_robot, reverse=True),
+        sentence=f"Robots with the highest {what} come first.",
+    )
+
+
 def robots_section(
-    robots: Sequence[ReportedRobot], images: Mapping[str, str], learners: str
+    robots: Sequence[ReportedRobot],
+    jobs: Iterable[ReportedJob],
+    images: Mapping[str, str],
+    learners: str,
+    *,
+    order: RobotOrder | None = None,
 ) -> Section:
     """``images`` as :func:`previews` gives them; ``learners`` in words, empty where nothing has
     been trained.
+
+    :param jobs: those of ``robots``.
+    :param order: None: that of ``robots``.
     """
+    jobs_by_id = {job["job_id"]: job for job in jobs}
 
     def preview(robot: ReportedRobot) -> Cell:
         image = images.get(robot["group"])
@@ -80,6 +125,7 @@ def robots_section(
     columns: Columns[ReportedRobot] = {
         "robot": _robot,
         "preview": preview,
+        META_COLUMN: lambda robot: _meta(robot, jobs_by_id),
         "task": lambda robot: one_line(robot["task"]),
         "return: first → last": _returns,
         "evaluation": lambda robot: _evaluation(robot["evaluation"]),
@@ -93,11 +139,15 @@ def robots_section(
     }
     if not images:
         del columns["preview"]
+    if not any(key.startswith(META) for robot in robots for key in robot["point"]):
+        del columns[META_COLUMN]
     caption = (
         "Return: after the first iteration with a finished episode, and at the end; each is the mean of at most the "
         "latest 100 episodes. Evaluation: the mean return of the finished policy ± the standard deviation over "
         "episodes, without exploration and with it (“exploring”). env_steps/s: during training iterations."
     )
+    if order is not None:
+        caption = f"{order.sentence} {caption}"
     if any(len(robot["seeds"]) > 1 for robot in robots):
         caption += f" Of several seeds: the median with its 95 % interval ({MEDIAN_INTERVALS}) in brackets."
     if unlike := [_unlike_seeds(robot) for robot in robots if robot["unlike_seeds"]]:
@@ -110,8 +160,18 @@ def robots_section(
         caption += PARENT
     else:
         del columns["parent"]
-    text = ("robot", "preview", "task", "return: first → last", "evaluation", "measures", "parent")
-    parts: list[Part] = [table(robots, columns, caption=caption, text=text)]
+    text = (
+        "robot",
+        "preview",
+        META_COLUMN,
+        "task",
+        "return: first → last",
+        "evaluation",
+        "measures",
+        "parent",
+    )
+    rows = robots if order is None else order.robots
+    parts: list[Part] = [table(rows, columns, caption=caption, text=text)]
     if learners:
         parts.append(
             Text(
@@ -143,6 +203,22 @@ def _robot(robot: ReportedRobot) -> Cell:
     seeds = "" if len(robot["seeds"]) == 1 else f" ({count(len(robot['seeds']), 'seed')})"
     failures = f" · {failed} failed" if failed else ""
     return Cell(text=f"{one_line(robot['robot'])}{seeds}{failures}", tone="bad" if failed else "")
+
+
+def _meta(robot: ReportedRobot, jobs: Mapping[str, ReportedJob]) -> str:
+    """What a program says of the robot; several values where it says different ones of its seeds.
+
+    :param jobs: by ``job_id``.
+    """
+    of_robot = [jobs[job_id] for job_id in robot["jobs"]]
+    found: list[str] = []
+    for key in dict.fromkeys(itertools.chain.from_iterable(job["point"] for job in of_robot)):
+        if not key.startswith(META):
+            continue
+        texts = dict.fromkeys(one_line(_of_point(key, job), LONGEST_META) for job in of_robot)
+        if any(text != DASH for text in texts):
+            found.append(f"{one_line(key.removeprefix(META), LONGEST_META)} {' or '.join(texts)}")
+    return listed(found, MOST_META) or DASH
 
 
 def _returns(robot: ReportedRobot) -> Cell:

@@ -481,6 +481,36 @@ def test_what_a_program_varies_has_a_figure_over_all_jobs_and_columns(tmp_path: 
     assert "Without meta.genome, with more than 24 values that are no numbers." in figure.caption
 
 
+@pytest.mark.parametrize(
+    ("evaluated", "first"),
+    [((1.0, 3.0, 2.0), "the highest evaluation"), ((None,) * 3, "the highest last return of")],
+)
+def test_robots_of_a_program_have_their_meta_and_the_highest_return_comes_first(
+    evaluated: Sequence[float | None], first: str, tmp_path: Path
+) -> None:
+    jobs = [
+        replace(of_program(number, **{"meta.genome": f"g{number}"}), evaluated=value)
+        for number, value in enumerate(evaluated)
+    ]
+    jobs += [replace(jobs[0], seed=1, point={"meta.genome": "other"}), of_program(3)]
+    jobs[-1] = replace(jobs[-1], state="PENDING", iterations=0)
+    document = report.compose(make_run_dir(tmp_path / "run", jobs).root)
+    (section,) = (section for section in document.sections if section.title == "Robots")
+    found = section.parts[0]
+    assert isinstance(found, Table)
+    assert f"Robots with {first}" in found.caption
+    texts = [(row[0].text, row[list(found.columns).index("meta")].text) for row in found.rows]
+    assert ("body-0 (2 seeds)", "genome g0 or other") in texts
+    assert texts[-1] == ("body-3", number_format.DASH)
+    if evaluated[0] is not None:
+        assert texts[:2] == [("body-1", "genome g1"), ("body-2", "genome g2")]
+    assert document.facts["robots"][0]["robot"] == "body-0", "report.json keeps their order"
+    of_matrix = report.compose(
+        make_run_dir(tmp_path / "matrix", [varied(*point) for point in POINTS]).root
+    )
+    assert not any("come first" in str(one.parts) for one in of_matrix.sections)
+
+
 def test_numbers_of_which_each_robot_has_its_own_are_drawn_at_their_values(tmp_path: Path) -> None:
     lengths = [0.2 + 0.013579 * number for number in range(10)]
     jobs = [
