@@ -242,7 +242,8 @@ def train(
         shared = _shared_settings(defaults, seeds, task, total_timesteps)
         starts: Sequence[Any] = [None] * len(robots)
         if _is_one_policy(init):
-            shared |= _start_entry(start_policy(init, "train: init"))
+            if init is not None:
+                shared |= _start_entry(start_policy(init, "train: init"))
         else:
             starts = _start_policies(init, len(robots))
         results = _results_of_faulty(robots, seeds)

@@ -77,6 +77,24 @@ def missing_figure(text: str, rows: Sequence[SummaryRow]) -> str | None:
     return next((name for name in parse_expression(text).names if name not in known), None)
 
 
+WHY_WITHOUT = {
+    EVALUATION: "there was no evaluation (`eval_episodes`)",
+    TRAINING: "no episode of training has ended",
+}
+
+
+def why_missing(text: str, rows: Sequence[SummaryRow]) -> str:
+    """Where a value of ``text`` is missing: what may be meant by a name in it that none of these jobs
+    has, or why they have no return; empty where it is something else.
+
+    :raises ExpressionError: it is no expression.
+    """
+    missing = missing_figure(text, rows)
+    if missing is not None:
+        return hint_at_figures(missing, rows)
+    return WHY_WITHOUT.get(text, "")
+
+
 def hint_at_figures(name: str, rows: Sequence[SummaryRow]) -> str:
     """What may be meant by ``name``, of which none of these jobs has a number."""
     columns: list[Mapping[str, Any]] = [*rows]

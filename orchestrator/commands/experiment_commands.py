@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from enum import StrEnum
@@ -13,7 +14,7 @@ from typer import Argument, Option
 
 from orchestrator.commands import shared_options as shared
 from orchestrator.commands.shared_options import AsJson, RunDir
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.text import listed
 
 JOBS_SHOWN = 10
@@ -121,9 +122,10 @@ def wait(
     if end.problem:
         shared.print_progress(f"error: {end.problem}")
     elif end.exit_code == 1 and not jobs:
-        (snapshot,) = annotated_snapshots(iter([run_snapshot.status(run_dir)]))
-        for note in snapshot.notes:
-            shared.print_text(note.text)
+        with contextlib.suppress(OrchestratorError):  # it is gone, or another one begins there
+            (snapshot,) = annotated_snapshots(iter([run_snapshot.status(run_dir)]))
+            for note in snapshot.notes:
+                shared.print_text(note.text)
     raise typer.Exit(end.exit_code)
 
 

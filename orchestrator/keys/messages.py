@@ -279,9 +279,10 @@ def _example(layout: Layout, location: Location) -> str:
     info = layout.field_at(location)
     if info is not None and info.examples:
         return f"{place(location[-1])} = {toml_text(info.examples[0])}"
-    # An entry of a table that may have any keys is like those of the table's example.
+    # Of an entry of a table that may have any keys: one of the table's own example.
     table = layout.field_at(location[:-1]) if len(location) > 1 else None
     entries = table.examples[0] if table is not None and table.examples else None
-    if info is None and isinstance(entries, dict) and entries:
-        return f"{place(location[-1])} = {toml_text(next(iter(entries.values())))}"
+    if info is None and isinstance(entries, dict):
+        for key, entry in entries.items():
+            return f"{place(key)} = {toml_text(entry)}"
     return ""

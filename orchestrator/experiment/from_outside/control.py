@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -357,9 +358,12 @@ def _request(paths: RunPaths, holder: LockHolder, requests: Sequence[Request]) -
 def _leave(paths: RunPaths, requests: Sequence[Request]) -> None:
     """Leave requests for the supervisor, which runs on this host: in the ledger or, while that is
     locked, as a file. A supervisor that enters its jobs, and copies their robots, has it locked.
+    What is in the ledger is acted on before what is in files.
     """
-    try:
-        with run_directory.opened_ledger(paths) as ledger:
-            ledger.add_requests(requests)
-    except LedgerBusyError:
-        RequestFiles(paths.requests).add(requests)
+    files = RequestFiles(paths.requests)
+    if not files.take():
+        with contextlib.suppress(LedgerBusyError):
+            with run_directory.opened_ledger(paths) as ledger:
+                ledger.add_requests(requests)
+            return
+    files.add(requests)

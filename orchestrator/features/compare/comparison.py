@@ -20,6 +20,7 @@ from orchestrator.features.compare.declared_settings import (
     Difference,
     differences_of_cases,
     differing_settings,
+    value_text,
 )
 from orchestrator.features.compare.paid_otherwise import other_tasks_remarks
 from orchestrator.features.compare.protocols import remark_on_protocols
@@ -156,7 +157,11 @@ def _comparison_of(a: Side, b: Side, figures: Sequence[str]) -> Comparison:
         b=b.path,
         pairs=pairs,
         differences=[
-            Difference.of(name.replace("_", " "), a.facts.get(name), b.facts.get(name))
+            Difference(
+                name.replace("_", " "),
+                value_text(a.facts.get(name)),
+                value_text(b.facts.get(name)),
+            )
             for name in dict.fromkeys([*a.facts, *b.facts])
             if a.facts.get(name) != b.facts.get(name)
         ],

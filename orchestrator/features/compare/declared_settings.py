@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import JobRow
 
+UNSET = "–"
 LONGEST_VALUE = 40
 """Characters of a value in the list of differences."""
 COMMON_SHOWN = 10
@@ -29,21 +30,17 @@ OF_ONE_JOB = ("job_id", "seed", "xml", "learner", "extended_from")
 class Difference:
     what: str
     a: str
-    """The value in A."""
+    """The value in A, whole."""
     b: str
 
-    @classmethod
-    def of(cls, what: str, a: Any, b: Any) -> Difference:
-        """``a`` and ``b`` as short texts: from their beginning, or from where they begin to differ
-        if that is later than what is shown.
-        """
-        whole = [_text(a), _text(b)]
-        shown = [_cut(text) for text in whole]
-        if shown[0] == shown[1] and whole[0] != whole[1]:
-            alike = takewhile(lambda pair: pair[0] == pair[1], zip(*whole, strict=False))
-            start = len(list(alike)) - COMMON_SHOWN
-            shown = [_cut(f"…{text[start:]}") for text in whole]
-        return cls(what, shown[0], shown[1])
+    @property
+    def shown(self) -> tuple[str, str]:
+        """Both values as short texts."""
+        texts = short_texts([self.a, self.b])
+        return texts[self.a], texts[self.b]
+
+    def __str__(self) -> str:
+        return f"{self.what}: {' → '.join(self.shown)}"
 
 
 class DifferenceOfCases(NamedTuple):
@@ -97,23 +94,15 @@ def differences_of_cases(
     a: Mapping[str, Mapping[str, Any]], b: Mapping[str, Mapping[str, Any]]
 ) -> list[DifferenceOfCases]:
     """As :func:`differing_settings`, with all cases."""
-    cases_with: dict[tuple[str, str, str], list[str]] = {}
-    differences: list[DifferenceOfCases] = []
+    cases_with: dict[Difference, list[str]] = {}
     for case in (case for case in a if case in b):
         old = a[case]
         new = b[case]
         for key in {**old, **new}:
-            before = old.get(key)
-            after = new.get(key)
-            if before == after:
-                continue
-            whole = (key, _text(before), _text(after))
-            if whole not in cases_with:
-                cases_with[whole] = []
-                difference = Difference.of(key, before, after)
-                differences.append(DifferenceOfCases(difference, cases_with[whole]))
-            cases_with[whole].append(case)
-    return differences
+            if old.get(key) != new.get(key):
+                difference = Difference(key, value_text(old.get(key)), value_text(new.get(key)))
+                cases_with.setdefault(difference, []).append(case)
+    return [DifferenceOfCases(one, cases) for one, cases in cases_with.items()]
 
 
 def _of_cases(one: DifferenceOfCases) -> Difference:
@@ -153,19 +142,35 @@ def merged_differences(rows: Sequence[Sequence[Difference]]) -> list[DifferenceO
     for differences in rows:
         for one in differences:
             first.setdefault(one.what, one.a)
-    return [
-        DifferenceOfAll(what, [value, *(_merged_value(what, value, others) for others in rows)])
-        for what, value in first.items()
+    return [_merged_difference(what, value, rows) for what, value in first.items()]
+
+
+def _merged_difference(
+    what: str, first: str, rows: Sequence[Sequence[Difference]]
+) -> DifferenceOfAll:
+    """Of one setting, of which the first run directory has the value ``first``."""
+    found = [_merged_value(what, first, others) for others in rows]
+    shown = short_texts([first, *(one.value for one in found), *(one.start for one in found)])
+    values = [
+        shown[one.value] if one.start == first else f"{shown[one.value]} (from {shown[one.start]})"
+        for one in found
     ]
+    return DifferenceOfAll(what, [shown[first], *values])
 
 
-def _merged_value(what: str, first: str, differences: Sequence[Difference]) -> str:
+class _MergedValue(NamedTuple):
+    value: str
+    start: str
+    """The value in the first run directory, of the jobs in common, which may be others."""
+
+
+def _merged_value(what: str, first: str, differences: Sequence[Difference]) -> _MergedValue:
     """The value in a run directory with these ``differences`` from one that has ``first``."""
     for one in differences:
-        if one.what == what:  # the jobs in common, and so the first value, may be others
-            return one.b if one.a == first else f"{one.b} (from {one.a})"
+        if one.what == what:
+            return _MergedValue(one.b, one.a)
     is_of_other_jobs = any(without_cases(one.what) == without_cases(what) for one in differences)
-    return "–" if is_of_other_jobs else first
+    return _MergedValue(UNSET if is_of_other_jobs else first, first)
 
 
 def without_cases(what: str) -> str:
@@ -173,8 +178,27 @@ def without_cases(what: str) -> str:
     return what.partition(" (")[0]
 
 
-def _text(value: Any) -> str:
-    return "–" if value is None or value == "" else str(value)
+def value_text(value: Any) -> str:
+    """The whole of it."""
+    return UNSET if value is None or value == "" else str(value)
+
+
+def short_texts(whole: Collection[str]) -> dict[str, str]:
+    """Each text → a short one: its beginning or, where another one begins alike, the part in which
+    they begin to differ.
+    """
+    return {text: _short(text, [other for other in whole if other != text]) for text in whole}
+
+
+def _short(text: str, others: Iterable[str]) -> str:
+    alike = [_alike(text, other) for other in others if _cut(other) == _cut(text)]
+    return _cut(f"…{text[max(alike) - COMMON_SHOWN :]}") if alike else _cut(text)
+
+
+def _alike(text: str, other: str) -> int:
+    """How many characters both begin with."""
+    pairs = zip(text, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _cut(text: str) -> str:

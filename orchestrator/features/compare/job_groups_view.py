@@ -5,7 +5,6 @@ from __future__ import annotations
 from rich.text import Text
 
 from orchestrator.analysis.two_groups_text import with_interval
-from orchestrator.features.compare.declared_settings import Difference
 from orchestrator.features.compare.job_groups import GroupFigures, JobComparison
 from orchestrator.features.compare.protocols import listed_protocols
 from orchestrator.terminal.output import show_table
@@ -22,7 +21,7 @@ def show(compared: JobComparison) -> None:
         if other.settings:
             title = f"Settings of {compared.groups[0].name} → {other.name}"
             below += ["", Text(title, style="bold")]
-            below += map(setting_text, other.settings)
+            below += map(str, other.settings)
     if compared.remarks:
         below += ["", *compared.remarks]
     show_table(_columns(compared), compared.groups, above=above, below=below)
@@ -61,8 +60,3 @@ def _columns(compared: JobComparison) -> list[Column[GroupFigures]]:
 
 def _protocols(group: GroupFigures) -> str:
     return listed_protocols(group.protocols)
-
-
-def setting_text(one: Difference) -> str:
-    """Of one that differs between two jobs."""
-    return f"{one.what}: {one.a} → {one.b}"

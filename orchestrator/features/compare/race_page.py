@@ -65,8 +65,8 @@ def _settings(raced: RaceResult) -> Table:
     )
     columns: Columns[Difference] = {
         "setting": lambda one: one_line(one.what),
-        first: lambda one: one_line(one.a),
-        second: lambda one: one_line(one.b),
+        first: lambda one: one_line(one.shown[0]),
+        second: lambda one: one_line(one.shown[1]),
     }
     caption = "What both are trained with, where that differs."
     return table(raced.settings, columns, caption=caption, text=list(columns))

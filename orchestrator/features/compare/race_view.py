@@ -8,7 +8,6 @@ from rich.text import Text
 
 from orchestrator.analysis.two_groups_text import short_number
 from orchestrator.core.text import count
-from orchestrator.features.compare.job_groups_view import setting_text
 from orchestrator.features.compare.race_result import RacedJob, RaceResult
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import Column, number_column
@@ -38,7 +37,7 @@ def show(raced: RaceResult) -> None:
         below.append(Text(where, style="dim"))
     if raced.settings:
         title = f"Settings of {first.name} → {second.name}"
-        below += ["", Text(title, style="bold"), *map(setting_text, raced.settings)]
+        below += ["", Text(title, style="bold"), *map(str, raced.settings)]
     if raced.remarks:
         below += ["", *raced.remarks]
     show_table(_columns(), raced.jobs, above=above, below=below)

@@ -18,9 +18,10 @@ import os
 import secrets
 import sys
 import tempfile
+import textwrap
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from concurrent import futures
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
@@ -29,6 +30,7 @@ from typing import Any, Self
 
 from orchestrator import api
 from orchestrator.core.errors import (
+    ChangedError,
     LedgerBusyError,
     OrchestratorError,
     Problem,
@@ -40,9 +42,8 @@ from orchestrator.core.errors import (
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import count, plain, shortened
+from orchestrator.core.text import count, listed, plain, shortened
 from orchestrator.experiment.examination import examining_process
-from orchestrator.experiment.resuming import declared_changes
 from orchestrator.features.pool.points import Scalar, checked_meta, point_of
 from orchestrator.features.pool.pool_jobs import (
     DoneCallback,
@@ -64,6 +65,7 @@ from orchestrator.jobfile.robot_arguments import (
 from orchestrator.jobfile.toml_models import Settings
 from orchestrator.jobfile.validation import as_plain
 from orchestrator.keys.messages import NO_SUCH_KEY
+from orchestrator.keys.problems import place
 from orchestrator.keys.value_types import keys_that_are_no_text
 from orchestrator.machine import topology
 from orchestrator.machine.slots import MaxParallel
@@ -79,6 +81,11 @@ NOT_HERE = {
     "params": NO_FUNCTIONS,
 }
 """Keys of a job file that a pool has no use for, and what to do instead."""
+OF_POOL = ("max_parallel", "run_dir")
+OF_SUBMIT = ("seed", "init", "meta")
+"""Arguments that are no keys of a job file."""
+ERRORS_SHOWN = 10
+"""Different errors in one message."""
 
 
 class TrainingPool:
@@ -112,7 +119,7 @@ class TrainingPool:
         run_dir: str | os.PathLike[str] | None = None,
         **defaults: Any,
     ) -> None:
-        api.refuse_unknown("TrainingPool", defaults, ["max_parallel", "run_dir"])
+        api.refuse_unknown("TrainingPool", defaults, OF_POOL)
         _refuse_keys_that_are_no_text("TrainingPool", defaults)
         max_parallel = api.checked_max_parallel(max_parallel)
         resources = defaults.get("resources", {})
@@ -204,9 +211,7 @@ class TrainingPool:
             raise UsageError(
                 f"TrainingPool.submit: xml is of type {type(xml).__name__}; {expected}"
             )
-        api.refuse_unknown(
-            "TrainingPool.submit", settings.keys() - {"name"}, ["seed", "init", "meta"]
-        )
+        api.refuse_unknown("TrainingPool.submit", settings.keys() - {"name"}, OF_SUBMIT)
         _refuse_keys_that_are_no_text("TrainingPool.submit", settings)
         seed = _checked_seed(seed)
         said = checked_meta({} if meta is None else meta)
@@ -306,19 +311,23 @@ class TrainingPool:
         :param timeout: seconds.
         :raises TimeoutError: not all are trained by then.
         :raises UsageError: futures raise one, such as for a file that was written to since; when all
-            are done. The message has each, and how to get the results of the others.
+            are done. The message has the first few, and how to get the results of the others.
+        :raises ChangedError: all that raise one raise this.
         :raises OrchestratorError: the pool has ended.
         """
         done = list(self.as_submitted(timeout))
-        errors: dict[str, list[str]] = {}
+        errors: dict[int, BaseException] = {}
         for position, future in enumerate(done):
             error = None if future.cancelled() else future.exception()
             if self._failure is not None and error is self._failure:
                 raise self._failure
             if error is not None:
-                errors[f"robot {position}"] = [str(error)]
+                errors[position] = error
         if errors:
-            raise UsageError(_errors_text(errors))
+            first = next(iter(errors.values()))
+            have_changed = all(isinstance(error, ChangedError) for error in errors.values())
+            kind = ChangedError if have_changed else UsageError
+            raise kind(_errors_text(errors)) from first
         results = [future.result() for future in done if not future.cancelled()]
         return Results(results, run_dir=self.run_dir)
 
@@ -428,7 +437,7 @@ class TrainingPool:
             try:
                 return from_mapping(data, source="orchestrator.TrainingPool", base=base)
             except SpecError as error:
-                problems = [_as_given(problem, settings) for problem in error.problems]
+                problems = [_as_given(problem, caller, used) for problem in error.problems]
                 raise SpecError(caller, problems) from None
 
     def _name(
@@ -556,9 +565,9 @@ def _jobs_at_once(max_parallel: MaxParallel) -> int:
 def _refuse_keys_that_are_no_text(caller: str, settings: Mapping[str, Any]) -> None:
     """:raises UsageError: a table within ``settings`` has one, which no job file can have."""
     for key, value in settings.items():
-        for place, found in keys_that_are_no_text(value, key):
+        for where, found in keys_that_are_no_text(value, key):
             text = f"a key must be text, found {shortened(repr(found))}"
-            raise UsageError(f"{caller}: {plain(place)}: {text}; put it in quotes")
+            raise UsageError(f"{caller}: {plain(where)}: {text}; put it in quotes")
 
 
 def _checked_seed(seed: object) -> int:
@@ -570,19 +579,21 @@ def _checked_seed(seed: object) -> int:
     return value
 
 
-def _as_given(problem: Problem, settings: Mapping[str, Any]) -> Problem:
+def _as_given(problem: Problem, caller: str, given: Collection[str]) -> Problem:
     """``problem``, of a job file with one job, in terms of what the program has given.
 
-    :param settings: what it has given to ``submit``; empty while the pool is made.
+    :param given: the keys that the program has given to it, and to the pool.
     """
-    where = problem.where.removeprefix("jobs[0].")
-    if not settings:
-        where = where.removeprefix("defaults.")
+    is_submitted = caller != "TrainingPool"
+    where = problem.where.removeprefix("jobs[0]." if is_submitted else "defaults.")
     message = problem.message
-    if where in settings and message.startswith(NO_SUCH_KEY):
-        known = sorted({*Settings.model_fields, "name"} - NOT_HERE.keys())
-        meta = f'meta={{"{where}": …}} notes what your program knows of a robot'
-        message = f"unknown key; {meta}; known keys: {', '.join(known)}"
+    unknown = next((key for key in given if place(key) == where), None)
+    if unknown is not None and message.startswith(NO_SUCH_KEY):
+        own = ("name", *OF_SUBMIT) if is_submitted else OF_POOL
+        known = sorted({*Settings.model_fields, *own} - NOT_HERE.keys())
+        message = f"{NO_SUCH_KEY}{', '.join(known)}"
+        if is_submitted:
+            message += f'; meta={{"{unknown}": …}} notes what your program knows of a robot'
     return Problem(where=where, message=message)
 
 
@@ -594,16 +605,24 @@ def _start_policy(init: object) -> Any:
     return api.start_policy(init, where)
 
 
-def _errors_text(errors: Mapping[str, Sequence[str]]) -> str:
-    """:param errors: why robots have no result, by their position."""
+def _errors_text(errors: Mapping[int, BaseException]) -> str:
+    """:param errors: why robots have no result, by their places in the order of submission."""
     those = count(len(errors), "robot has", "robots have")
-    named = "named by its place in the order of submission, from 0 on"
-    what = f"TrainingPool.results: {those} no result; each is {named}:"
+    lines = [
+        f"TrainingPool.results: {those} no result (numbers in the order of submission, from 0):"
+    ]
+    robots: dict[str, list[str]] = {}
+    for position, error in errors.items():
+        robots.setdefault(str(error), []).append(str(position))
+    for text, positions in list(robots.items())[:ERRORS_SHOWN]:
+        noun = "robot" if len(positions) == 1 else "robots"
+        lines += [f"  {noun} {listed(positions)}:", textwrap.indent(text, "    ")]
+    if len(robots) > ERRORS_SHOWN:
+        lines.append(f"  … and {len(robots) - ERRORS_SHOWN:,} more errors")
     others = (
         "one.result() for one in pool.as_submitted() if not (one.cancelled() or one.exception())"
     )
-    advice = f"the results of the others are in [{others}]"
-    return "\n".join([what, *declared_changes.by_difference(errors), advice])
+    return "\n".join([*lines, f"the results of the others are in [{others}]"])
 
 
 def _name_of(function: DoneCallback) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.analysis.two_groups import Figure
+from orchestrator.core.job import META
 from orchestrator.core.text import count, decimal, number_or_dash, plain, with_error
 from orchestrator.features.search import ranking_remarks
 from orchestrator.features.search.declaration.spec import Direction
@@ -79,20 +80,17 @@ def _columns(ranking: Ranking) -> list[Column[Trial]]:
             Column("parent", lambda trial: _parents(ranking, trial), rank=4, is_folded=True)
         )
     if any(trial.point for trial in ranking.shown):
-        columns.append(
-            Column("point", lambda trial: _point(trial, ranking), rank=1, is_folded=True)
-        )
+        columns.append(Column("point", _point, rank=1, is_folded=True))
     columns.append(Column("jobs", lambda trial: ", ".join(trial.jobs), rank=2, is_folded=True))
     return columns
 
 
-def _point(trial: Trial, ranking: Ranking) -> str:
-    """Of a search with all digits, which it has few of; of jobs, whose values are a program's, with
-    four.
-    """
-    if ranking.is_search:
-        return exact_point_text(trial.point)
-    return point_text({key: value for key, value in trial.point.items() if value is not None})
+def _point(trial: Trial) -> str:
+    """With all digits; what a program says of a robot, which may have many, with four."""
+    said = {key: value for key, value in trial.point.items() if key.startswith(META)}
+    declared = {key: value for key, value in trial.point.items() if key not in said}
+    known = {key: value for key, value in said.items() if value is not None}
+    return ", ".join(filter(None, [exact_point_text(declared), point_text(known)]))
 
 
 def _columns_of_objective(ranking: Ranking, index: int) -> list[Column[Trial]]:

@@ -183,7 +183,11 @@ def _caption_of_best(
     facts: SearchFacts, rows: Sequence[ReportedTrial], *, has_lineages: bool
 ) -> str:
     """:param rows: the trials of the table."""
-    what = "The trials of the Pareto front" if facts["front"] else "The best trials"
+    what = "The best trials"
+    if facts["front"]:
+        what = "The trials of the Pareto front"
+        if any(one["repeated"] for one in rows):
+            what += " of those that were trained again, and of that of the others"
     caption = f"{what}, with their values, points and jobs."
     if len(facts["best"]) > MOST_REPORTED:
         caption += f" Of {len(facts['best']):,} finished trials; report.json has all."
@@ -203,7 +207,9 @@ def _caption_of_repeated(facts: SearchFacts, rows: Sequence[ReportedTrial]) -> s
         " “From nothing” is the value of another training with other seeds and without inheritance"
     )
     caption += "; trials that have one come first, "
-    caption += "their Pareto front by it." if facts["front"] else "in the order of it."
+    caption += (
+        "as far as no other one surpasses them in it." if facts["front"] else "in the order of it."
+    )
     if facts["reference"]:
         values = _with_means(facts["reference"], facts["reference_fresh_means"])
         caption += f" The unchanged job, trained in the same way, has {values}."

@@ -206,11 +206,12 @@ def forecast(
 ) -> Forecast:
     """What the run would do. :param begun: None where nothing has been done yet."""
     scheduler = None if source.scheduler is None else asdict(source.scheduler)
+    pairs = [(job, plan.verdicts[job.job_id]) for job in experiment.jobs_to_examine]
+    remark = _remark_on_early_rungs(source.scheduler, pairs)
     if source.search is None:
-        return Forecast(facts={"search": None, "scheduler": scheduler})
+        return Forecast(lines=remark, facts={"search": None, "scheduler": scheduler})
     rest = source if begun is None else replace(source, search=begun.rest_of(source.search))
     assert rest.search is not None
-    pairs = [(job, plan.verdicts[job.job_id]) for job in experiment.jobs_to_examine]
     examples = [(job, verdict.physics_s) for job, verdict in pairs if verdict.problem is None]
     time = of_search(
         examples,
@@ -221,8 +222,7 @@ def forecast(
         begun,
     )
     facts = _facts(experiment, source, time)
-    lines = [_line(time), *_remark_on_early_rungs(source.scheduler, pairs)]
-    return Forecast(lines=lines, facts={"search": facts, "scheduler": scheduler})
+    return Forecast(lines=[_line(time), *remark], facts={"search": facts, "scheduler": scheduler})
 
 
 def _remark_on_early_rungs(

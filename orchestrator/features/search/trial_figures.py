@@ -10,9 +10,8 @@ from pathlib import Path
 
 from orchestrator.analysis.job_values import (
     figures_of,
-    hint_at_figures,
     job_values,
-    missing_figure,
+    why_missing,
 )
 from orchestrator.analysis.two_groups import Figure
 from orchestrator.core.errors import UsageError
@@ -121,12 +120,12 @@ class TrialFigures:
     def _why_without_value(self, by: str, finished: Sequence[Trial], noun: str) -> str:
         rows = [row for trial in finished for row in self._rows_of(trial)]
         try:
-            missing = missing_figure(by, rows)
+            more = why_missing(by, rows)
         except ExpressionError as error:
             return str(error)
         first = [figures_of(row) for row in self._rows_of(finished[0])]
         text = f"none of the finished {noun}s has it ({job_values(by, first).why})"
-        return text if missing is None else f"{text}; {hint_at_figures(missing, rows)}"
+        return f"{text}; {more}" if more else text
 
 
 def _deviation(values: Sequence[float | None]) -> float | None:

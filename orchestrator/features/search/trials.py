@@ -7,7 +7,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.core import job_parts
 from orchestrator.core.job import META, TERMINAL
@@ -34,6 +34,15 @@ OF_PLAIN_JOBS = "eval_mean"
 """What the jobs of an experiment without a search are compared by."""
 
 
+class _OnFront(NamedTuple):
+    """A trial of the Pareto front; in their order the best by the first objective comes first."""
+
+    costs: Sequence[float]
+    place: int
+    """Of the trial among those that the sampler was asked for."""
+    trial: Trial
+
+
 @dataclass(slots=True, kw_only=True)
 class TrialReader:
     """What a search was declared as, and what has become of its trials; :meth:`update` reads on."""
@@ -50,9 +59,8 @@ class TrialReader:
     """Of all jobs, trained so far, where the budget limits them; counted for that only."""
     _done_steps: int = 0
     """``total_timesteps`` of all jobs of finished trials."""
-    front: Sequence[Trial] = ()
-    """The best finished trial, with a race by what that believes; of several objectives, the Pareto
-    front as :func:`best` ranks it; none where there is no search."""
+    _front: Sequence[_OnFront] = ()
+    """The trials of :attr:`front`, in any order."""
     _failing: list[Trial] = field(default_factory=list)
     """Failed trials of which some jobs may not have ended yet."""
 
@@ -119,7 +127,8 @@ class TrialReader:
             self._end(self.history.trials[number])
         if self._is_raced and any(event.kind == "over" for event in events):
             # Every value changes what is believed of all trials.
-            self.front = ranked(self.history.asked, self.directions, self.search)[:1]
+            leaders = ranked(self.history.asked, self.directions, self.search)[:1]
+            self._front = [self._on_front(trial) for trial in leaders]
         self._count_failing(ledger)
         if self.search is not None and self.search.max_env_steps is not None:
             self.env_steps = job_figures.env_steps(ledger)
@@ -133,9 +142,15 @@ class TrialReader:
             self._done_steps += self._total(trial)
         if not trial.is_of_search or not trial.values or self.search is None or self._is_raced:
             return
-        in_order = sorted([*self.front, trial], key=lambda one: one.index)
-        front = best(in_order, self.directions)
-        self.front = front[:1] if len(self.directions) == 1 else front
+        new = self._on_front(trial)
+        if not any(_surpasses(one.costs, new.costs) for one in self._front):
+            others = [one for one in self._front if not _surpasses(new.costs, one.costs)]
+            self._front = [*others, new]
+            if len(self.directions) == 1:
+                self._front = [min(self._front)]
+
+    def _on_front(self, trial: Trial) -> _OnFront:
+        return _OnFront(costs(trial, self.directions), trial.index, trial)
 
     @property
     def _is_raced(self) -> bool:
@@ -155,6 +170,13 @@ class TrialReader:
             trial.env_steps = max(trial.env_steps, sum(one.env_steps for one in figures))
             if not {one.state for one in figures} <= set(TERMINAL):
                 self._failing.append(trial)
+
+    @property
+    def front(self) -> Sequence[Trial]:
+        """The best finished trial, with a race by what that believes; of several objectives, the
+        Pareto front as :func:`best` ranks it; none where there is no search.
+        """
+        return [one.trial for one in sorted(self._front)]
 
     @property
     def objectives(self) -> Sequence[str]:

@@ -156,7 +156,12 @@ def test_long_values_are_shown_where_they_differ() -> None:
     folder = "/srv/projects/quadruped/experiments/of/this/year"
     a = {"cart": {"init": f"{folder}/first.zip"}, "pole": {"init": f"{folder}/first.zip"}}
     b = {"cart": {"init": f"{folder}/second.zip"}, "pole": {"init": f"{folder}/third.zip"}}
-    assert differing_settings(a, b) == [
-        Difference("init (cart)", "…this/year/first.zip", "…this/year/second.zip"),
-        Difference("init (pole)", "…this/year/first.zip", "…this/year/third.zip"),
+    assert [str(one) for one in differing_settings(a, b)] == [
+        "init (cart): …this/year/first.zip → …this/year/second.zip",
+        "init (pole): …this/year/first.zip → …this/year/third.zip",
     ]
+    cart = {"cart": a["cart"]}
+    others = ({"cart": b["cart"]}, {"cart": {"init": None}}, cart)
+    (merged,) = merged_differences([differing_settings(cart, other) for other in others])
+    short = ["…this/year/first.zip", "…this/year/second.zip", "–", "…this/year/first.zip"]
+    assert merged == ("init", short)

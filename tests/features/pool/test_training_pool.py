@@ -30,7 +30,13 @@ from command_helpers import HOPPER, INSTANT, STUBS, wait_until
 
 import orchestrator
 from orchestrator import report
-from orchestrator.core.errors import Problem, RunDirError, SupervisorError, UsageError
+from orchestrator.core.errors import (
+    ChangedError,
+    Problem,
+    RunDirError,
+    SupervisorError,
+    UsageError,
+)
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_hash import robot_hash
 from orchestrator.core.worker_spec import WorkerSpec
@@ -38,7 +44,7 @@ from orchestrator.experiment.begun_source import BegunSource
 from orchestrator.experiment.directory import resume_advice, run_index
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import attach, control
-from orchestrator.features.pool import pool_supervisor, supervisor_process
+from orchestrator.features.pool import pool_supervisor, supervisor_process, training_pool
 from orchestrator.features.pool.pool_jobs import TrainingFuture
 from orchestrator.ledger import Ledger
 from orchestrator.report.document import Table
@@ -152,7 +158,7 @@ def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path)
             (
                 HOPPER,
                 {"generation": 3},
-                r'^TrainingPool.submit: generation: unknown key; meta={"generation": …} notes',
+                r'^TrainingPool.submit: generation: unknown key; .*, seed, .*; meta={"generation": …} notes',
             ),
             (HOPPER, {"seed": -1}, "^TrainingPool.submit: seed is -1; expected a whole number"),
             (HOPPER, {"seed": np.float64(2)}, r"submit: seed is 2.0; expected a whole number"),
@@ -172,6 +178,11 @@ def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path)
     for xml in (HOPPER, HOPPER.read_text()):
         with pytest.raises(RuntimeError, match="closed"):
             pool.submit(xml)
+    with pytest.raises(UsageError, match=r"^TrainingPool: generation: unknown key") as refused:
+        orchestrator.TrainingPool(generation=3)
+    known = str(refused.value).partition("known keys: ")[2].split(", ")
+    assert "max_parallel" in known
+    assert not {"matrix", "params", "seeds", "after"} & {*known}
     with pytest.raises(UsageError, match=r"^TrainingPool: ppo.n_stepz: unknown key"):
         orchestrator.TrainingPool(run_dir="other", ppo={"n_stepz": 2})
     with pytest.raises(UsageError, match="TrainingPool: task_options: a key must be text"):
@@ -270,10 +281,10 @@ def test_results_come_in_the_order_of_submission_and_those_that_are_cancelled_ar
         with pytest.raises(TimeoutError):
             pool.results(timeout=0)
         (here / "go-last-s0").touch()
-        with pytest.raises(UsageError, match="1 robot has no result; ") as raised:
+        with pytest.raises(UsageError, match="1 robot has no result") as raised:
             pool.results(commands.PATIENCE_S)
         assert last.done(), "an error does not keep others from their results"
-        assert "  robot 5\n    TrainingPool.submit: no such option\n" in str(raised.value)
+        assert "  robot 5:\n    TrainingPool.submit: no such option\n" in str(raised.value)
         others = str(raised.value).rpartition("the results of the others are in ")[2]
         assert eval(others, {"pool": pool}) == [*results, last.result()]
     assert not (here / "run/jobs/gone-s0/started").exists()
@@ -1064,3 +1075,16 @@ def test_the_loop_of_the_readme_trains_every_body(
     printed = capsys.readouterr().out
     assert [body in printed for body in bodies] == [True] * 200
     assert printed.count(" 1.0\n") == 200
+
+
+def test_many_errors_are_told_by_their_first_ones_and_lines_of_one_stay_together() -> None:
+    errors: dict[int, BaseException] = {
+        place: ChangedError(f"robot {place} has changed:\nuse another name") for place in range(12)
+    }
+    text = training_pool._errors_text(errors)
+    assert "  robot 0:\n    robot 0 has changed:\n    use another name\n  robot 1:" in text
+    assert "  … and 2 more errors\n" in text
+    assert training_pool._errors_text({3: OSError("a"), 5: OSError("a")}).splitlines()[1:3] == [
+        "  robots 3, 5:",
+        "    a",
+    ]

@@ -103,10 +103,11 @@ def test_requests_reach_a_supervisor_that_has_its_ledger_locked_while_it_enters_
         assert "to pause 1 job (a)" in control.ask(root, ["a"], "pause")
         first, second = control.stop(root, []), control.stop(root, [])
         entering.execute("COMMIT")
+        control.set_max_parallel(root, 2)
         assert "save a checkpoint" in first
         assert "kill" in second
         taken = [request.verb for request in Ledger.open(paths.ledger).take_requests()]
-    assert taken == ["pause", "stop", "stop"]
+    assert taken == ["pause", "stop", "stop", "set"]
 
 
 def test_wait_returns_when_the_supervisor_has_ended(root: Path) -> None:

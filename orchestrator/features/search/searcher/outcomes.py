@@ -10,7 +10,7 @@ from orchestrator.analysis.job_values import (
     figures_of,
     hint_at_figures,
     job_values,
-    missing_figure,
+    why_missing,
 )
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.measure_expressions import ExpressionError
@@ -75,10 +75,10 @@ def over(ledger: Ledger, search: SearchSpec | None, trial: Trial) -> SearchEvent
 def _why_without(text: str, found: JobValues, rows: Sequence[SummaryRow]) -> str:
     """Why one of the jobs has no value of ``text``, and what may be meant if there is no such."""
     try:
-        missing = missing_figure(text, rows)
+        more = why_missing(text, rows)
     except ExpressionError:  # a measure whose name is no expression
-        missing = text
-    return found.why if missing is None else f"{found.why}; {hint_at_figures(missing, rows)}"
+        more = hint_at_figures(text, rows)
+    return f"{found.why}; {more}" if more else found.why
 
 
 def told_event(trial: Trial) -> SearchEvent:
