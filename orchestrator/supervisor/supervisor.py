@@ -178,9 +178,10 @@ class Supervisor:
             self._jobs.load(self.rows, self.ledger.losses())
             has_begun = True
             self.ledger.wait_for_lock(LOCK_WAIT_S)
-            while self._has_work() or self._take_last_requests():
+            while self._has_work() or self._take_last_requests() or self._record_end():
                 self._turn()
-            self._finish()
+            if not self._termination.stage:
+                self._jobs.report_held()
             self.ledger.wait_for_lock()
         except (ClusterLostError, SupervisorError):
             raise
@@ -503,12 +504,12 @@ class Supervisor:
 
     # -- the end
 
-    def _finish(self) -> None:
+    def _record_end(self) -> bool:
         """Record the end. While another process has the ledger locked, wait, until `until` or a
         further stop.
+
+        Returns whether it had to: what others have requested meanwhile could not be read.
         """
-        if not self._termination.stage:
-            self._jobs.report_held()
         stops: int | None = None
         while not (
             self._requests.act_on_taken() and self._recorder.end_turn(self.now(), final=True)
@@ -522,6 +523,7 @@ class Supervisor:
                 advice = f"{repeat_call().capitalize()}: it settles them, and loses no training"
                 raise SupervisorError(f"{self.paths.ledger}: {text}. {advice}")
             time.sleep(IDLE_S)
+        return stops is not None
 
     def _drain(self) -> None:
         """End all workers without the rest of the loop, which has failed, and record what can be

@@ -340,7 +340,9 @@ def test_a_search_trains_bodies_within_the_constraints_alone(
     def counted(_: Any) -> constraint_check.SatisfiedPoints:
         opened = [str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.exists()]
         assert not [file for file in opened if "ledger" in file], "counting takes up to a minute"
-        return constraint_check.SatisfiedPoints(satisfied=3, measured=1000, example="")
+        return constraint_check.SatisfiedPoints(
+            satisfied=3, measured=1000, example="", is_example_measured=False
+        )
 
     monkeypatch.setattr(constraint_check, "count_satisfied", counted)
     shown = commands.succeed("run", jobs, "--dry-run", "--run-dir", "run", cwd=tmp_path).stdout
