@@ -508,7 +508,8 @@ class Supervisor:
         """Record the end. While another process has the ledger locked, wait, until `until` or a
         further stop.
 
-        Returns whether it had to: what others have requested meanwhile could not be read.
+        Returns whether it had to, and goes on: what others have requested meanwhile could not be
+        read.
         """
         stops: int | None = None
         while not (
@@ -523,7 +524,7 @@ class Supervisor:
                 advice = f"{repeat_call().capitalize()}: it settles them, and loses no training"
                 raise SupervisorError(f"{self.paths.ledger}: {text}. {advice}")
             time.sleep(IDLE_S)
-        return stops is not None
+        return stops is not None and not self.is_stopping
 
     def _drain(self) -> None:
         """End all workers without the rest of the loop, which has failed, and record what can be
