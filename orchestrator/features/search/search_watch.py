@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import NamedTuple
 
 from orchestrator.core.errors import LedgerError, LedgerUnavailableError
 from orchestrator.core.files.regular_files import read_regular
@@ -185,15 +186,22 @@ def _why_stopped(paths: RunPaths) -> str:
 
 def _failure(reader: TrialReader) -> str:
     """Why trials have failed; of several, how many of the last ones have the commonest reason."""
-    last = _last_failed(reader)
-    times = commonest([trial.why for trial in last]).times
-    example = _example(last)
-    return example if reader.failed == 1 else f"{times:,} of them as {example}"
+    common = _common_failure(_last_failed(reader))
+    if reader.failed == 1:
+        return common.example
+    return f"{common.times:,} of them as {common.example}"
 
 
-def _example(failed: Sequence[Trial]) -> str:
-    """The first of these trials that has the commonest of their reasons, with that."""
-    return _with_reason(failed[commonest([trial.why for trial in failed]).place])
+class _CommonFailure(NamedTuple):
+    example: str
+    """The first trial that has the commonest reason, with that."""
+    times: int
+    """How many trials have it."""
+
+
+def _common_failure(failed: Sequence[Trial]) -> _CommonFailure:
+    common = commonest([trial.why for trial in failed])
+    return _CommonFailure(_with_reason(failed[common.place]), common.times)
 
 
 def _with_reason(trial: Trial) -> str:
@@ -229,7 +237,7 @@ def _without_value(reader: TrialReader) -> str:
     """What to do about a search that has ended without a best trial."""
     why = ""
     if last := _last_failed(reader):
-        why = f" ({_example(last)})"
+        why = f" ({_common_failure(last).example})"
     what = f"No trial has a value of {joined(reader.objectives)}{why}"
     has_failed_jobs = any(one.failed_jobs for one in reader.history.failed.values())
     retry = "`retry` trains failed jobs again, and " if has_failed_jobs else ""
