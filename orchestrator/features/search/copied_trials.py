@@ -69,7 +69,7 @@ def copy(
                 for job_id in trial.jobs:
                     _copy_job(paths.job(job_id), JobPaths(target / job_id))
                 _copy_modules(jobs[trial.jobs[0]], target)
-            origin = f"the best of {paths.root}, to be trained again from nothing"
+            origin = f"the best of {paths.root}, to be trained again"
             robots = "Robots are as they were trained: what was edited in them is in their files."
             lines = [
                 comment(f"Written by `orchestrator best`: {origin}."),

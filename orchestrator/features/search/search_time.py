@@ -25,6 +25,9 @@ from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast
 from orchestrator.ledger import Ledger, job_figures
 
+RANDOM_POINTS = 10
+"""Trials of which Optuna's samplers are told before they propose what is not random."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchTime:
@@ -222,6 +225,8 @@ def forecast(
         begun,
     )
     facts = _facts(experiment, source, time)
+    seeds = source.seeds_of_trial(experiment)
+    remark += _remark_on_random_points(source.search, seeds, plan.backend.slots.jobs_at_once)
     return Forecast(lines=[_line(time), *remark], facts={"search": facts, "scheduler": scheduler})
 
 
@@ -254,6 +259,26 @@ def _remark_on_early_rungs(
                 " trial of which none has ended early has no value there, and counts as the worst"
             ]
     return []
+
+
+def _remark_on_random_points(search: SearchSpec, seeds: int, jobs_at_once: int) -> list[str]:
+    """That most points are proposed before the sampler has learnt anything; empty where they are
+    not, or that is not known.
+
+    :param seeds: jobs of a trial.
+    """
+    if search.sampler not in ("tpe", "gp") or search.trials is None:
+        return []
+    told = search.sampler_options.get("n_startup_trials", RANDOM_POINTS)
+    ahead = math.ceil(2 * max(1, jobs_at_once) / seeds)
+    learnt = max(0, search.trials - told - ahead)
+    if 2 * learnt >= search.trials:
+        return []
+    return [
+        f"{search.sampler} proposes random points until {told} trials have ended, and by then some {ahead} more are"
+        f" queued or train: of {count(search.trials, 'trial')} about {learnt} follow what it has learnt; raise trials,"
+        " or lower max_parallel"
+    ]
 
 
 def _limits_of_rest(

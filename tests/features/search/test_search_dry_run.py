@@ -97,3 +97,34 @@ def test_rungs_before_the_end_of_a_whole_episode_are_told(
     assert "compared by the return of training (ep_rew_mean) at 128 and 1,024 env_steps" in text
     assert said in text
     assert ("no episode of full length has ended" in text) is bool(said)
+
+
+@pytest.mark.parametrize(
+    ("options", "sampler", "said"),
+    [
+        ("--max-parallel=4", "tpe", "of 24 trials about 6 follow what it has learnt"),
+        ("--max-parallel=1", "tpe", ""),
+        ("--max-parallel=20", "gp", "of 24 trials about 0 follow"),
+        ("--max-parallel=20", "random", ""),
+    ],
+)
+def test_that_most_points_are_random_is_told(
+    options: str, sampler: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def examined(jobs: Sequence[Job], **_: object) -> dict[str, JobVerdict]:
+        return {job.job_id: JobVerdict(physics_s=0.01, episode_steps=100) for job in jobs}
+
+    monkeypatch.setattr(preflight, "examine", examined)
+    search = {"sampler": sampler, "trials": 24, "space": {"ppo.gamma": {"low": 0.9, "high": 0.99}}}
+    job = {"name": "hopper", "xml": HOPPER, "task": "forward", "total_timesteps": 2048}
+    tables = [("[[jobs]]", job), ("[search]", search)]
+    lines = [
+        line
+        for head, table in tables
+        for line in (head, *(f"{key} = {toml(value)}" for key, value in table.items()))
+    ]
+    (tmp_path / "jobs.toml").write_text("\n".join(['name = "found"', *lines]))
+    done = invoke("run", "jobs.toml", "--dry-run", options, cwd=tmp_path)
+    text = " ".join(done.stdout.split())
+    assert ("proposes random points until 10 trials have ended" in text) is bool(said)
+    assert said in text

@@ -865,3 +865,37 @@ def test_the_jobs_of_a_search_are_forked_unless_the_job_file_says_otherwise(plac
         (job,) = trial_jobs(experiment, 0, {"ppo.gamma": 0.95})
         starts[given.get("start")] = job.resources.start
     assert starts == {None: "fork", "auto": "fork", "exec": "exec", "fork": "fork"}
+
+
+UNTOLD = [
+    ({"objective": "distance_m"}, None, 'set by = "distance_m" there'),
+    ({"objective": "distance_m"}, "distance_m", ""),
+    ({"objective": "distance_m", "sampler": "random"}, None, ""),
+    ({"objective": "eval_mean"}, None, ""),
+    ({"objective": "eval_mean - energy_j"}, None, "or leave [search.scheduler] out"),
+    ({"objective": ["distance_m", "energy_j"], "sampler": "nsga2", "trials": 200}, None, ""),
+]
+
+
+@pytest.mark.parametrize(("search", "by", "advice"), UNTOLD)
+def test_rungs_that_tell_the_sampler_nothing_are_a_warning(
+    place: Path, search: dict[str, Any], by: str | None, advice: str
+) -> None:
+    scheduler = {"min_env_steps": 50_000} | ({} if by is None else {"by": by})
+    job = {"total_timesteps": 200_000}
+    learns = {"sampler": "tpe", **search}
+    warnings = searched(place, job, scheduler=scheduler, **learns).warnings
+    assert [advice in warning for warning in warnings] == [True] * bool(advice)
+    assert not searched(place, job, **learns).warnings
+
+
+def test_a_budget_of_less_than_two_populations_is_a_warning(place: Path) -> None:
+    two = {"sampler": "nsga2", "objective": ["distance_m", "energy_j"]}
+    (warning,) = searched(place, **two, trials=24).warnings
+    assert "until 50 trials have come to their end, and there are 24 trials" in warning
+    assert "{ population_size = 4 }" in warning
+    (of_auto,) = searched(place, **(two | {"sampler": "auto"}), trials=24).warnings
+    assert of_auto == warning
+    options = {"population_size": 4}
+    assert not searched(place, **two, trials=24, sampler_options=options).warnings
+    assert not searched(place, **two, trials=100).warnings

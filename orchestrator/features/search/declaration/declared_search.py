@@ -100,17 +100,21 @@ class SearchDeclaration(JobSource):
             initial_points(self.search, template, problems)
             rules.check_reevaluation(self.search, template, problems)
             rules.check_seeds_of_race(self.search, len(jobs), problems)
+        population = rules.population_warning(self.search)
+        warnings = [population] if population else []
         if self.scheduler is None:
-            return ()
+            return warnings
         space = () if self.search is None else self.search.space
         lengths = set[int]()
         if self.search is not None and template is not None:
             lengths = lengths_of(self.search, template)
         place = self.scheduler_place
-        warnings = list(rules.check_rungs(self.scheduler, place, space, jobs, lengths, problems))
-        if unequal := rules.lineage_warning(self.search, self.scheduler):
-            warnings.append(unequal)
-        return warnings
+        warnings += rules.check_rungs(self.scheduler, place, space, jobs, lengths, problems)
+        of_both = (
+            rules.lineage_warning(self.search, self.scheduler),
+            rules.untold_warning(self.search, self.scheduler, place),
+        )
+        return [*warnings, *filter(None, of_both)]
 
     def jobs_to_examine(self, experiment: Experiment) -> tuple[Job, ...]:
         """Those of the middle of the space and of a corner, as far as their values fit together.
@@ -129,16 +133,16 @@ class SearchDeclaration(JobSource):
         """What is searched, how far, and where trials are compared; none without a search."""
         if self.search is None:
             return ()
-        seeds = self._seeds(experiment)
+        seeds = self.seeds_of_trial(experiment)
         return tuple(sentences(self.search, self.scheduler, seeds, self._longest(experiment)))
 
     def limits(self, experiment: Experiment, jobs_raced: int | None = None) -> SearchLimits:
         """The most that the search does; for ``jobs_raced`` see :func:`.summary.limits`."""
         assert self.search is not None
-        seeds = self._seeds(experiment)
+        seeds = self.seeds_of_trial(experiment)
         return limits(self.search, seeds, self._longest(experiment), jobs_raced)
 
-    def _seeds(self, experiment: Experiment) -> int:
+    def seeds_of_trial(self, experiment: Experiment) -> int:
         """Number of jobs of a trial."""
         assert self.search is not None
         return len(jobs_at(experiment, "middle", self.search.middle))

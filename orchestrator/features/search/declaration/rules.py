@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.core.job import Job
 from orchestrator.core.measure_expressions import ExpressionError, parse_expression
 from orchestrator.core.task_names import AUTO, EFFORT, GYMNASIUM_TASKS, MEASURES, TASKS
-from orchestrator.core.text import is_installed, joined
+from orchestrator.core.text import count, is_installed, joined
 from orchestrator.features.search.auto_sampler import AUTO as AUTO_SAMPLER
 from orchestrator.features.search.declaration.constraints import read_constraints
 from orchestrator.features.search.declaration.initial_points import read_initial
@@ -22,6 +22,7 @@ from orchestrator.features.search.declaration.spec import (
     EXTRAS,
     INSTALL,
     NETWORK_KEYS,
+    OF_SEED_AND_NUMBER,
     RETURN,
     SAMPLER_OPTIONS,
     SAMPLERS,
@@ -43,6 +44,8 @@ from orchestrator.jobfile.validation import Layer, check_one
 from orchestrator.keys.problems import Problems, place, quoted, suggestion
 from orchestrator.keys.value_types import MOST
 
+NSGA2_POPULATION = 50
+"""Optuna's, where the job file gives no ``population_size``."""
 COLUMNS = (
     "eval_mean",
     "ep_rew_mean",
@@ -190,6 +193,45 @@ def lineage_warning(search: SearchSpec | None, scheduler: SchedulerSpec | None) 
     return (
         f'search.start = "{search.start}" with a scheduler: rungs compare bodies whose policies come from lineages of'
         ' unequal length, and not the bodies; with start = "reference" all begin with the same policy'
+    )
+
+
+def untold_warning(search: SearchSpec | None, scheduler: SchedulerSpec | None, where: str) -> str:
+    """That the sampler is never told of trials that stay at a rung; empty where it is told, or does
+    not learn. With several objectives, or an archive, no rung has what it would be told.
+
+    :param where: the place of the scheduler.
+    """
+    if search is None or scheduler is None or search.sampler in OF_SEED_AND_NUMBER:
+        return ""
+    is_single = len(search.objectives) == 1 and not search.measures
+    if not is_single or scheduler.stands_for_end(search):
+        return ""
+    objective = search.objectives[0]
+    if any(name in COLUMNS for name in parse_expression(objective).names):
+        advice = f"no rung has {quoted(objective)}; set an objective of measures alone, or leave [{where}] out"
+    else:
+        advice = f"set by = {quoted(objective)} there"
+    return (
+        f"{where}.by = {quoted(scheduler.by)} is not the objective, so that the sampler learns nothing from trials that"
+        f" stay at a rung; {advice}"
+    )
+
+
+def population_warning(search: SearchSpec | None) -> str:
+    """That the budget ends before nsga2 has made two populations; empty where it does not, or that
+    is not known.
+    """
+    if search is None or search.sampler != "nsga2" or search.trials is None:
+        return ""
+    population = search.sampler_options.get("population_size", NSGA2_POPULATION)
+    if search.trials >= 2 * population:
+        return ""
+    few = max(4, search.trials // 6)
+    return (
+        f"search.sampler: nsga2 proposes random points until {population} trials have come to their end, and there are"
+        f' {count(search.trials, "trial")}; raise trials, or set sampler = "nsga2" and sampler_options ='
+        f" {{ population_size = {few} }}"
     )
 
 

@@ -340,6 +340,8 @@ class SearchSpec:
 SAMPLERS = ("random", "sobol", "tpe", "gp", "cmaes", "nsga2", "map-elites", "cma-me")
 ARCHIVE_SAMPLERS = ("map-elites", "cma-me")
 """They fill an archive, whose axes are measures."""
+OF_SEED_AND_NUMBER = ("random", "sobol")
+"""They need to know neither what they were asked before nor what they were told."""
 WITHOUT_CHOICES = ("cmaes", *ARCHIVE_SAMPLERS)
 """They need numbers in every dimension."""
 EXTRAS: Mapping[str, str] = {

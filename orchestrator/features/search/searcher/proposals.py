@@ -19,7 +19,12 @@ from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.text import shortened
 from orchestrator.features.search.declaration.constraints import ConstraintCheck
 from orchestrator.features.search.declaration.random_points import random_point
-from orchestrator.features.search.declaration.spec import NETWORK_KEYS, SearchSpec, identity
+from orchestrator.features.search.declaration.spec import (
+    NETWORK_KEYS,
+    OF_SEED_AND_NUMBER,
+    SearchSpec,
+    identity,
+)
 from orchestrator.features.search.history import History, Trial, ranked_trials
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.searcher import samplers
@@ -29,8 +34,6 @@ from orchestrator.features.search.searcher.watchdog import Watchdog
 
 SAVING = Pace(every_s=5.0, share=0.01)
 """How often the sampler is saved."""
-OF_SEED_AND_NUMBER = ("random", "sobol")
-"""Samplers that need to know neither what they were asked before nor what they were told."""
 WINDOW = 2
 """With order = "fixed", a point is asked with the values of all trials but the last so many times
 as many as ran at once when the search first began."""
