@@ -18,7 +18,6 @@ from orchestrator.core.text import listed
 from orchestrator.features.compare import sides
 from orchestrator.features.compare.declared_settings import (
     Difference,
-    differences_of_cases,
     differing_settings,
     value_text,
 )
@@ -26,8 +25,6 @@ from orchestrator.features.compare.paid_otherwise import other_tasks_remarks
 from orchestrator.features.compare.protocols import remark_on_protocols
 from orchestrator.features.compare.sides import Kind, Side
 
-OF_NO_POINT = ("robot_hash", "seeds")
-"""Settings that may differ between trials of the same point."""
 T = TypeVar("T")
 
 
@@ -189,28 +186,15 @@ def _only(cases: Iterable[str], by_case: Mapping[str, T]) -> dict[str, T]:
 
 
 def _other_trials(common: Iterable[str], a: Side, b: Side) -> set[str]:
-    """Those cases of ``common`` of which only the number of the trial agrees: they differ in what a
-    search varies.
+    """Those cases of ``common`` of which only the number of the trial agrees: their points differ.
+
+    A job without a point is no other one: the unchanged job, and a trial that `best --to` has
+    copied into a job file.
     """
     if not (a.chooser.makes_jobs or b.chooser.makes_jobs):
         return set()
-    varied = {*_varied_keys(a), *_varied_keys(b)}
-    unlike: set[str] = set()
-    for one in differences_of_cases(a.settings, b.settings):
-        if one.difference.what in varied:
-            unlike |= set(one.cases)
-    return unlike.intersection(common)
-
-
-def _varied_keys(side: Side) -> set[str]:
-    """Keys that its trials have several values of."""
-    if not side.chooser.makes_jobs:
-        return set()
-    values: dict[str, set[str]] = {}
-    for settings in side.settings.values():
-        for key, value in settings.items():
-            values.setdefault(key, set()).add(str(value))
-    return {key for key, found in values.items() if len(found) > 1} - {*OF_NO_POINT}
+    with_points = [what for what in common if a.points.get(what) and b.points.get(what)]
+    return {what for what in with_points if a.points[what] != b.points[what]}
 
 
 def _other_trials_text(cases: Sequence[str], a: Side, b: Side) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, NamedTuple
 
+from orchestrator.core.job import META
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
 from orchestrator.experiment.directory import run_directory
@@ -69,6 +70,15 @@ def settings_of_cases(rows: Iterable[JobRow]) -> dict[str, dict[str, Any]]:
     return {case: _declared_settings(jobs) for case, jobs in jobs_of_cases(rows).items()}
 
 
+def points_of_cases(rows: Iterable[JobRow]) -> dict[str, dict[str, Any]]:
+    """Case → :attr:`.Job.point` of its jobs, without what a program says of them."""
+    points: dict[str, dict[str, Any]] = {}
+    for case, jobs in jobs_of_cases(rows).items():
+        point = jobs[0].job.point
+        points[case] = {key: value for key, value in point.items() if not key.startswith(META)}
+    return points
+
+
 def jobs_of_cases(rows: Iterable[JobRow]) -> dict[str, list[JobRow]]:
     by_case: dict[str, list[JobRow]] = {}
     for row in rows:
@@ -86,11 +96,11 @@ def differing_settings(
     common = a.keys() & b.keys()
     return [
         one.difference if len(one.cases) == len(common) else _of_cases(one)
-        for one in differences_of_cases(a, b)
+        for one in _differences_of_cases(a, b)
     ]
 
 
-def differences_of_cases(
+def _differences_of_cases(
     a: Mapping[str, Mapping[str, Any]], b: Mapping[str, Mapping[str, Any]]
 ) -> list[DifferenceOfCases]:
     """As :func:`differing_settings`, with all cases."""

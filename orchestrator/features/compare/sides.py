@@ -18,7 +18,11 @@ from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.features.compare import chosen_jobs
 from orchestrator.features.compare.chosen_jobs import Chooser
 from orchestrator.features.compare.compared_figure import checked_figure, value_of, without_value
-from orchestrator.features.compare.declared_settings import declared_jobs, settings_of_cases
+from orchestrator.features.compare.declared_settings import (
+    declared_jobs,
+    points_of_cases,
+    settings_of_cases,
+)
 from orchestrator.features.compare.job_groups import cases_of
 from orchestrator.features.compare.protocols import Protocols, protocol_of
 from orchestrator.ledger import SummaryRow
@@ -49,6 +53,9 @@ class Side:
     """What may explain a difference: learner, machine, versions."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Case → what its jobs are trained with, by dotted key of the job file."""
+    points: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Case → the point of a search or a matrix that its jobs are, by dotted key; empty for a job that
+    is none."""
     protocols: Protocols = field(default_factory=dict)
     """Case → how its values were reached."""
     chooser: Chooser = field(default_factory=Chooser)
@@ -160,7 +167,9 @@ def _experiment(run_dir: Path, by: str | None) -> Side:
         groups = cases_of(counted)
         found = {name: {by: _values(rows, values)} for name, rows in groups.items()}
     cases = {name: of_case for name, of_case in found.items() if of_case}
-    declared = settings_of_cases(declared_jobs(snapshot.paths) if cases else ())
+    declared = declared_jobs(snapshot.paths) if cases else []
+    settings = settings_of_cases(declared)
+    points = points_of_cases(declared)
     chooser = Chooser()
     if cases:
         chooser = chosen_jobs.chooser(snapshot.paths, with_objectives=False, passing=UNAVAILABLE)
@@ -172,7 +181,8 @@ def _experiment(run_dir: Path, by: str | None) -> Side:
         without_aim=[one for one in figures if one not in (*RETURNS, EVALUATION, TRAINING)],
         without_zero=figures,
         facts=_facts(snapshot),
-        settings={name: declared[name] for name in cases if name in declared},
+        settings={name: settings[name] for name in cases if name in settings},
+        points={name: points[name] for name in cases if name in points},
         protocols={name: set(map(protocol_of, groups[name])) for name in cases},
         chooser=chooser,
         chosen={name for name in cases if chooser.has_chosen_among(ids[name])},

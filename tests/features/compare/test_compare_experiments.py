@@ -256,51 +256,6 @@ class TestRemarks:
         assert "were not reached alike" in " ".join(shown.split())
         assert "were not reached alike" in (tmp_path / "page.html").read_text()
 
-    def test_that_equal_numbers_of_searches_are_not_the_same_trials(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        jobs = [one for trial in ("t00001", "t00002") for one in of_distances(trial, 1.0)]
-        runs = [make_run_dir(tmp_path / name, jobs).root for name in "abc"]
-        lengths = {runs[0]: (1.0, 1.5), runs[1]: (1.0, 2.0), runs[2]: (2.0, 3.0)}
-        for run, of_trials in lengths.items():
-            for number, length in enumerate(of_trials, 1):
-                change = f"'$.params.length', {length}, '$.robot_maker', 'x.py'"
-                change_specs(run, change, f"t0000{number}%")
-        assert len(compare(*runs[:2]).pairs) == 4, "jobs that nobody has numbered"
-        chooser = Chooser(noun="search", makes_jobs=True)
-        monkeypatch.setattr(chosen_jobs, "chooser", lambda *_, **__: chooser)
-        found = compare(*runs[:2])
-        assert {one.what for one in found.pairs} == {"t00001"}
-        assert found.other_trials == ["t00002"]
-        assert found.remarks[0] == (
-            f"Left out: t00002 is another point in the search of {runs[0]} than in {runs[1]}."
-        )
-        assert (
-            "chose jobs by their values, so those of the chosen are too good (selection bias)"
-            in found.remarks[1]
-        )
-        with pytest.raises(UsageError, match="t00001, t00002 are other points in the search of"):
-            compare(runs[0], runs[2])
-        change_specs(runs[1], "'$.params.length', 1.5", "t00002%")
-        change_specs(runs[1], "'$.total_timesteps', 9000")
-        assert compare(*runs[:2]).other_trials == [], "a longer training is no other point"
-
-    def test_a_single_trial_in_common_is_told_apart_by_what_a_search_varies(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        jobs = [*of_distances("t00001", 1.0), *of_distances("t00002", 1.0)]
-        runs = [
-            make_run_dir(tmp_path / "a", jobs).root,
-            make_run_dir(tmp_path / "b", jobs[:1]).root,
-        ]
-        for run, length in zip(runs, (1.0, 2.0), strict=True):
-            change_specs(run, f"'$.params.length', {length}, '$.robot_maker', 'x.py'", "t00001%")
-        change_specs(runs[0], "'$.params.length', 3.0, '$.robot_maker', 'x.py'", "t00002%")
-        chooser = Chooser(noun="search", makes_jobs=True)
-        monkeypatch.setattr(chosen_jobs, "chooser", lambda *_, **__: chooser)
-        with pytest.raises(UsageError, match="t00001 is another point in the search of"):
-            compare(*runs)
-
     def test_that_returns_are_of_other_tasks(self, runs: list[Path]) -> None:
         (remark,) = [one for one in compare(runs[0], runs[2]).remarks if "what earns it" in one]
         assert "ep_rew_mean is a return, and what earns it may differ with task_options.s" in remark
@@ -333,6 +288,103 @@ class TestRemarks:
         found = compare_with_first(runs)
         assert [len(one.remarks) for one in found] == [1, 1]
         assert len(all_remarks([*found, *found])) == 2
+
+
+class TestTrials:
+    """Jobs of searches, whose equal numbers may be other points."""
+
+    @pytest.fixture(autouse=True)
+    def searches(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """All run directories are searches."""
+        chooser = Chooser(noun="search", makes_jobs=True)
+        monkeypatch.setattr(chosen_jobs, "chooser", lambda *_, **__: chooser)
+
+    def run_dir(self, root: Path, *lengths: float) -> Path:
+        """A search with one trial for each length."""
+        trials = [
+            one
+            for number, length in enumerate(lengths, 1)
+            for one in of_distances(f"t{number:05d}", 1.0, point={"params.length": length})
+        ]
+        return make_run_dir(root, [*of_distances("start", 1.0), *trials]).root
+
+    def test_equal_numbers_with_other_points_are_left_out(self, tmp_path: Path) -> None:
+        a = self.run_dir(tmp_path / "a", 1.0, 1.5)
+        b = self.run_dir(tmp_path / "b", 1.0, 2.0)
+        found = compare(a, b)
+        assert {one.what for one in found.pairs} == {"start", "t00001"}
+        assert found.other_trials == ["t00002"]
+        assert (
+            found.remarks[0]
+            == f"Left out: t00002 is another point in the search of {a} than in {b}."
+        )
+        assert (
+            "chose jobs by their values, so those of the chosen are too good (selection bias)"
+            in found.remarks[1]
+        )
+
+    def test_jobs_that_nobody_has_numbered_are_compared_whatever_a_matrix_varies(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        runs = [self.run_dir(tmp_path / "a", 1.0), self.run_dir(tmp_path / "b", 2.0)]
+        monkeypatch.setattr(chosen_jobs, "chooser", lambda *_, **__: Chooser())
+        found = compare(*runs)
+        assert {one.what for one in found.pairs} == {"start", "t00001"}
+        assert found.other_trials == []
+
+    def test_searches_without_a_point_in_common_are_refused(self, tmp_path: Path) -> None:
+        trials = {
+            name: [
+                one
+                for number in (1, 2)
+                for one in of_distances(f"t0000{number}", 1.0, point={"ppo.gamma": gamma})
+            ]
+            for name, gamma in (("a", 0.9), ("b", 0.99))
+        }
+        runs = [make_run_dir(tmp_path / name, jobs).root for name, jobs in trials.items()]
+        with pytest.raises(UsageError, match="t00001, t00002 are other points in the search of"):
+            compare(*runs)
+
+    def test_a_single_trial_of_each_is_told_apart(self, tmp_path: Path) -> None:
+        runs = [
+            make_run_dir(tmp_path / name, of_distances("t00001", 1.0, point={"length": length}))
+            for name, length in (("a", 1.0), ("b", 2.0))
+        ]
+        with pytest.raises(UsageError, match="t00001 is another point in the search of"):
+            compare(*(run.root for run in runs))
+
+    def test_another_policy_to_start_from_is_no_other_point(self, tmp_path: Path) -> None:
+        """With `start = "reference"`, each machine has trained a policy of its own."""
+        runs = [self.run_dir(tmp_path / name, 1.0, 1.5) for name in ("a", "b")]
+        for run in runs:
+            change_specs(run, f"'$.init', '/policy', '$.init_sha256', '{run.name}'", "t%")
+        found = compare(*runs)
+        assert found.other_trials == []
+        assert {one.what for one in found.pairs} == {"start", "t00001", "t00002"}
+        assert any("SHA-256 of the policy" in one.what for one in found.settings)
+
+    def test_another_length_of_training_is_no_other_point(self, tmp_path: Path) -> None:
+        """Where the best of each are trained again for longer, the length varies within a run."""
+        runs = [self.run_dir(tmp_path / name, 1.0, 1.5) for name in ("a", "b")]
+        for run, length in zip(runs, (8000, 9000), strict=True):
+            change_specs(run, f"'$.total_timesteps', {length}", "t%")
+        assert compare(*runs).other_trials == []
+
+    def test_what_a_program_says_of_a_trial_is_no_part_of_its_point(self, tmp_path: Path) -> None:
+        runs = [
+            make_run_dir(
+                tmp_path / name,
+                of_distances("t00001", 1.0, point={"length": 1.0, "meta.mass": mass}),
+            ).root
+            for name, mass in (("a", 1.0), ("b", 2.0))
+        ]
+        assert compare(*runs).other_trials == []
+
+    def test_a_trial_that_was_copied_into_a_job_file_is_compared(self, tmp_path: Path) -> None:
+        """`best --to` writes it under the same name, as a job without a matrix."""
+        a = self.run_dir(tmp_path / "a", 1.0, 1.5)
+        b = make_run_dir(tmp_path / "b", of_distances("t00002", 1.0)).root
+        assert {one.what for one in compare(a, b).pairs} == {"t00002"}
 
 
 def test_a_benchmark_is_not_compared_with_an_experiment(
