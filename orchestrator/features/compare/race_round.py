@@ -49,11 +49,15 @@ class _NotesRound(BesideRun):
 
 
 def seeds_a_round(field: Field, max_parallel: MaxParallel) -> int:
-    jobs_at_once = topology.detect().capacity
+    """How many seeds of both jobs are trained between two looks.
+
+    :param max_parallel: jobs at once, whatever cores each of them has.
+    """
+    cores_of_job = max(one.template.job.resources.all_cores for one in field.both)
+    jobs_at_once = topology.detect().capacity // cores_of_job
     if isinstance(max_parallel, int):
         jobs_at_once = min(jobs_at_once, max_parallel)
-    cores = max(one.template.job.resources.all_cores for one in field.both)
-    return min(MOST_SEEDS_A_ROUND, max(1, jobs_at_once // cores // 2))
+    return min(MOST_SEEDS_A_ROUND, max(1, jobs_at_once // 2))
 
 
 def train(standing: Standing, seeds: Sequence[int], options: RaceOptions) -> None:

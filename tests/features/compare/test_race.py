@@ -21,6 +21,7 @@ from typing import Any, ClassVar, TypeVar
 import command_helpers as commands
 import pytest
 from command_helpers import LONG_PATIENCE_S, odd, wait_until, write_experiment
+from measurement_helpers import machine_with
 
 import orchestrator
 from orchestrator.core.errors import LedgerError, Problem, RunInterrupted, UsageError
@@ -31,11 +32,13 @@ from orchestrator.experiment import session
 from orchestrator.experiment.begun_source import BegunSource, Direction
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.features.compare import chosen_jobs
+from orchestrator.features.compare import chosen_jobs, contestants, race_round
+from orchestrator.features.compare.contestants import Conditions
 from orchestrator.features.compare.race_notes import BUDGETS, FRESH, RESULTS
 from orchestrator.features.compare.race_result import RaceResult
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import DeclaredJob
+from orchestrator.machine import topology
 
 VALUES = "values.json"
 T = TypeVar("T")
@@ -633,6 +636,24 @@ def test_a_budget_is_recorded_before_its_first_training(
     with pytest.raises(UsageError, match="has no value of distance_m"):
         world.race(most_seeds=7)
     assert recorded[0] == {"distance_m": [7]}
+
+
+@pytest.mark.parametrize(
+    ("cores", "max_parallel", "seeds"),
+    [(4, 8, 4), (4, None, 4), (4, 4, 2), (16, 8, 1), (64, None, 1), (1, "idle", 4)],
+)
+def test_a_round_has_as_many_seeds_of_both_as_train_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, cores: int, max_parallel: Any, seeds: int
+) -> None:
+    """On 32 cores; ``max_parallel`` counts jobs."""
+    world.train({"parent": [0], "child": [0]})
+    conditions = Conditions(is_fresh=False, from_nothing=False)
+    field = contestants.read(world.run_dir, ["parent", "child"], "distance_m", conditions)
+    job = field.first.template.job
+    larger = replace(job, resources=replace(job.resources, cores=cores))
+    first = replace(field.first, template=replace(field.first.template, declared=larger))
+    monkeypatch.setattr(topology, "detect", lambda: machine_with(32))
+    assert race_round.seeds_a_round(replace(field, first=first), max_parallel) == seeds
 
 
 @pytest.mark.slow
