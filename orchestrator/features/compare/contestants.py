@@ -227,15 +227,16 @@ def _contestant(
     own = identity_of_row(template, from_nothing=conditions.from_nothing)
     like: dict[int, float | None] = {}
     left_out: list[int] = []
-    for row in sorted(rows, key=lambda row: row["seed"]):
-        job = declared[row["job_id"]]
-        begins_otherwise = conditions.from_nothing and job.job.spec.init is not None
+    jobs = [_with_policy(declared[row["job_id"]], template) for row in rows]
+    for job in sorted(jobs, key=lambda job: job.job.spec.seed):
+        spec = job.job.spec
+        begins_otherwise = conditions.from_nothing and spec.init is not None
         if conditions.is_fresh or begins_otherwise:
             continue
         if identity_of_row(job, from_nothing=conditions.from_nothing) == own:
-            like[row["seed"]] = None
+            like[spec.seed] = None
         else:
-            left_out.append(row["seed"])
+            left_out.append(spec.seed)
     contestant = Contestant(
         name=name,
         template=template,
@@ -244,8 +245,20 @@ def _contestant(
         values=like,
         left_out=left_out,
     )
-    _refuse_untrainable(paths, contestant, [declared[row["job_id"]] for row in rows])
+    _refuse_untrainable(paths, contestant, jobs)
     return contestant
+
+
+def _with_policy(row: JobRow, template: JobRow) -> JobRow:
+    """``row`` with the SHA-256 of the policy that ``template`` started from, where both start from
+    the same job: one that was never launched has none yet.
+    """
+    spec = row.job.spec
+    of_template = template.job.spec
+    if spec.init_sha256 is not None or spec.init != of_template.init:
+        return row
+    with_policy = row.job.with_spec(init_sha256=of_template.init_sha256)
+    return dataclasses.replace(row, declared=with_policy)
 
 
 def _refuse_untrainable(paths: RunPaths, contestant: Contestant, jobs: Sequence[JobRow]) -> None:
@@ -267,7 +280,8 @@ def _refuse_untrainable(paths: RunPaths, contestant: Contestant, jobs: Sequence[
         )
     if contestant.from_nothing or spec.init is None:
         return
-    if len({start_policy(job) for job in jobs}) > 1:
+    policies = {start_policy(job) for job in jobs if job.job.spec.init is not None}
+    if len(policies) > 1:
         raise UsageError(
             f"{paths.root}: {name}: each of its seeds started from a policy of its own, and further"
             f" seeds have none; {option('from_nothing', True)} trains both jobs from nothing"

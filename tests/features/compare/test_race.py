@@ -32,6 +32,7 @@ from orchestrator.experiment import session
 from orchestrator.experiment.begun_source import BegunSource, Direction
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.from_outside import control
 from orchestrator.features.compare import chosen_jobs, contestants, race_round
 from orchestrator.features.compare.contestants import Conditions
 from orchestrator.features.compare.race_notes import BUDGETS, FRESH, RESULTS
@@ -495,6 +496,8 @@ def test_options_of_a_race_are_refused_without_one(world: World) -> None:
 class TestStarts:
     """Jobs that begin with a trained policy."""
 
+    ORIGIN = "job:origin-s0"
+
     def with_starts(self, world: World, **starts: Sequence[str]) -> None:
         """Name → SHA-256 of the policy that each of its seeds started from."""
         world.train({name: range(len(of_job)) for name, of_job in starts.items()})
@@ -505,7 +508,7 @@ class TestStarts:
                 row = ledger.job_row(f"{name}-s{seed}")
                 assert row is not None
                 if sha256:
-                    ledger.update_spec(row.job.with_spec(init="/old", init_sha256=sha256))
+                    ledger.update_spec(row.job.with_spec(init=self.ORIGIN, init_sha256=sha256))
                     paths.job(row.job_id).init.write_bytes(b"policy")
         ledger.commit()
         ledger.close()
@@ -513,7 +516,7 @@ class TestStarts:
     def test_other_starts_are_refused_and_both_can_begin_with_nothing(self, world: World) -> None:
         self.with_starts(world, parent=["", ""], child=["aa", "aa"])
         with pytest.raises(
-            UsageError, match=r"child starts from the policy of /old: .*from_nothing=True trains"
+            UsageError, match=r"child starts from the policy of job:origin-s0: .*from_nothing=True"
         ):
             world.race()
         found = world.race(from_nothing=True)
@@ -536,6 +539,46 @@ class TestStarts:
         self.with_starts(world, parent=["aa", "bb"], child=["aa", "bb"])
         with pytest.raises(UsageError, match="each of its seeds started from a policy of its own"):
             world.race()
+
+    def add_unlaunched(self, world: World, like: str, init: str) -> None:
+        """A seed that waits for the job whose policy it starts from, which all but it have
+        already.
+        """
+        with contextlib.closing(Ledger.open(RunPaths(world.run_dir).ledger)) as ledger:
+            row = ledger.job_row(like)
+            assert row is not None
+            seed = row.job.spec.seed + 1
+            job_id = f"{row.job.spec.name}-s{seed}"
+            job = row.job.with_spec(job_id=job_id, seed=seed, init=init, init_sha256=None)
+            ledger.put_jobs([DeclaredJob(position=9, job=replace(job, job_id=job_id))])
+            ledger.commit()
+
+    def test_a_seed_that_was_never_launched_starts_from_the_policy_of_the_others(
+        self, world: World
+    ) -> None:
+        self.with_starts(world, parent=["aa", "aa", "aa"], child=["aa", "aa"])
+        self.add_unlaunched(world, "child-s1", init=self.ORIGIN)
+        with pytest.raises(
+            UsageError, match=r"child: 1 seed is not trained to the end \(PENDING\)"
+        ):
+            world.race()
+        control.stop(world.run_dir, ["child-s2"])
+        found = world.race(most_seeds=3)
+        assert found.seeds == [0, 1, 2]
+        assert not any("other settings" in remark for remark in found.remarks)
+
+    def test_a_seed_that_waits_for_a_policy_of_its_own_has_no_further_seeds(
+        self, world: World
+    ) -> None:
+        self.with_starts(world, parent=["aa"], child=["aa"])
+        self.add_unlaunched(world, "child-s0", init="job:origin-s1")
+        with pytest.raises(UsageError, match="each of its seeds started from a policy of its own"):
+            world.race()
+
+    def test_a_seed_that_starts_from_nothing_is_one_with_other_settings(self, world: World) -> None:
+        self.with_starts(world, parent=["aa", "aa", "aa"], child=["aa", "aa", ""])
+        found = world.race(most_seeds=3)
+        assert "child: seed 2 trained with other settings, and left out." in found.remarks
 
 
 @contextlib.contextmanager
