@@ -5,6 +5,7 @@ and the values that count. Read-only.
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -393,10 +394,12 @@ def _refuse_unfinished(run_dir: Path, both: tuple[Contestant, Contestant], cases
         left = [row for row in left if row["state"] not in TERMINAL]
         if left:
             states = listed(sorted({row["state"] for row in left}))
+            job_ids = [row["job_id"] for row in left]
+            cancel = shlex.join(["orchestrator", "stop", str(run_dir), *job_ids])
             raise UsageError(
                 f"{run_dir}: {one.name}: {count(len(left), 'seed is', 'seeds are')} not trained to"
-                f" the end ({states}), and a race counts them: let `run` end first, or end"
-                f" them with `stop`; {option('fresh_seeds', True)} counts none of this run directory"
+                f" the end ({states}), and a race counts them: let `run` end first, or cancel"
+                f" them: `{cancel}`; {option('fresh_seeds', True)} counts none of this run directory"
             )
 
 

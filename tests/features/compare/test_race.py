@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -679,6 +680,26 @@ def test_a_budget_is_recorded_before_its_first_training(
     with pytest.raises(UsageError, match="has no value of distance_m"):
         world.race(most_seeds=7)
     assert recorded[0] == {"distance_m": [7]}
+
+
+def test_the_command_that_is_named_cancels_the_seeds_that_a_race_would_wait_for(
+    world: World,
+) -> None:
+    world.train({"parent": [0, 1, 2], "child": [0]})
+    with contextlib.closing(Ledger.open(RunPaths(world.run_dir).ledger)) as ledger:
+        row = ledger.job_row("child-s0")
+        assert row is not None
+        for seed in (1, 2):
+            job_id = f"child-s{seed}"
+            job = replace(row.job.with_spec(job_id=job_id, seed=seed), job_id=job_id)
+            ledger.put_jobs([DeclaredJob(position=8 + seed, job=job)])
+        ledger.commit()
+    with pytest.raises(UsageError) as refused:
+        world.race(most_seeds=3)
+    (command,) = re.findall("cancel them: `(.*)`;", str(refused.value))
+    assert command == f"orchestrator stop {shlex.quote(str(world.run_dir))} child-s1 child-s2"
+    commands.succeed(*shlex.split(command)[1:], cwd=world.folder)
+    assert world.race(most_seeds=3).seeds == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
