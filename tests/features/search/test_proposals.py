@@ -15,6 +15,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.features.search.declaration.spec import (
     ArchiveAxis,
     Dimension,
+    Direction,
     SchedulerSpec,
     SearchSpec,
 )
@@ -182,6 +183,29 @@ def test_the_value_at_a_rung_is_told_where_it_stands_for_the_one_at_the_end(
     is_by_objective = scheduler.is_by_objective(search)
     assert scheduler.direction(lowest) == ("minimize" if is_by_objective else "maximize")
     assert scheduler.direction(search) == scheduler.direction(None) == "maximize"
+
+
+@pytest.mark.parametrize(
+    ("objectives", "directions", "by", "expected"),
+    [
+        (["distance_m", "energy_j"], ["maximize", "minimize"], "energy_j", "minimize"),
+        (["distance_m", "energy_j"], ["minimize", "maximize"], "energy_j", "maximize"),
+        (["distance_m", "energy_j / 2"], ["maximize", "minimize"], "energy_j/2", "minimize"),
+        (["distance_m", "eval_mean"], ["maximize", "minimize"], "ep_rew_mean", "maximize"),
+        (["eval_mean", "energy_j"], ["minimize", "maximize"], "ep_rew_mean", "minimize"),
+        (["eval_mean", "ep_rew_mean"], ["maximize", "minimize"], "ep_rew_mean", "minimize"),
+        (["distance_m", "energy_j"], ["minimize", "minimize"], "-energy_j", "maximize"),
+    ],
+)
+def test_rungs_have_the_direction_of_whichever_objective_they_compare_by(
+    objectives: list[str], directions: list[Direction], by: str, expected: Direction
+) -> None:
+    search = dataclasses.replace(
+        SPEC, objectives=tuple(objectives), directions=tuple(directions), measures=()
+    )
+    scheduler = SchedulerSpec(kind="asha", min_env_steps=100, by=by)
+    assert scheduler.direction(search) == expected
+    assert not scheduler.stands_for_end(search)
 
 
 def restored(sampler: Proposals, events: Sequence[SearchEvent]) -> None:

@@ -174,16 +174,22 @@ class SchedulerSpec:
     def is_by_objective(self, search: SearchSpec) -> bool:
         """Whether trials are compared by what the first objective is at the end."""
         objective = search.objectives[0]
-        is_same = "".join(self.by.split()) == "".join(objective.split())
-        return is_same or (self.by == RETURN and objective in RETURNS)
+        return self._is_by(objective) or (self.by == RETURN and objective in RETURNS)
+
+    def _is_by(self, objective: str) -> bool:
+        """Whether ``by`` is this objective, however it is spaced."""
+        return "".join(self.by.split()) == "".join(objective.split())
 
     def direction(self, search: SearchSpec | None) -> Direction:
-        """Of what is compared: the higher the better, unless it is the objective, which says
+        """Of what is compared: the higher the better, unless it is an objective, which says
         otherwise.
         """
-        if search is None or not self.is_by_objective(search):
+        if search is None:
             return "maximize"
-        return search.directions[0]
+        for objective, direction in zip(search.objectives, search.directions, strict=True):
+            if self._is_by(objective):
+                return direction
+        return search.directions[0] if self.is_by_objective(search) else "maximize"
 
     @property
     def shown(self) -> str:

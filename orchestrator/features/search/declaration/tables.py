@@ -208,7 +208,7 @@ class SchedulerTable(TomlTable):
     by: str = key(
         "ep_rew_mean",
         "What is compared: ep_rew_mean, a measure of the last episodes of training, or an expression of them. The "
-        "higher, the better, unless it is the objective of the search, whose direction then counts.",
+        "higher, the better, unless it is an objective of the search, whose direction then counts.",
         "distance_m / energy_j",
     )
 
