@@ -114,6 +114,24 @@ BAD: list[tuple[str, Any, dict[str, Any], str]] = [
         },
         "search.race: an archive has a best trial in every cell",
     ),
+    (
+        "an archive of a class of the user's",
+        5,
+        {"sampler": "own:Own", "measures": {"distance_m": {"low": 0, "high": 10}}},
+        "search.race: an archive has a best trial in every cell",
+    ),
+    (
+        "measures without an archive",
+        5,
+        {"sampler": "random", "measures": {"distance_m": {"low": 0, "high": 10}}},
+        "search.measures: are for map-elites and cma-me; random has no archive",
+    ),
+    (
+        "measures and auto",
+        5,
+        {"sampler": "auto", "measures": {"distance_m": {"low": 0, "high": 10}}},
+        "search.sampler: auto is no sampler that fills an archive",
+    ),
     ("the worst seed", 5, {"aggregate": "min"}, 'search.race: with aggregate = "min" a trial is'),
 ]
 

@@ -155,7 +155,9 @@ def _check_race(search: SearchSpec, problems: Problems) -> None:
     if len(search.objectives) > 1:
         text = "several objectives have no best trial to race for; set one objective"
         problems.add(where, f"{text}, or leave race out")
-    if search.sampler in ARCHIVE_SAMPLERS or (search.measures and search.sampler != AUTO_SAMPLER):
+    is_users_class = search.sampler not in (*SAMPLERS, AUTO_SAMPLER)
+    # Measures of any other sampler are a problem by themselves.
+    if search.sampler in ARCHIVE_SAMPLERS or (is_users_class and search.measures):
         text = "an archive has a best trial in every cell, and a race is for one best of all"
         problems.add(where, f"{text}; leave race out, or use another sampler than {search.sampler}")
     if search.has_lineages:
