@@ -29,7 +29,7 @@ class Trial:
     parent: int | None = None
     """The trial whose policies its own began with."""
     index: int = 0
-    """Its number among those that the sampler was asked for."""
+    """Its number among those that are searched among."""
     draw: int = 0
     """The number that the sampler knows its point by."""
     rejected: int = 0
@@ -131,7 +131,7 @@ class History:
     untold: dict[int, Trial] = field(default_factory=dict)
     """By number: those that the sampler has been told nothing of, though it is to be."""
     asked: list[Trial] = field(default_factory=list)
-    """Those that the sampler was asked for."""
+    """Those that are searched among, as :attr:`Trial.is_of_search` says."""
     further: list[Trial] = field(default_factory=list)
     """Those that train a point with a further seed."""
     rejected: int = 0

@@ -39,7 +39,7 @@ class _OnFront(NamedTuple):
 
     costs: Sequence[float]
     place: int
-    """Of the trial among those that the sampler was asked for."""
+    """Of the trial among those that are searched among."""
     trial: Trial
 
 
