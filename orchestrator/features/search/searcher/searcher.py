@@ -77,6 +77,16 @@ FAILURES_IN_A_ROW = 1000
 """So many failures after a success end a search, for the same reason."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Comparison:
+    """Where trials are compared, by what, and which of them go on."""
+
+    spec: SchedulerSpec
+    rungs: Sequence[int]
+    """env_steps of each, of at least one."""
+    scheduler: schedulers.Scheduler
+
+
 @dataclass(slots=True, kw_only=True)
 class Searcher:
     """Makes trials until the budget is spent, and promotes paused ones, until nothing is left to
@@ -91,10 +101,8 @@ class Searcher:
     ledger: Ledger = field(init=False)
     history: History = field(default_factory=History, init=False)
     _proposals: Proposals | None = field(default=None, init=False)
-    _scheduler: schedulers.Scheduler | None = field(default=None, init=False)
-    _compared: SchedulerSpec | None = field(default=None, init=False)
-    """How trials are compared at rungs; None: there are none."""
-    _rungs: Sequence[int] = field(default=(), init=False)
+    _comparison: _Comparison | None = field(default=None, init=False)
+    """None: all trials are trained to their end."""
     _is_closed: bool = field(default=False, init=False)
     """Whether the scheduler knows that there will be no more trials."""
     _has_news: bool = field(default=True, init=False)
@@ -127,14 +135,11 @@ class Searcher:
         scheduler = source.scheduler
         self._search = search
         self.history.search = search
-        if scheduler is not None and scheduler.kind != "none":
-            self._compared = scheduler
-            self._rungs = scheduler.rungs(
-                max(job.spec.total_timesteps for job in self.experiment.jobs_to_examine)
-            )
-            self._scheduler = _scheduler(scheduler, search, self._rungs)
+        bracket = 1
+        if scheduler is not None:
+            self._comparison = _comparison(scheduler, search, self.experiment)
+            bracket = scheduler.reduction ** len(self._comparison.rungs)
         if search is not None:
-            bracket = 1 if scheduler is None else scheduler.reduction ** len(self._rungs)
             base = self.experiment.base
             self._proposals = Proposals(
                 search,
@@ -261,20 +266,23 @@ class Searcher:
         return events, requests
 
     def _reached_event(self, trial: Trial, figures: Sequence[Figures]) -> SearchEvent:
-        assert self._compared is not None
+        assert self._comparison is not None
+        spec = self._comparison.spec
         measures = (
-            job_figures.training_measures(self.ledger, trial.jobs)
-            if self._compared.measures_training
-            else {}
+            job_figures.training_measures(self.ledger, trial.jobs) if spec.measures_training else {}
         )
-        return outcomes.reached_event(self._search, self._compared.by, trial, figures, measures)
+        return outcomes.reached_event(self._search, spec.by, trial, figures, measures)
 
     def _is_at_rung(self, trial: Trial, figures: Sequence[Figures]) -> bool:
         """Whether its jobs, all paused, have come to the rung that it is trained to; else the user
         pauses them.
         """
-        is_compared = trial.is_of_search and trial.goal < len(self._rungs)
-        return is_compared and all(one.env_steps >= self._rungs[trial.goal] for one in figures)
+        if self._comparison is None or not trial.is_of_search:
+            return False
+        rungs = self._comparison.rungs
+        return trial.goal < len(rungs) and all(
+            one.env_steps >= rungs[trial.goal] for one in figures
+        )
 
     def _tell(self) -> None:
         """Tell the sampler of trials that are over, and of those that a rung has rejected for
@@ -319,13 +327,14 @@ class Searcher:
 
     def _promote(self) -> bool:
         """Let the best at rungs go on."""
-        if self._scheduler is None:
+        if self._comparison is None:
             return False
+        rungs = self._comparison.rungs
         events = []
         requests = []
-        for promotion in self._scheduler.decisions():
-            goal = len(self._rungs) if promotion.rung is None else promotion.rung
-            until = "end" if promotion.rung is None else str(self._rungs[goal])
+        for promotion in self._comparison.scheduler.decisions():
+            goal = len(rungs) if promotion.rung is None else promotion.rung
+            until = "end" if promotion.rung is None else str(rungs[goal])
             trial = self.history.asked[promotion.trial]
             events.append(SearchEvent(kind="promoted", trial=trial.number, content={"goal": goal}))
             requests += [
@@ -487,9 +496,10 @@ class Searcher:
         :param others: further content of the event, such as the trial that it repeats.
         """
         is_of_search = "reevaluates" not in others and "role" not in others
-        if self._rungs and is_of_search:
-            assert self._compared is not None
-            jobs = [compared_job(job, self._compared, self._rungs[0]) for job in jobs]
+        if self._comparison is not None and is_of_search:
+            spec = self._comparison.spec
+            first = self._comparison.rungs[0]
+            jobs = [compared_job(job, spec, first) for job in jobs]
         examined = self._examiner.examine(jobs, parent)
         additions.put_robots(self.paths, examined.jobs, examined.verdicts)
         content: dict[str, Any] = {
@@ -523,10 +533,10 @@ class Searcher:
         """Let the scheduler know once that there will be no more trials: it may have waited for
         them.
         """
-        if self._scheduler is not None and not self._is_closed and self._is_spent():
+        if self._comparison is not None and not self._is_closed and self._is_spent():
             self._is_closed = True
             self._has_news = True
-            self._scheduler.no_more(len(self.history.asked))
+            self._comparison.scheduler.no_more(len(self.history.asked))
 
     def _end(self) -> None:
         """Train the best again, or end the search where that has been done."""
@@ -586,36 +596,39 @@ class Searcher:
     def _apply(self, event: SearchEvent) -> None:
         self.history.take_in([event], self.ledger.path)
         self._has_news = True
-        if self._scheduler is None or event.trial is None:
+        if self._comparison is None or event.trial is None:
             return
         trial = self.history.trials[event.trial]
         if not trial.is_of_search:
             return
-        if len(trial.reached) > len(self._rungs):
-            why = (
-                f"trial {trial.number} has reached {len(trial.reached)} rungs of {len(self._rungs)}"
-            )
+        scheduler = self._comparison.scheduler
+        rungs = len(self._comparison.rungs)
+        if len(trial.reached) > rungs:
+            why = f"trial {trial.number} has reached {len(trial.reached)} rungs of {rungs}"
             raise search_events.damage_error(self.ledger.path, event.id, event.kind, why)
         if event.kind == "promoted":
-            rung = trial.goal if trial.goal < len(self._rungs) else None
-            self._scheduler.promoted(trial.index, rung)
+            rung = trial.goal if trial.goal < rungs else None
+            scheduler.promoted(trial.index, rung)
         elif event.kind == "reached":
-            self._scheduler.reached(trial.index, len(trial.reached) - 1, trial.reached[-1])
+            scheduler.reached(trial.index, len(trial.reached) - 1, trial.reached[-1])
         elif event.kind == "over" and event.content.get("failed"):
             # One that was trained and has no value of the objective is none of these: the next ones
             # would have none either, and all be trained to the end.
-            self._scheduler.failed(trial.index)
+            scheduler.failed(trial.index)
         elif event.kind == "over":
-            self._scheduler.ended(trial.index)
+            scheduler.ended(trial.index)
         elif event.kind == "retried":
-            self._scheduler.retried(trial.index)
+            scheduler.retried(trial.index)
 
 
-def _scheduler(
-    spec: SchedulerSpec, search: SearchSpec | None, rungs: Sequence[int]
-) -> schedulers.Scheduler:
+def _comparison(
+    spec: SchedulerSpec, search: SearchSpec | None, experiment: Experiment
+) -> _Comparison:
+    longest = max(job.spec.total_timesteps for job in experiment.jobs_to_examine)
+    rungs = spec.rungs(longest)
     order = "asynchronous" if search is None else search.order
-    return schedulers.make(spec, order, len(rungs), spec.direction(search))
+    scheduler = schedulers.make(spec, order, len(rungs), spec.direction(search))
+    return _Comparison(spec=spec, rungs=rungs, scheduler=scheduler)
 
 
 def main(run_dir: str, holder: str, jobs_at_once: str) -> int:
