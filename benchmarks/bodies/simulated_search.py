@@ -107,14 +107,12 @@ class _Search:
     def __post_init__(self) -> None:
         landscape = self.world.landscape
         scheduler = self.strategy.scheduler
-        rungs = () if scheduler is None else scheduler.rungs(landscape.env_steps)
+        # Without a scheduler: one whose first rung is the end, which is none.
+        to_the_end = SchedulerSpec(kind="asha", min_env_steps=landscape.env_steps)
+        compared = scheduler or to_the_end
+        rungs = compared.rungs(landscape.env_steps)
         self._goals = [*rungs, landscape.env_steps]
-        self._scheduler = schedulers.make(
-            scheduler or SchedulerSpec(kind="none", min_env_steps=1),
-            "asynchronous",
-            len(rungs),
-            "maximize",
-        )
+        self._scheduler = schedulers.make(compared, "asynchronous", len(rungs), "maximize")
         race = self.strategy.race
         if race is not None:
             race = replace(race, seeds=min(race.seeds, self.world.most_seeds))

@@ -199,9 +199,7 @@ def _starts(scheduler: SchedulerSpec | None, total_timesteps: int) -> float:
 
 def _kept(scheduler: SchedulerSpec | None) -> float:
     """Share of the trials at a rung that go on."""
-    if scheduler is None or scheduler.kind == "none":
-        return 1.0
-    return 1 / scheduler.reduction
+    return 1.0 if scheduler is None else 1 / scheduler.reduction
 
 
 def forecast(

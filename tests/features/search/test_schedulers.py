@@ -257,7 +257,7 @@ def test_with_the_median_one_in_two_of_a_bracket_goes_on() -> None:
 
 @pytest.mark.parametrize("order", ["asynchronous", "fixed"])
 def test_without_rungs_nothing_is_decided(order: TrialOrder) -> None:
-    compared = scheduler("none", order, rungs=0)
+    compared = scheduler("asha", order, rungs=0)
     compared.ended(0)
     compared.failed(0)
     compared.retried(0)

@@ -21,10 +21,8 @@ def job(ranks: int = 1, **spec: object) -> Job:
     return make_job(ranks=ranks, spec={"total_timesteps": STEPS, "eval_episodes": 0, **spec})
 
 
-ASHA, MEDIAN, NONE = (
-    SchedulerSpec(kind=kind, min_env_steps=STEPS // 4, factor=4)
-    for kind in ("asha", "median", "none")
-)
+ASHA = SchedulerSpec(kind="asha", min_env_steps=STEPS // 4, factor=4)
+MEDIAN = SchedulerSpec(kind="median", min_env_steps=STEPS // 4, factor=4)
 EACH_S = STEPS * training_time.STEP_S + 30 + training_time.JOB_S
 OF_ASHA, OF_MEDIAN = (
     share + (1 + kept - share) * training_time.JOB_S / EACH_S
@@ -53,7 +51,6 @@ def of_search(
 
 def test_a_search_takes_its_trainings_on_all_slots_and_less_with_rungs() -> None:
     assert of_search(trials=20) == pytest.approx((10, 10)), "two seeds, four at once"
-    assert of_search(NONE, trials=20) == pytest.approx((10, 10))
     assert of_search(ASHA, trials=20) == pytest.approx((10, 10 * OF_ASHA))
     assert of_search(MEDIAN, trials=20) == pytest.approx((10, 10 * OF_MEDIAN))
     assert of_search(ASHA, trials=18, reevaluate=2) == pytest.approx((10, 9 * OF_ASHA + 1))

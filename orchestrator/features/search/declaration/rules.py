@@ -190,7 +190,7 @@ def _check_networks(search: SearchSpec, problems: Problems) -> None:
 
 def lineage_warning(search: SearchSpec | None, scheduler: SchedulerSpec | None) -> str:
     """That rungs compare what has not begun alike; empty where they do not."""
-    if search is None or not search.has_lineages or scheduler is None or scheduler.kind == "none":
+    if search is None or not search.has_lineages or scheduler is None:
         return ""
     return (
         f'search.start = "{search.start}" with a scheduler: rungs compare bodies whose policies come from lineages of'

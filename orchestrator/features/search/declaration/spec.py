@@ -21,7 +21,7 @@ Aggregate: TypeAlias = Literal["median", "mean", "min"]
 Start: TypeAlias = Literal["nothing", "reference", "nearest", "best"]
 Inherit: TypeAlias = Literal["none", "best", "nearest"]
 """The earlier spelling of :data:`Start`."""
-SchedulerKind: TypeAlias = Literal["none", "asha", "median"]
+SchedulerKind: TypeAlias = Literal["asha", "median"]
 ChosenBy: TypeAlias = Literal["value", "estimate"]
 TrialOrder: TypeAlias = Literal["asynchronous", "fixed"]
 
@@ -207,7 +207,7 @@ class SchedulerSpec:
         """env_steps of all rungs below the end of a training."""
         found = []
         rung = self.min_env_steps
-        while self.kind != "none" and rung < total_timesteps:
+        while rung < total_timesteps:
             found.append(rung)
             rung *= self.factor
         return tuple(found)
