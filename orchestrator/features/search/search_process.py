@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from orchestrator.core.errors import LedgerUnavailableError, RunDirError
 from orchestrator.core.files.atomic_files import write_whole
@@ -55,6 +56,27 @@ CANNOT_GO_ON = 2
 """Exit code of a searcher: something has to be corrected first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The search has come to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitsForUser:
+    """What is left is jobs that the user has paused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """The search has stopped before its end."""
+
+    problem: str
+
+
+SearchEnd: TypeAlias = Finished | WaitsForUser | Stopped
+"""How the searcher has ended, so that it is not started again by itself."""
+
+
 @dataclass(slots=True, kw_only=True)
 class SearchBesideRun(BesideRun):
     """Starts the searcher, and starts it again if it is killed, or hangs.
@@ -66,12 +88,8 @@ class SearchBesideRun(BesideRun):
     reporter: Reporter
     is_needed: bool
     """Whether the run has a search, or compares its jobs at rungs."""
-    _problem: str = field(default="", init=False)
-    """Why the search has stopped before its end, other than because the user has paused all that is
-    left."""
-    _has_finished: bool = field(default=False, init=False)
-    """Whether the search has come to its end."""
-    _waits_for_user: bool = field(default=False, init=False)
+    _ended: SearchEnd | None = field(default=None, init=False)
+    """None: it is not started yet, runs, or is started again."""
     _experiment: Experiment | None = field(default=None, init=False)
     """As it is run; None until it is planned."""
     _robots: Mapping[str, str] = field(default_factory=dict, init=False)
@@ -147,8 +165,9 @@ class SearchBesideRun(BesideRun):
 
     def may_add_jobs(self) -> bool:
         """Whether it may still add jobs, or let paused ones go on."""
-        has_ended = self._has_finished or self._waits_for_user or bool(self._problem)
-        return self._process is not None and (self._is_redeclared(self._process) or not has_ended)
+        if self._process is None:
+            return False
+        return self._ended is None or self._is_redeclared(self._process)
 
     def _is_redeclared(self, process: SideProcess) -> bool:
         return process.starts > 0 and self._declared_at != written.written_at(self.paths)
@@ -160,9 +179,9 @@ class SearchBesideRun(BesideRun):
         process = self._process
         if process is None:
             return
-        if self._waits_for_user and self._has_user_resumed():
+        if isinstance(self._ended, WaitsForUser) and self._has_user_resumed():
             # It has ended just before it could see that.
-            self._waits_for_user = False
+            self._ended = None
             self._starts = 0
             self._starts_again_at = time.monotonic()
         if not self.may_add_jobs():
@@ -189,9 +208,7 @@ class SearchBesideRun(BesideRun):
     def _begin_anew(self, process: SideProcess) -> None:
         """Start it with a declaration that has replaced the one that it has read."""
         process.end()
-        self._has_finished = False
-        self._waits_for_user = False
-        self._problem = ""
+        self._ended = None
         self._starts = 0
         SearchPaths(self.paths.root).stopped.unlink(missing_ok=True)
         self.reporter.event(
@@ -228,11 +245,16 @@ class SearchBesideRun(BesideRun):
 
     def _act_on_end(self, process: SideProcess) -> None:
         code = process.end()  # with whatever its sampler has started
-        self._has_finished = code == ENDED
-        self._waits_for_user = code == WAITS_FOR_USER
-        if self._has_finished or self._waits_for_user:
-            return
         assert code is not None
+        if code == ENDED:
+            self._ended = Finished()
+        elif code == WAITS_FOR_USER:
+            self._ended = WaitsForUser()
+        else:
+            self._act_on_failure(process, code)
+
+    def _act_on_failure(self, process: SideProcess, code: int) -> None:
+        """Start it again, or stop the search. :param code: exit code of the searcher."""
         why = self._why_killed or _why_it_ended(process, code)
         if process.ran_s > STEADY_S:
             self._starts = 0
@@ -259,7 +281,7 @@ class SearchBesideRun(BesideRun):
 
     def _stop(self, problem: str, advice: str = "") -> None:
         """Report the ``problem``, and keep it for whoever asks later."""
-        self._problem = problem
+        self._ended = Stopped(problem=problem)
         with contextlib.suppress(OSError):  # a full disk: it is in the log
             write_whole(SearchPaths(self.paths.root).stopped, problem, durable=False)
         self.reporter.event("warning", f"the search has stopped: {problem}{advice}")
@@ -285,13 +307,13 @@ class SearchBesideRun(BesideRun):
         """
         if not self.is_needed:
             return None
-        if self._has_finished:
+        if isinstance(self._ended, Finished):
             assert self._experiment is not None
             assert self._ledger is not None
             if not self._experiment.makes_jobs:
                 return None
             return 0 if search_events.has_value(self._ledger) else 1
-        if self._problem:  # resumed, it stops with the same problem
+        if isinstance(self._ended, Stopped):  # resumed, it stops with the same problem
             goes_on_when_resumed = is_interrupted
         else:
             is_paused = any(state.name == "PAUSED" for state in states.values())
@@ -299,10 +321,10 @@ class SearchBesideRun(BesideRun):
         return 130 if goes_on_when_resumed else 1
 
     def problem(self) -> RunProblem | None:
-        if not self._problem:
+        if not isinstance(self._ended, Stopped):
             return None
         return RunProblem(
-            what=f"the search has stopped: {self._problem}",
+            what=f"the search has stopped: {self._ended.problem}",
             advice="Correct the cause: the next trial stays the same.",
         )
 

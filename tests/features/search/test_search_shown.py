@@ -33,7 +33,12 @@ from orchestrator.features.search import changed_search, search_events
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.features.search.search_process import SearchBesideRun
+from orchestrator.features.search.search_process import (
+    Finished,
+    SearchBesideRun,
+    Stopped,
+    WaitsForUser,
+)
 from orchestrator.features.search.search_watch import SearchWatch
 from orchestrator.ledger import Ledger, summary
 from orchestrator.supervisor.events import SilentReporter, View
@@ -308,8 +313,7 @@ def test_a_search_whose_jobs_succeed_without_a_value_has_failed_and_says_what_to
 
     process: Any = SimpleNamespace(
         is_needed=True,
-        _has_finished=True,
-        _problem="",
+        _ended=Finished(),
         _ledger=ledger,
         _experiment=changed_search.declared_experiment(paths),
     )
@@ -341,8 +345,7 @@ def test_a_search_that_has_stopped_with_a_problem_has_failed_also_while_trials_w
 ) -> None:
     process: Any = SimpleNamespace(
         is_needed=True,
-        _has_finished=False,
-        _problem=problem,
+        _ended=Stopped(problem=problem) if problem else WaitsForUser(),
         _ledger=SimpleNamespace(),
         _experiment=SimpleNamespace(makes_jobs=is_search),
     )

@@ -28,7 +28,12 @@ from orchestrator.features.search import (
     search_process,
 )
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.features.search.search_process import CANNOT_GO_ON, ENDED, SearchBesideRun
+from orchestrator.features.search.search_process import (
+    CANNOT_GO_ON,
+    ENDED,
+    Finished,
+    SearchBesideRun,
+)
 from orchestrator.ledger import Ledger
 
 OWN = """
@@ -317,7 +322,7 @@ def test_a_stopped_searcher_is_killed_and_started_again_and_goes_on(
         wait_for(process, lambda: asking() not in ("", stopped), "another searcher")
         (tmp_path / "go").touch()
         wait_for(process, lambda: not process.may_add_jobs(), "the end of the search")
-        assert process._has_finished
+        assert process._ended == Finished()
         assert "SIGSTOP" in process.reporter.messages()  # type: ignore[attr-defined]
     ledger = Ledger.open(paths.ledger)
     kinds = [event.kind for event in search_events.events(ledger)]
@@ -334,7 +339,9 @@ def test_a_searcher_in_which_nothing_can_run_is_killed_and_after_some_starts_the
     paths = own_search(tmp_path, "tell", "import ctypes; ctypes.PyDLL(None).sleep(600)")
     with beginning(paths, jobs_at_once=2) as process:
         wait_for(process, lambda: not process.may_add_jobs(), "the end of the search")
-        assert "no sign of life" in process._problem
+        problem = process.problem()
+        assert problem is not None
+        assert "no sign of life" in problem.what
         assert side_process(process).starts == 2
 
 
@@ -351,5 +358,5 @@ def test_a_long_call_of_a_sampler_shows_signs_of_life(tmp_path: Path) -> None:
         wait_for(process, lambda: beats() >= 3, "signs of life")
         (tmp_path / "go").touch()
         wait_for(process, lambda: not process.may_add_jobs(), "the end of the search")
-        assert process._has_finished
+        assert process._ended == Finished()
         assert side_process(process).starts == 1
