@@ -42,7 +42,8 @@ def _beside_run(run: RunFacts) -> BesideRun | None:
     from orchestrator.features.search.search_process import SearchBesideRun
 
     is_mine = isinstance(run.experiment.job_source, SearchDeclaration)
-    return SearchBesideRun(paths=paths, reporter=run.announcer, is_needed=is_mine)
+    noun = "search" if run.experiment.makes_jobs else "comparison at rungs"
+    return SearchBesideRun(paths=paths, reporter=run.announcer, is_needed=is_mine, noun=noun)
 
 
 def _has_begun(paths: RunPaths) -> bool:

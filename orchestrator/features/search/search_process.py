@@ -88,6 +88,8 @@ class SearchBesideRun(BesideRun):
     reporter: Reporter
     is_needed: bool
     """Whether the run has a search, or compares its jobs at rungs."""
+    noun: str = "search"
+    """What it has of the two, for messages."""
     _ended: SearchEnd | None = field(default=None, init=False)
     """None: it is not started yet, runs, or is started again."""
     _experiment: Experiment | None = field(default=None, init=False)
@@ -112,8 +114,11 @@ class SearchBesideRun(BesideRun):
     # -- before the run
 
     def claimed(self, options: RunOptions) -> None:
-        if options.rebuild_ledger and SearchPaths(self.paths.root).declaration.exists():
-            text = "a search cannot be rebuilt: only its ledger has the order of its trials"
+        # The declaration stays where the job file declares no search any more: then its jobs are
+        # rebuilt like any others.
+        has_begun = self.is_needed and SearchPaths(self.paths.root).declaration.exists()
+        if options.rebuild_ledger and has_begun:
+            text = f"a {self.noun} cannot be rebuilt: only its ledger has the order of its events"
             raise RunDirError(f"{self.paths.root}: {text}; `run --fresh` starts over")
 
     def before_plan(

@@ -293,6 +293,40 @@ def test_a_comparison_whose_run_ended_before_the_searcher_entered_anything_goes_
     assert kinds == {"began": 1, "asked": 2, "over": 2, "ended": 1}
 
 
+@pytest.mark.parametrize("is_withdrawn", [True, False], ids=["by a run before", "by this run"])
+@pytest.mark.parametrize(
+    ("content", "table", "noun"),
+    [
+        (MATRIX, "scheduler = { min_env_steps = 128, factor = 4 }", "comparison at rungs"),
+        (SEARCH, SEARCH[SEARCH.index("[search]") :], "search"),
+    ],
+)
+def test_a_ledger_is_rebuilt_once_the_job_file_declares_no_search_any_more(
+    content: str,
+    table: str,
+    noun: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_withdrawn: bool,
+) -> None:
+    commands.examine_nothing(monkeypatch)
+    shutil.copy(HOPPER, tmp_path)
+    jobs = tmp_path / "jobs.toml"
+    jobs.write_text(content)
+    run_dir = run_without_searcher(jobs, monkeypatch)
+    rebuild = ("run", jobs, "--run-dir", run_dir, "--rebuild-ledger")
+    refused = invoke(*rebuild, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert f"a {noun} cannot be rebuilt" in refused.stderr
+    jobs.write_text(content.replace(table, ""))
+    if is_withdrawn:
+        commands.succeed("run", jobs, "--run-dir", run_dir, cwd=tmp_path)
+    commands.succeed(*rebuild, cwd=tmp_path)
+    states = {row["state"] for row in commands.summary(run_dir).values()}
+    assert states == {"SUCCEEDED"}
+
+
 def test_what_was_declared_may_change_as_long_as_nothing_has_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
