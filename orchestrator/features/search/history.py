@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -345,7 +344,7 @@ def _check_number(key: str, values: Sequence[float] | None, expected: int) -> No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonReason:
-    """The reason that most of some trials have failed for."""
+    """A reason that some trials have failed for."""
 
     place: int
     """Of the first trial with it, among those that were given."""
@@ -353,11 +352,21 @@ class CommonReason:
     """How many of them have it."""
 
 
-def commonest(whys: Sequence[str]) -> CommonReason:
-    """Reasons that differ in numbers alone, such as those of the point, are the same."""
-    alike = [re.sub(r"[\d.]+", "0", why) for why in whys]
-    reason, times = Counter(alike).most_common(1)[0]
-    return CommonReason(place=alike.index(reason), times=times)
+def common_reasons(whys: Iterable[str]) -> list[CommonReason]:
+    """The most frequent first, of equally frequent ones that which comes first.
+
+    Reasons that differ in numbers alone, such as those of the point, are the same.
+    """
+    places: dict[str, list[int]] = {}
+    for place, why in enumerate(whys):
+        places.setdefault(re.sub(r"[\d.]+", "0", why), []).append(place)
+    found = [CommonReason(place=alike[0], times=len(alike)) for alike in places.values()]
+    return sorted(found, key=lambda reason: reason.times, reverse=True)
+
+
+def commonest(whys: Iterable[str]) -> CommonReason:
+    """The most frequent of :func:`common_reasons`. :param whys: at least one."""
+    return common_reasons(whys)[0]
 
 
 def costs(trial: Trial, directions: Sequence[Direction]) -> tuple[float, ...]:

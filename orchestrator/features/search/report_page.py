@@ -14,6 +14,7 @@ from orchestrator.core.text import count, listed
 from orchestrator.features.search import report_figures as figures
 from orchestrator.features.search.declaration.spec import sign_of
 from orchestrator.features.search.estimates import BeliefFacts
+from orchestrator.features.search.history import CommonReason, common_reasons
 from orchestrator.features.search.point_text import point_text, value_text
 from orchestrator.features.search.report_data import (
     AT_FIRST_RUNG,
@@ -606,20 +607,19 @@ def _front(facts: SearchFacts) -> list[Section]:
 
 
 def _failures(facts: SearchFacts) -> list[Section]:
-    trials_of: dict[str, list[int]] = {}
-    for one in facts["trials"]:
-        if one["state"] == "failed":
-            trials_of.setdefault(one["why"] or "unknown", []).append(one["trial"])
-    if not trials_of:
+    failed = [one for one in facts["trials"] if one["state"] == "failed"]
+    if not failed:
         return []
-    reasons = sorted(trials_of, key=lambda reason: len(trials_of[reason]), reverse=True)
-    columns: Columns[str] = {
-        "reason": lambda reason: one_line(reason, 400),
-        "trials": lambda reason: f"{len(trials_of[reason]):,}",
-        "the first": lambda reason: str(trials_of[reason][0]),
+    reasons = common_reasons(one["why"] for one in failed)
+    columns: Columns[CommonReason] = {
+        "reason": lambda reason: one_line(failed[reason.place]["why"] or "unknown", 400),
+        "trials": lambda reason: f"{reason.times:,}",
+        "the first": lambda reason: str(failed[reason.place]["trial"]),
     }
-    failed = count(sum(map(len, trials_of.values())), "trial")
-    caption = f"Why {failed} failed: the {MOST_REASONS} most frequent reasons at most."
+    caption = (
+        f"Why {count(len(failed), 'trial')} failed: the {MOST_REASONS} most frequent reasons at most. Reasons that "
+        "differ only in numbers are one, and shown as of the first trial."
+    )
     body = table(reasons[:MOST_REASONS], columns, caption=caption, text=("reason",))
     return [Section(title="Failed trials", parts=[body])]
 

@@ -192,6 +192,22 @@ def test_rungs_count_who_reached_them_and_who_went_on(document: Document) -> Non
     assert column(table(document, "Failed trials"), "trials") == [str(TRIALS // 10)]
 
 
+def test_reasons_of_failed_trials_that_differ_only_in_numbers_are_one(tmp_path: Path) -> None:
+    whys = [
+        "no legs",
+        "leg of 0.5 too long",
+        "it fell",
+        "leg of 0.71 too long",
+        "it fell",
+        "it fell",
+    ]
+    told = [Told(values=[3.0]), *(Told(why=why) for why in whys)]
+    found = table(report.compose(search_run(tmp_path / "run", told).root), "Failed trials")
+    assert column(found, "reason") == ["it fell", "leg of 0.5 too long", "no legs"]
+    assert column(found, "trials") == ["3", "2", "1"]
+    assert column(found, "the first") == ["3", "2", "1"]
+
+
 def test_trials_without_a_value_at_a_rung_are_counted(document: Document, tmp_path: Path) -> None:
     told = [Told(reached=[1.0]), Told(reached=[None]), Told(reached=[None]), Told(reached=[4.0])]
     found = table(report.compose(search_run(tmp_path / "run", told).root), "Rungs")
