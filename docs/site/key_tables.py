@@ -71,10 +71,20 @@ def _tables(name: str, schema: Mapping[str, Any], models: Mapping[str, Any]) -> 
         keys = dict(sorted(keys.items(), key=lambda item: item[0] in of_defaults))
     yield KeyTable(name=name, keys=keys, required=schema.get("required", ()))
     for key, value in keys.items():
-        inner = value.get("items", value.get("additionalProperties", value))
-        if key != "defaults" and isinstance(inner, Mapping) and "$ref" in inner:
-            model = models[inner["$ref"].rpartition("/")[2]]
-            yield from _tables(_inner_name(name, key, value), model, models)
+        model = None if key == "defaults" else _model_of(value)
+        if model is not None:
+            yield from _tables(_inner_name(name, key, value), models[model], models)
+
+
+def _model_of(schema: Mapping[str, Any]) -> str | None:
+    """The model of the table that is the value of a key, that each value in it is, or that it may be
+    in place of a number; None where there is none, or several to choose from.
+    """
+    inner = schema.get("items", schema.get("additionalProperties", schema))
+    if not isinstance(inner, Mapping):
+        return None
+    references = [one["$ref"] for one in (inner, *inner.get("anyOf", ())) if "$ref" in one]
+    return references[0].rpartition("/")[2] if len(references) == 1 else None
 
 
 def _inner_name(table: str, key: str, schema: Mapping[str, Any]) -> str:

@@ -11,13 +11,13 @@ from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
-from jobfile_helpers import HOPPER, problems
+from jobfile_helpers import HOPPER, problems, schema_validator
 
 from orchestrator.core.errors import SpecError
 from orchestrator.features.search.declaration.declared_search import declaration_of, trial_jobs
 from orchestrator.features.search.declaration.rules import COLUMNS
 from orchestrator.features.search.declaration.spec import ArchiveAxis, Dimension, SchedulerSpec
-from orchestrator.jobfile import Experiment, from_mapping
+from orchestrator.jobfile import Experiment, from_mapping, json_schema
 from orchestrator.ledger import SummaryRow
 
 RATE = {"ppo.learning_rate": {"low": 1e-4, "high": 1e-3, "log": True}}
@@ -899,3 +899,40 @@ def test_a_budget_of_less_than_two_populations_is_a_warning(place: Path) -> None
     options = {"population_size": 4}
     assert not searched(place, **two, trials=24, sampler_options=options).warnings
     assert not searched(place, **two, trials=100).warnings
+
+
+@pytest.mark.parametrize(
+    ("key", "right", "wrong"),
+    [
+        (
+            "reevaluate",
+            [0, 3, {"n": 3}, {"n": 3, "seeds": 5, "reference": True, "by": "estimate"}],
+            [-1, True, "3", 10**13, {}, {"n": -1}, {"n": 3, "by": "luck"}, {"n": 3, "sedes": 5}],
+        ),
+        (
+            "race",
+            [2, {"seeds": 2}, {"seeds": 5, "share": 0.3}],
+            [1, True, "3", 10**13, {}, {"seeds": 1}, {"seeds": 5, "share": 1}],
+        ),
+    ],
+)
+def test_the_schema_has_the_number_and_the_table_that_the_program_takes(
+    key: str, right: Sequence[Any], wrong: Sequence[Any], place: Path
+) -> None:
+    validator = schema_validator()
+
+    def is_valid(value: Any) -> bool:
+        search = {"space": RATE, "trials": 20, key: value}
+        return validator.is_valid({"name": "test", "jobs": [HOPPER], "search": search})
+
+    for value in right:
+        searched(place, **{key: value})
+        assert is_valid(value)
+    for value in wrong:
+        with pytest.raises(SpecError):
+            searched(place, **{key: value})
+        assert not is_valid(value)
+    definitions = json_schema()["$defs"]
+    _, table = definitions["SearchTable"]["properties"][key]["anyOf"]
+    of_table = definitions[table["$ref"].rpartition("/")[2]]
+    assert of_table["description"]

@@ -4,10 +4,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+)
+from pydantic_core import core_schema
 
 from orchestrator.features.search.auto_sampler import AUTO
 from orchestrator.features.search.declaration.spec import (
@@ -115,44 +123,35 @@ class ReevaluationTable(TomlTable):
     )
 
 
-def _short_form(name: str, *, least: int) -> BeforeValidator:
-    """Takes a number for the table that has it under ``name``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ShortForm:
+    """Annotation of a table: a number stands for the table that has it under ``key``."""
 
-    def as_table(value: Any) -> Any:
+    key: str
+    least: int
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(self._as_table, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, table: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        number = {"type": "integer", "minimum": self.least, "maximum": MOST}
+        return {"anyOf": [number, handler(table)]}
+
+    def _as_table(self, value: Any) -> Any:
         if isinstance(value, dict):
             return value
         is_number = isinstance(value, int) and not isinstance(value, bool)
-        if not is_number or not least <= value <= MOST:
-            expected = f"expected a whole number from {least} to {MOST:_}"
-            raise ExpectedError(f"{expected}, or a table with {name}")
-        return {name: value}
-
-    return BeforeValidator(as_table)
+        if not is_number or not self.least <= value <= MOST:
+            expected = f"expected a whole number from {self.least} to {MOST:_}"
+            raise ExpectedError(f"{expected}, or a table with {self.key}")
+        return {self.key: value}
 
 
-_Reevaluation = Annotated[
-    ReevaluationTable,
-    _short_form("n", least=0),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 0},
-                {
-                    "type": "object",
-                    "properties": {
-                        "n": {"type": "integer", "minimum": 0},
-                        "seeds": {"type": "integer", "minimum": 1},
-                        "total_timesteps": {"type": "integer", "minimum": 1},
-                        "reference": {"type": "boolean"},
-                        "by": {"enum": ["value", "estimate"]},
-                    },
-                    "required": ["n"],
-                    "additionalProperties": False,
-                },
-            ]
-        }
-    ),
-]
+_Reevaluation = Annotated[ReevaluationTable, _ShortForm(key="n", least=0)]
 
 
 class RaceTable(TomlTable):
@@ -166,26 +165,7 @@ class RaceTable(TomlTable):
     ] = key(0.4, "At most this share of the env_steps of all trials is of further seeds.")
 
 
-_Race = Annotated[
-    RaceTable,
-    _short_form("seeds", least=2),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 2},
-                {
-                    "type": "object",
-                    "properties": {
-                        "seeds": {"type": "integer", "minimum": 2},
-                        "share": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
-                    },
-                    "required": ["seeds"],
-                    "additionalProperties": False,
-                },
-            ]
-        }
-    ),
-]
+_Race = Annotated[RaceTable, _ShortForm(key="seeds", least=2)]
 
 
 class SchedulerTable(TomlTable):
