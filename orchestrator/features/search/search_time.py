@@ -272,10 +272,11 @@ def _remark_on_random_points(search: SearchSpec, seeds: int, jobs_at_once: int) 
     learnt = max(0, search.trials - told - ahead)
     if 2 * learnt >= search.trials:
         return []
+    follow = f"about {learnt} follow" if learnt else "none follows"
     return [
-        f"{search.sampler} proposes random points until {told} trials have ended, and by then some {ahead} more are"
-        f" queued or train: of {count(search.trials, 'trial')} about {learnt} follow what it has learnt; raise trials,"
-        " or lower max_parallel"
+        f"{search.sampler} proposes random points until it knows the values of {told} trials, and by then some {ahead}"
+        f" more are queued or train: of {count(search.trials, 'trial')} {follow} what it has learnt; raise trials, or"
+        " lower max_parallel"
     ]
 
 
