@@ -42,8 +42,7 @@ def _beside_run(run: RunFacts) -> BesideRun | None:
     from orchestrator.features.search.search_process import SearchBesideRun
 
     is_mine = isinstance(run.experiment.job_source, SearchDeclaration)
-    noun = "search" if run.experiment.makes_jobs else "comparison at rungs"
-    return SearchBesideRun(paths=paths, reporter=run.announcer, is_needed=is_mine, noun=noun)
+    return SearchBesideRun(paths=paths, reporter=run.announcer, is_needed=is_mine)
 
 
 def _has_begun(paths: RunPaths) -> bool:

@@ -28,7 +28,7 @@ class Trial:
     parent: int | None = None
     """The trial whose policies its own began with."""
     index: int = 0
-    """Its number among those that are searched among."""
+    """Its number among the trials of the search itself, as :attr:`is_of_search` says."""
     draw: int = 0
     """The number that the sampler knows its point by."""
     rejected: int = 0
@@ -130,7 +130,7 @@ class History:
     untold: dict[int, Trial] = field(default_factory=dict)
     """By number: those that the sampler has been told nothing of, though it is to be."""
     asked: list[Trial] = field(default_factory=list)
-    """Those that are searched among, as :attr:`Trial.is_of_search` says."""
+    """The trials of the search itself, as :attr:`Trial.is_of_search` says."""
     further: list[Trial] = field(default_factory=list)
     """Those that train a point with a further seed."""
     rejected: int = 0

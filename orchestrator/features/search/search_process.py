@@ -74,7 +74,7 @@ class Stopped:
 
 
 SearchEnd: TypeAlias = Finished | WaitsForUser | Stopped
-"""How the searcher has ended, so that it is not started again by itself."""
+"""Why the searcher is not started again."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,8 +88,6 @@ class SearchBesideRun(BesideRun):
     reporter: Reporter
     is_needed: bool
     """Whether the run has a search, or compares its jobs at rungs."""
-    noun: str = "search"
-    """What it has of the two, for messages."""
     _ended: SearchEnd | None = field(default=None, init=False)
     """None: it is not started yet, runs, or is started again."""
     _experiment: Experiment | None = field(default=None, init=False)
@@ -114,11 +112,14 @@ class SearchBesideRun(BesideRun):
     # -- before the run
 
     def claimed(self, options: RunOptions) -> None:
-        # The declaration stays where the job file declares no search any more: then its jobs are
-        # rebuilt like any others.
-        has_begun = self.is_needed and SearchPaths(self.paths.root).declaration.exists()
-        if options.rebuild_ledger and has_begun:
-            text = f"a {self.noun} cannot be rebuilt: only its ledger has the order of its events"
+        if not options.rebuild_ledger or not SearchPaths(self.paths.root).declaration.exists():
+            return
+        is_search = "search" in written.read_declaration(self.paths)["data"]
+        # Jobs that were compared at rungs are in the job file, and are rebuilt like any others once
+        # they are compared no more. Trials are not.
+        if is_search or self.is_needed:
+            noun = "search" if is_search else "comparison at rungs"
+            text = f"a {noun} cannot be rebuilt: only its ledger has the order of its events"
             raise RunDirError(f"{self.paths.root}: {text}; `run --fresh` starts over")
 
     def before_plan(

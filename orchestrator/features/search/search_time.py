@@ -223,8 +223,10 @@ def forecast(
         begun,
     )
     facts = _facts(experiment, source, time)
-    seeds = source.seeds_of_trial(experiment)
-    remark += _remark_on_random_points(source.search, seeds, plan.backend.slots.jobs_at_once)
+    is_told = source.scheduler is None or source.scheduler.stands_for_end(source.search)
+    if is_told:  # else there is a warning already
+        seeds = source.seeds_of_trial(experiment)
+        remark += _remark_on_random_points(source.search, seeds, plan.backend.slots.jobs_at_once)
     return Forecast(lines=[_line(time), *remark], facts={"search": facts, "scheduler": scheduler})
 
 

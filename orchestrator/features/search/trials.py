@@ -39,7 +39,7 @@ class _OnFront(NamedTuple):
 
     costs: Sequence[float]
     place: int
-    """Of the trial among those that are searched among."""
+    """Of the trial among those of the search itself."""
     trial: Trial
 
 

@@ -294,37 +294,41 @@ def test_a_comparison_whose_run_ended_before_the_searcher_entered_anything_goes_
 
 
 @pytest.mark.parametrize("is_withdrawn", [True, False], ids=["by a run before", "by this run"])
-@pytest.mark.parametrize(
-    ("content", "table", "noun"),
-    [
-        (MATRIX, "scheduler = { min_env_steps = 128, factor = 4 }", "comparison at rungs"),
-        (SEARCH, SEARCH[SEARCH.index("[search]") :], "search"),
-    ],
-)
-def test_a_ledger_is_rebuilt_once_the_job_file_declares_no_search_any_more(
-    content: str,
-    table: str,
-    noun: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    is_withdrawn: bool,
+def test_a_ledger_is_rebuilt_once_jobs_are_compared_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_withdrawn: bool
 ) -> None:
+    table = "scheduler = { min_env_steps = 128, factor = 4 }"
     commands.examine_nothing(monkeypatch)
     shutil.copy(HOPPER, tmp_path)
     jobs = tmp_path / "jobs.toml"
-    jobs.write_text(content)
+    jobs.write_text(MATRIX)
     run_dir = run_without_searcher(jobs, monkeypatch)
     rebuild = ("run", jobs, "--run-dir", run_dir, "--rebuild-ledger")
     refused = invoke(*rebuild, cwd=tmp_path)
     assert refused.returncode == 2
-    assert f"a {noun} cannot be rebuilt" in refused.stderr
-    jobs.write_text(content.replace(table, ""))
+    assert "a comparison at rungs cannot be rebuilt" in refused.stderr
+    jobs.write_text(MATRIX.replace(table, ""))
     if is_withdrawn:
         commands.succeed("run", jobs, "--run-dir", run_dir, cwd=tmp_path)
     commands.succeed(*rebuild, cwd=tmp_path)
     states = {row["state"] for row in commands.summary(run_dir).values()}
     assert states == {"SUCCEEDED"}
+
+
+def test_the_ledger_of_a_search_is_never_rebuilt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it the directories of its trials would be there, and nobody knew of them."""
+    commands.examine_nothing(monkeypatch)
+    shutil.copy(HOPPER, tmp_path)
+    jobs = tmp_path / "jobs.toml"
+    jobs.write_text(SEARCH)
+    run_dir = run_without_searcher(jobs, monkeypatch)
+    for content in (SEARCH, SEARCH[: SEARCH.index("[search]")]):
+        jobs.write_text(content)
+        refused = invoke("run", jobs, "--run-dir", run_dir, "--rebuild-ledger", cwd=tmp_path)
+        assert refused.returncode == 2
+        assert "a search cannot be rebuilt" in refused.stderr
 
 
 def test_what_was_declared_may_change_as_long_as_nothing_has_begun(

@@ -872,6 +872,9 @@ UNTOLD = [
     ({"objective": "distance_m"}, "distance_m", ""),
     ({"objective": "distance_m", "sampler": "random"}, None, ""),
     ({"objective": "eval_mean"}, None, ""),
+    ({"objective": "eval_mean"}, "distance_m", "leave by out there"),
+    ({"objective": "ep_rew_mean"}, "distance_m", "leave by out there"),
+    ({"objective": "ep_rew_mean - energy_j"}, None, 'set by = "ep_rew_mean - energy_j" there'),
     ({"objective": "eval_mean - energy_j"}, None, "or leave [search.scheduler] out"),
     ({"objective": ["distance_m", "energy_j"], "sampler": "nsga2", "trials": 200}, None, ""),
 ]
@@ -899,6 +902,18 @@ def test_a_budget_of_less_than_two_populations_is_a_warning(place: Path) -> None
     options = {"population_size": 4}
     assert not searched(place, **two, trials=24, sampler_options=options).warnings
     assert not searched(place, **two, trials=100).warnings
+    (of_few,) = searched(place, **two, trials=7, sampler_options=options).warnings
+    assert of_few.endswith("and there are 7 trials; raise trials")
+
+
+def test_what_is_wrong_is_a_problem_and_no_error_of_a_warning(place: Path) -> None:
+    rungs = {"min_env_steps": 50_000}
+    job = {"total_timesteps": 200_000}
+    with pytest.raises(SpecError, match=r"search\.objective: .* is no expression"):
+        searched(place, job, sampler="tpe", objective="distance_m /", scheduler=rungs)
+    options = {"population_size": "a"}
+    with pytest.raises(SpecError, match=r"search\.sampler_options\.population_size: expected"):
+        searched(place, sampler="nsga2", sampler_options=options)
 
 
 @pytest.mark.parametrize(

@@ -100,21 +100,32 @@ class SearchDeclaration(JobSource):
             initial_points(self.search, template, problems)
             rules.check_reevaluation(self.search, template, problems)
             rules.check_seeds_of_race(self.search, len(jobs), problems)
-        population = rules.population_warning(self.search)
-        warnings = [population] if population else []
-        if self.scheduler is None:
+        warnings: list[str] = []
+        if self.scheduler is not None:
+            warnings += self._check_rungs(self.scheduler, jobs, template, problems)
+        if problems:  # the others read what has been found to be right
             return warnings
+        of_search = (
+            rules.population_warning(self.search),
+            rules.lineage_warning(self.search, self.scheduler),
+            rules.untold_warning(self.search, self.scheduler, self.scheduler_place),
+        )
+        return [*warnings, *filter(None, of_search)]
+
+    def _check_rungs(
+        self,
+        scheduler: SchedulerSpec,
+        jobs: Sequence[Job],
+        template: JobTemplate | None,
+        problems: Problems,
+    ) -> Iterable[str]:
+        """Returns warnings."""
         space = () if self.search is None else self.search.space
         lengths = set[int]()
         if self.search is not None and template is not None:
             lengths = lengths_of(self.search, template)
         place = self.scheduler_place
-        warnings += rules.check_rungs(self.scheduler, place, space, jobs, lengths, problems)
-        of_both = (
-            rules.lineage_warning(self.search, self.scheduler),
-            rules.untold_warning(self.search, self.scheduler, place),
-        )
-        return [*warnings, *filter(None, of_both)]
+        return rules.check_rungs(scheduler, place, space, jobs, lengths, problems)
 
     def jobs_to_examine(self, experiment: Experiment) -> tuple[Job, ...]:
         """Those of the middle of the space and of a corner, as far as their values fit together.

@@ -24,6 +24,7 @@ from orchestrator.features.search.declaration.spec import (
     NETWORK_KEYS,
     OF_SEED_AND_NUMBER,
     RETURN,
+    RETURNS,
     SAMPLER_OPTIONS,
     SAMPLERS,
     WITHOUT_CHOICES,
@@ -46,6 +47,8 @@ from orchestrator.keys.value_types import MOST
 
 NSGA2_POPULATION = 50
 """Optuna's, where the job file gives no ``population_size``."""
+SMALL_POPULATION = 6
+"""A smaller one that is advised is the trials divided by this."""
 COLUMNS = (
     "eval_mean",
     "ep_rew_mean",
@@ -210,7 +213,9 @@ def untold_warning(search: SearchSpec | None, scheduler: SchedulerSpec | None, w
     if not is_single or scheduler.stands_for_end(search):
         return ""
     objective = search.objectives[0]
-    if any(name in COLUMNS for name in parse_expression(objective).names):
+    if objective in RETURNS:
+        advice = "leave by out there"
+    elif _known_at_end(objective):
         advice = f"no rung has {quoted(objective)}; set an objective of measures alone, or leave [{where}] out"
     else:
         advice = f"set by = {quoted(objective)} there"
@@ -229,11 +234,13 @@ def population_warning(search: SearchSpec | None) -> str:
     population = search.sampler_options.get("population_size", NSGA2_POPULATION)
     if search.trials >= 2 * population:
         return ""
-    few = max(4, search.trials // 6)
+    few = search.trials // SMALL_POPULATION
+    advice = "raise trials"
+    if few > 1:
+        advice += f', or set sampler = "nsga2" and sampler_options = {{ population_size = {few} }}'
     return (
         f"search.sampler: nsga2 proposes random points until {population} trials have come to their end, and there are"
-        f' {count(search.trials, "trial")}; raise trials, or set sampler = "nsga2" and sampler_options ='
-        f" {{ population_size = {few} }}"
+        f" {count(search.trials, 'trial')}; {advice}"
     )
 
 
@@ -424,7 +431,7 @@ def _have_different_starts(jobs: Sequence[Job], space: Sequence[Dimension]) -> b
 def _check_compared(by: str, where: str, task: str | None, problems: Problems) -> None:
     """Check what jobs with this ``task`` are compared by at rungs."""
     names = parse_expression(by).names
-    if of_end := [name for name in names if name in COLUMNS and name != RETURN]:
+    if of_end := _known_at_end(by):
         what = f"{quoted(of_end[0])} is not known at a rung; there are {RETURN} and measures"
         problems.add(where, f"{what} of the last episodes of training")
     elif task in {AUTO, *TASKS, *GYMNASIUM_TASKS}:
@@ -432,6 +439,12 @@ def _check_compared(by: str, where: str, task: str | None, problems: Problems) -
         for name in names:
             if name not in known:
                 problems.add(where, _unknown_measure(name, by, task, known))
+
+
+def _known_at_end(expression: str) -> Sequence[str]:
+    """Its names that no rung has."""
+    names = parse_expression(expression).names
+    return [name for name in names if name in COLUMNS and name != RETURN]
 
 
 def _measures_of(task: str) -> Sequence[str]:

@@ -189,7 +189,8 @@ class SchedulerSpec:
         for objective, direction in zip(search.objectives, search.directions, strict=True):
             if self._is_by(objective):
                 return direction
-        return search.directions[0] if self.is_by_objective(search) else "maximize"
+        stands_for_first = self.by == RETURN and search.objectives[0] in RETURNS
+        return search.directions[0] if stands_for_first else "maximize"
 
     @property
     def shown(self) -> str:
