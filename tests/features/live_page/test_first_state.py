@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import datetime
 import html
 import json
 import re
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -129,6 +131,17 @@ def test_without_javascript_jobs_experiments_and_their_states_can_be_read(tmp_pa
         ("j0-s0", "succeeded"),
     ]
     assert "Interrupted: no supervisor is running." in text
+
+
+def test_what_is_in_the_page_is_as_of_a_time_and_not_live(tmp_path: Path) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained()])
+    before = time.time() - 1.0  # the page has whole seconds
+    with serving(paths.root) as server:
+        text = server.request("/")[2].decode()
+    link = re.search(r'<span id="link" role="status">(.*?)</span>', text)
+    assert link is not None
+    read_at = datetime.datetime.strptime(f"{link[1]}+0000", "as of %Y-%m-%d %H:%M:%S UTC%z")
+    assert before <= read_at.timestamp() <= time.time()
 
 
 def test_a_page_without_a_run_says_so_in_its_html(tmp_path: Path) -> None:
