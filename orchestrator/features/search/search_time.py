@@ -21,6 +21,7 @@ from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchS
 from orchestrator.features.search.declaration.summary import SearchLimits
 from orchestrator.features.search.event_contents import REFERENCE
 from orchestrator.features.search.history import History
+from orchestrator.features.search.queued_ahead import queued_ahead
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast
 from orchestrator.ledger import Ledger, job_figures
@@ -270,7 +271,8 @@ def _remark_on_random_points(search: SearchSpec, seeds: int, jobs_at_once: int) 
     if search.sampler not in ("tpe", "gp") or search.trials is None:
         return []
     told = search.sampler_options.get("n_startup_trials", RANDOM_POINTS)
-    ahead = math.ceil(2 * max(1, jobs_at_once) / seeds)
+    waiting = queued_ahead(search.sampler, jobs_at_once)
+    ahead = math.ceil((max(1, jobs_at_once) + waiting) / seeds)
     learnt = max(0, search.trials - told - ahead)
     if 2 * learnt >= search.trials:
         return []

@@ -49,6 +49,7 @@ from orchestrator.features.search.declaration.declared_search import (
 from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
 from orchestrator.features.search.event_contents import RACED
 from orchestrator.features.search.history import History, Trial, commonest
+from orchestrator.features.search.queued_ahead import queued_ahead
 from orchestrator.features.search.racing import IsKnown
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
@@ -375,9 +376,10 @@ class Searcher:
         return True
 
     def _has_room(self) -> bool:
-        """Whether fewer jobs wait than can run at once."""
+        """Whether fewer jobs wait than are to be queued ahead."""
         waiting = sum(one.state == "PENDING" for one in self._figures.values())
-        return waiting < max(1, self.watchdog.jobs_at_once)
+        sampler = None if self._search is None else self._search.sampler
+        return waiting < queued_ahead(sampler, self.watchdog.jobs_at_once)
 
     def _is_spent(self) -> bool:
         """Whether there will be no further trial: a part of the budget is used up, or there is no

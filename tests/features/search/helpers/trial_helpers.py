@@ -61,6 +61,7 @@ def point_of(number: int) -> dict[str, Any]:
 def search_run(
     root: Path,
     trials: Sequence[Told],
+    /,
     *,
     seeds: Sequence[int] = (0,),
     is_over: bool = True,

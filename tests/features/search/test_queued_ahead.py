@@ -1,0 +1,57 @@
+"""How many jobs of a search wait while others train."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from supervisor_helpers import ledgers_closed  # noqa: F401 - a fixture
+from trial_helpers import Told, search_run
+
+from orchestrator.features.search import changed_search
+from orchestrator.features.search.queued_ahead import queued_ahead
+from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.features.search.searcher.searcher import Searcher
+from orchestrator.features.search.searcher.watchdog import Watchdog
+
+
+@pytest.mark.parametrize(
+    ("sampler", "jobs_at_once", "waiting"),
+    [
+        ("tpe", 0, 1),
+        ("tpe", 1, 1),
+        ("gp", 3, 3),
+        ("cmaes", 4, 4),
+        ("tpe", 8, 4),
+        ("bodies:Mine", 16, 4),
+        ("tpe", 18, 5),
+        ("tpe", 1000, 250),
+        ("random", 16, 16),
+        ("sobol", 16, 16),
+        (None, 16, 16),
+    ],
+)
+def test_a_sampler_that_learns_is_asked_late(
+    sampler: str | None, jobs_at_once: int, waiting: int
+) -> None:
+    assert queued_ahead(sampler, jobs_at_once) == waiting
+
+
+@pytest.mark.usefixtures("ledgers_closed")
+@pytest.mark.parametrize(("sampler", "waiting"), [("tpe", 4), ("random", 8)])
+def test_a_search_queues_no_more(sampler: str, waiting: int, tmp_path: Path) -> None:
+    paths = search_run(
+        tmp_path / "run", [Told(values=[1.0])], is_over=False, sampler=sampler, trials=100
+    )
+    experiment = changed_search.declared_experiment(paths)
+    searcher = Searcher(
+        paths=paths, experiment=experiment, holder="me", watchdog=Watchdog(jobs_at_once=8)
+    )
+    searcher._record([SearchEvent(kind="began", content={"lanes": 8})])
+    with contextlib.closing(searcher._examiner):
+        while searcher._turn():
+            continue
+    states = Counter(row.state.name for row in searcher.ledger.jobs())
+    assert states["PENDING"] == waiting
