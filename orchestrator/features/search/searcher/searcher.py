@@ -294,10 +294,18 @@ class Searcher:
         for trial in self._proposals.to_tell_at_once(self.history):
             self._record([outcomes.told_event(trial)])
 
+    def _seems_hopeless(self) -> bool:
+        """Whether so many trials have failed before the first success that no other is begun: what
+        still trains is waited for.
+        """
+        return not self.history.has_succeeded and len(self.history.whys) >= FIRST_FAILURES
+
     def _refuse_if_hopeless(self) -> None:
-        limit = FAILURES_IN_A_ROW if self.history.has_succeeded else FIRST_FAILURES
-        if self._search is not None and len(self.history.whys) >= limit:
-            whys = list(self.history.whys.values())
+        if self._search is None:
+            return
+        whys = list(self.history.whys.values())
+        has_failed_at_first = self._seems_hopeless() and not self.history.training
+        if has_failed_at_first or len(whys) >= FAILURES_IN_A_ROW:
             most = commonest(whys)
             raise UsageError(
                 f"the last {len(whys)} trials have failed, {most.times} of them as this one: {whys[most.place]}"
@@ -348,6 +356,8 @@ class Searcher:
     def _may_ask(self) -> bool:
         proposals = self._proposals
         if proposals is None or self._is_spent() or not self._has_start():
+            return False
+        if self._seems_hopeless():
             return False
         if proposals.in_order:
             return proposals.is_next_known(self.history)
