@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -194,10 +194,7 @@ def write_experiment(
     """Write a job file with ``jobs``, and the module ``odd`` in the same directory."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "odd.py").write_text(CODE)
-    tables = "\n".join(
-        "[[jobs]]\n" + "\n".join(f"{key} = {toml(value)}" for key, value in job.items())
-        for job in jobs
-    )
+    tables = toml_tables(("[[jobs]]", job) for job in jobs)
     path = directory / "jobs.toml"
     path.write_text(f'name = "tiny"\n{head}\n{defaults}\n{tables}\n', encoding="utf-8")
     return path
@@ -213,6 +210,14 @@ def toml(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(toml, value)) + "]"
     return json.dumps(value if not isinstance(value, Path) else str(value), ensure_ascii=False)
+
+
+def toml_tables(tables: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
+    """Tables of a job file, each below its head, such as ``[search]``."""
+    lines: list[str] = []
+    for head, table in tables:
+        lines += [head, *(f"{key} = {toml(value)}" for key, value in table.items())]
+    return "\n".join(lines)
 
 
 def environment(**added: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from orchestrator.features.search.declaration.spec import OF_SEED_AND_NUMBER
+from orchestrator.features.search.declaration.spec import learns
 
 FEW = 4
 """So many wait at least, if as many run: a point takes a moment, and a slot shall not wait for it."""
@@ -22,6 +22,6 @@ def queued_ahead(sampler: str | None, jobs_at_once: int) -> int:
     :param sampler: None where nothing is proposed.
     """
     running = max(1, jobs_at_once)
-    if sampler is None or sampler in OF_SEED_AND_NUMBER:
+    if sampler is None or not learns(sampler):
         return running
     return min(running, max(FEW, math.ceil(running / SHARE)))

@@ -18,6 +18,7 @@ from damaged_search_helpers import DAMAGES, TRIALS, damage, each_damage
 from fuzz_helpers import NUMBERS, TEXT, VALUES, few_or_many, fuzz, mutated
 from hypothesis import example, given
 from hypothesis import strategies as st
+from searcher_helpers import searcher_of
 from trial_helpers import search_run
 
 from orchestrator.core.errors import LedgerDamagedError, OrchestratorError
@@ -27,15 +28,12 @@ from orchestrator.experiment.directory import run_directory, run_index
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.from_outside.run_watch import RunWatches, annotated_snapshots
 from orchestrator.features.search import (
-    changed_search,
     ranking,
     report_data,
     search_events,
     search_time,
 )
 from orchestrator.features.search.search_watch import SearchWatch
-from orchestrator.features.search.searcher.searcher import Searcher
-from orchestrator.features.search.searcher.watchdog import Watchdog
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.ledger import Ledger
 from orchestrator.report import compose
@@ -68,12 +66,7 @@ def readers_of_trials(paths: RunPaths) -> list[Callable[[], object]]:
 
 def searching(paths: RunPaths) -> None:
     """A searcher that goes on with what the ledger has."""
-    Searcher(
-        paths=paths,
-        experiment=changed_search.declared_experiment(paths),
-        holder="me",
-        watchdog=Watchdog(),
-    ).ledger.close()
+    searcher_of(paths).ledger.close()
 
 
 @each_damage

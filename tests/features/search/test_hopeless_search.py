@@ -6,14 +6,13 @@ import contextlib
 from pathlib import Path
 
 import pytest
+from searcher_helpers import make_turns, searcher_of
 from supervisor_helpers import ledgers_closed  # noqa: F401 - a fixture
 from trial_helpers import Told, search_run
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Cause, Failed, State, Succeeded
-from orchestrator.features.search import changed_search
-from orchestrator.features.search.searcher.searcher import FIRST_FAILURES, Searcher
-from orchestrator.features.search.searcher.watchdog import Watchdog
+from orchestrator.features.search.searcher.searcher import FIRST_FAILURES
 
 OUTSIDE = {"ppo.learning_rate": 5.0, "policy_kwargs.net_arch": [32, 32]}
 
@@ -29,25 +28,18 @@ def test_what_still_trains_is_waited_for(end: State, tmp_path: Path, *, gives_up
     paths = search_run(
         tmp_path / "run", [Told(), *failed], is_over=False, trials=50, objective="ep_rew_mean"
     )
-    experiment = changed_search.declared_experiment(paths)
-    searcher = Searcher(
-        paths=paths, experiment=experiment, holder="me", watchdog=Watchdog(jobs_at_once=2)
-    )
+    searcher = searcher_of(paths, jobs_at_once=2)
     (job,) = [row.job.job_id for row in searcher.ledger.jobs()]
 
-    def make_turns() -> None:
-        while searcher._turn():
-            continue
-
     with contextlib.closing(searcher._examiner):
-        make_turns()
+        make_turns(searcher)
         assert len(searcher.history.asked) == 1 + FIRST_FAILURES, "no other is begun meanwhile"
         searcher.ledger.set_progress([(job, 1000, 5.0, None, None)])
         searcher.ledger.set_state(job, end)
         searcher.ledger.commit()
         if gives_up:
             with pytest.raises(UsageError, match="the last 21 trials have failed"):
-                make_turns()
+                make_turns(searcher)
         else:
-            make_turns()
+            make_turns(searcher)
             assert len(searcher.history.asked) > 1 + FIRST_FAILURES

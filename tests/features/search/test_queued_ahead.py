@@ -7,14 +7,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from searcher_helpers import make_turns, searcher_of
 from supervisor_helpers import ledgers_closed  # noqa: F401 - a fixture
 from trial_helpers import Told, search_run
 
-from orchestrator.features.search import changed_search
 from orchestrator.features.search.queued_ahead import queued_ahead
 from orchestrator.features.search.search_events import SearchEvent
-from orchestrator.features.search.searcher.searcher import Searcher
-from orchestrator.features.search.searcher.watchdog import Watchdog
 
 
 @pytest.mark.parametrize(
@@ -45,13 +43,9 @@ def test_a_search_queues_no_more(sampler: str, waiting: int, tmp_path: Path) -> 
     paths = search_run(
         tmp_path / "run", [Told(values=[1.0])], is_over=False, sampler=sampler, trials=100
     )
-    experiment = changed_search.declared_experiment(paths)
-    searcher = Searcher(
-        paths=paths, experiment=experiment, holder="me", watchdog=Watchdog(jobs_at_once=8)
-    )
+    searcher = searcher_of(paths, jobs_at_once=8)
     searcher._record([SearchEvent(kind="began", content={"lanes": 8})])
     with contextlib.closing(searcher._examiner):
-        while searcher._turn():
-            continue
+        make_turns(searcher)
     states = Counter(row.state.name for row in searcher.ledger.jobs())
     assert states["PENDING"] == waiting

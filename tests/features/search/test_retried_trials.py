@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from searcher_helpers import make_turns, searcher_of
 from supervisor_helpers import ledgers_closed  # noqa: F401 - a fixture
 from trial_helpers import Told, search_run
 
@@ -29,11 +30,10 @@ from orchestrator.core.job import (
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.from_outside import additions, control
 from orchestrator.experiment.resuming import recovery
-from orchestrator.features.search import changed_search, search_events
+from orchestrator.features.search import search_events
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.searcher.searcher import Searcher
-from orchestrator.features.search.searcher.watchdog import Watchdog
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.ledger import Ledger, job_figures
 
@@ -65,17 +65,13 @@ class Searched:
     """A searcher whose turns a test makes, in the place of a process."""
 
     def __init__(self, paths: RunPaths) -> None:
-        experiment = changed_search.declared_experiment(paths)
-        self.searcher = Searcher(
-            paths=paths, experiment=experiment, holder="me", watchdog=Watchdog()
-        )
+        self.searcher = searcher_of(paths)
         self.searcher._record([SearchEvent(kind="began", content={"lanes": 2})])
         self.paths, self.trial = paths, self.searcher.history.trials[1]
 
     def turns(self) -> None:
         """All turns until there is nothing more to be done."""
-        while not self.searcher.history.is_over and self.searcher._turn():
-            continue
+        make_turns(self.searcher)
 
     def move(self, state: State, env_steps: int = 0) -> None:
         """Both jobs of the trial come to ``state``."""

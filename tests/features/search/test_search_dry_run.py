@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_helpers import HOPPER, invoke, toml
+from command_helpers import HOPPER, invoke, toml_tables
 from trial_helpers import Told, search_run
 
 from orchestrator.core.job import Job
@@ -36,14 +36,8 @@ def test_of_a_search_that_has_begun_the_time_of_what_remains_is_estimated(
             ("[[jobs]]", declared["jobs"][0]),
             ("[search]", {**declared["search"], "trials": trials}),
         ]
-        lines = [
-            line
-            for head, table in tables
-            for line in (head, *(f"{k} = {toml(v)}" for k, v in table.items()))
-        ]
-        (tmp_path / "jobs.toml").write_text(
-            "\n".join(['name = "found"', "max_parallel = 1", *lines])
-        )
+        top = 'name = "found"\nmax_parallel = 1\n'
+        (tmp_path / "jobs.toml").write_text(top + toml_tables(tables))
         arguments = ("run", "jobs.toml", "--run-dir", run_dir, "--dry-run")
         plan: Mapping[str, Any] = json.loads(invoke(*arguments, "--json", cwd=tmp_path).stdout)[
             "search"
@@ -86,12 +80,7 @@ def test_rungs_before_the_end_of_a_whole_episode_are_told(
     job = {"name": "hopper", "xml": HOPPER, "task": "forward", "n_envs": n_envs}
     job |= {"total_timesteps": 2048, "ppo": {"n_steps": 16, "batch_size": 16}}
     tables = [("[[jobs]]", job), ("[search]", search), ("[search.scheduler]", scheduler)]
-    lines = [
-        line
-        for head, table in tables
-        for line in (head, *(f"{key} = {toml(value)}" for key, value in table.items()))
-    ]
-    (tmp_path / "jobs.toml").write_text("\n".join(['name = "found"', *lines]))
+    (tmp_path / "jobs.toml").write_text(f'name = "found"\n{toml_tables(tables)}')
     done = invoke("run", "jobs.toml", "--dry-run", cwd=tmp_path)
     text = " ".join(done.stdout.split())
     assert "compared by the return of training (ep_rew_mean) at 128 and 1,024 env_steps" in text
@@ -118,12 +107,7 @@ def test_that_most_points_are_random_is_told(
     search = {"sampler": sampler, "trials": 24, "space": {"ppo.gamma": {"low": 0.9, "high": 0.99}}}
     job = {"name": "hopper", "xml": HOPPER, "task": "forward", "total_timesteps": 2048}
     tables = [("[[jobs]]", job), ("[search]", search)]
-    lines = [
-        line
-        for head, table in tables
-        for line in (head, *(f"{key} = {toml(value)}" for key, value in table.items()))
-    ]
-    (tmp_path / "jobs.toml").write_text("\n".join(['name = "found"', *lines]))
+    (tmp_path / "jobs.toml").write_text(f'name = "found"\n{toml_tables(tables)}')
     done = invoke("run", "jobs.toml", "--dry-run", options, cwd=tmp_path)
     text = " ".join(done.stdout.split())
     assert ("proposes random points until it knows the values of 10 trials" in text) is bool(said)

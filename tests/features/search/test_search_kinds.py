@@ -58,13 +58,9 @@ def searched(
         ("[[jobs]]", {"name": "one", "task": "forward", "seeds": [0], **job}),
         ("[search]", search),
     ]
-    lines = [
-        line
-        for head, table in tables
-        for line in (head, *(f"{k} = {commands.toml(v)}" for k, v in table.items()))
-    ]
+    top = 'name = "kinds"\nmax_parallel = 2\n'
     path = folder / "jobs.toml"
-    path.write_text("\n".join(['name = "kinds"\nmax_parallel = 2', defaults, *lines]) + "\n")
+    path.write_text(f"{top}{defaults}\n{commands.toml_tables(tables)}\n")
     return path
 
 

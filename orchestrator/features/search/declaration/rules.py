@@ -22,7 +22,6 @@ from orchestrator.features.search.declaration.spec import (
     EXTRAS,
     INSTALL,
     NETWORK_KEYS,
-    OF_SEED_AND_NUMBER,
     RETURN,
     RETURNS,
     SAMPLER_OPTIONS,
@@ -35,6 +34,7 @@ from orchestrator.features.search.declaration.spec import (
     SchedulerSpec,
     SearchSpec,
     identity,
+    learns,
     start_in,
 )
 from orchestrator.jobfile.expand import JobTemplate
@@ -207,7 +207,7 @@ def untold_warning(search: SearchSpec | None, scheduler: SchedulerSpec | None, w
 
     :param where: the place of the scheduler.
     """
-    if search is None or scheduler is None or search.sampler in OF_SEED_AND_NUMBER:
+    if search is None or scheduler is None or not learns(search.sampler):
         return ""
     is_single = len(search.objectives) == 1 and not search.measures
     if not is_single or scheduler.stands_for_end(search):

@@ -189,8 +189,7 @@ class SchedulerSpec:
         for objective, direction in zip(search.objectives, search.directions, strict=True):
             if self._is_by(objective):
                 return direction
-        stands_for_first = self.by == RETURN and search.objectives[0] in RETURNS
-        return search.directions[0] if stands_for_first else "maximize"
+        return search.directions[0] if self.is_by_objective(search) else "maximize"
 
     @property
     def shown(self) -> str:
@@ -347,8 +346,7 @@ class SearchSpec:
 SAMPLERS = ("random", "sobol", "tpe", "gp", "cmaes", "nsga2", "map-elites", "cma-me")
 ARCHIVE_SAMPLERS = ("map-elites", "cma-me")
 """They fill an archive, whose axes are measures."""
-OF_SEED_AND_NUMBER = ("random", "sobol")
-"""They need to know neither what they were asked before nor what they were told."""
+_OF_SEED_AND_NUMBER = ("random", "sobol")
 WITHOUT_CHOICES = ("cmaes", *ARCHIVE_SAMPLERS)
 """They need numbers in every dimension."""
 EXTRAS: Mapping[str, str] = {
@@ -383,3 +381,8 @@ SAMPLER_OPTIONS: Mapping[str, Mapping[str, tuple[type, float, float]]] = {
 }
 """Options of each sampler: type, and lowest and highest value of a number. Lengths are those of the
 unit cube."""
+
+
+def learns(sampler: str) -> bool:
+    """Whether it needs to know what it was asked before, and what it was told."""
+    return sampler not in _OF_SEED_AND_NUMBER

@@ -21,9 +21,9 @@ from orchestrator.features.search.declaration.constraints import ConstraintCheck
 from orchestrator.features.search.declaration.random_points import random_point
 from orchestrator.features.search.declaration.spec import (
     NETWORK_KEYS,
-    OF_SEED_AND_NUMBER,
     SearchSpec,
     identity,
+    learns,
 )
 from orchestrator.features.search.history import History, Trial, ranked_trials
 from orchestrator.features.search.search_events import SearchEvent
@@ -108,7 +108,7 @@ class Proposals:
         with watchdog.time_limit(spec.sampler, "constructor"):
             self._sampler = sampler or samplers.make(spec, search_path)
         self._space = Space(spec.space)
-        self._learns = spec.sampler not in OF_SEED_AND_NUMBER
+        self._learns = learns(spec.sampler)
         self._known = 0
         """The last event that the sampler knows of from its file."""
         self._saving = Pacer(SAVING)

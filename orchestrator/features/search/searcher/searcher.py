@@ -303,9 +303,9 @@ class Searcher:
     def _refuse_if_hopeless(self) -> None:
         if self._search is None:
             return
-        whys = list(self.history.whys.values())
         has_failed_at_first = self._seems_hopeless() and not self.history.training
-        if has_failed_at_first or len(whys) >= FAILURES_IN_A_ROW:
+        if has_failed_at_first or len(self.history.whys) >= FAILURES_IN_A_ROW:
+            whys = list(self.history.whys.values())
             most = commonest(whys)
             raise UsageError(
                 f"the last {len(whys)} trials have failed, {most.times} of them as this one: {whys[most.place]}"

@@ -18,7 +18,25 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.processes.side_process import SideProcess
 from orchestrator.features.search import changed_search, search_process
 from orchestrator.features.search.search_process import SearchBesideRun
+from orchestrator.features.search.searcher.searcher import Searcher
+from orchestrator.features.search.searcher.watchdog import Watchdog
 from orchestrator.worker.robots.preflight_child import check
+
+
+def searcher_of(paths: RunPaths, jobs_at_once: int = 1) -> Searcher:
+    """A searcher in the place of a process, which goes on with what the ledger has."""
+    return Searcher(
+        paths=paths,
+        experiment=changed_search.declared_experiment(paths),
+        holder="me",
+        watchdog=Watchdog(jobs_at_once=jobs_at_once),
+    )
+
+
+def make_turns(searcher: Searcher) -> None:
+    """All turns until there is nothing more to be done."""
+    while not searcher.history.is_over and searcher._turn():
+        continue
 
 
 @contextlib.contextmanager
