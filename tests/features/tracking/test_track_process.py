@@ -136,7 +136,10 @@ def test_a_process_that_gets_no_cpu_time_is_replaced_once_cores_are_free_for_som
         process.before_turn()
         assert GIVE_WAY in arguments_of(process)
         if begins:
-            wait_until(lambda: HAS_BEGUN in files.log(process.run_dir).read_text(), "it has begun")
+            log, line = files.log(process.run_dir), f"{HAS_BEGUN}\n"
+            wait_until(
+                lambda: line in log.read_text(), "a whole line: it may be written in two parts"
+            )
         for free, later_s in (
             (True, STEADY_S / 2),
             (False, STEADY_S),
