@@ -5,49 +5,53 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from orchestrator.features.search.racing import Contender, shrunken
+from orchestrator.features.search.racing import Beliefs, Contender
 
 LEAST_GAP = 1e-9
 """Two that seem equal are this far apart."""
 
 
-def top_two(contenders: Sequence[Contender], *, most_seeds: int) -> int | None:
-    """The leader or its closest rival, whichever has fewer seeds: the rival that is least surely
-    worse (top-two sampling, Russo 2016, without chance as in Jourdan et al. 2022, "Top Two
-    Algorithms Revisited").
+def within_bounds(
+    contenders: Sequence[Contender], beliefs: Beliefs, *, most_seeds: int
+) -> int | None:
+    """Of those that may be the best the one with the fewest seeds (Maron & Moore 1994, "Hoeffding
+    Races"): those whose mean with its error reaches that of the leader without its own.
     """
-    worth = shrunken(contenders)
-    ranked = sorted(contenders, key=lambda one: -worth[one.number].mean)
-    if len(ranked) < 2:
+    known = [one for one in contenders if one.number in beliefs]
+    if len(known) < 2:
         return None
-    leader = ranked[0]
+    leader = max(known, key=lambda one: beliefs[one.number].mean)
+    least = beliefs[leader.number].mean - (beliefs[leader.number].error or 0.0)
+    may_be_best = [
+        one
+        for one in known
+        if beliefs[one.number].mean + (beliefs[one.number].error or 0.0) >= least
+    ]
+    open_ones = [one for one in may_be_best if one.seeds < most_seeds]
+    if len(may_be_best) < 2 or not open_ones:
+        return None
+    return min(open_ones, key=lambda one: (one.seeds, -beliefs[one.number].mean)).number
 
-    def surely_worse(one: Contender) -> float:
-        gap = worth[leader.number].mean - worth[one.number].mean
-        return gap**2 / (1 / one.seeds + 1 / leader.seeds)
 
-    rival = min(ranked[1:], key=surely_worse)
-    open_ones = [one for one in (leader, rival) if one.seeds < most_seeds]
-    return min(open_ones, key=lambda one: one.seeds).number if open_ones else None
-
-
-def by_budget_allocation(contenders: Sequence[Contender], *, most_seeds: int) -> int | None:
+def by_budget_allocation(
+    contenders: Sequence[Contender], beliefs: Beliefs, *, most_seeds: int
+) -> int | None:
     """The one that is furthest behind its share of the seeds: inversely as the square of its
     distance from the leader (optimal computing budget allocation, Chen et al. 2000).
     """
-    if len(contenders) < 2:
+    known = [one for one in contenders if one.number in beliefs]
+    if len(known) < 2:
         return None
-    worth = shrunken(contenders)
-    leader = max(contenders, key=lambda one: worth[one.number].mean)
+    leader = max(known, key=lambda one: beliefs[one.number].mean)
     shares = {}
-    for one in contenders:
-        gap = worth[leader.number].mean - worth[one.number].mean
+    for one in known:
+        gap = beliefs[leader.number].mean - beliefs[one.number].mean
         shares[one.number] = max(gap, LEAST_GAP) ** -2
     del shares[leader.number]
     shares[leader.number] = math.hypot(*shares.values())
-    seeds = sum(one.seeds for one in contenders) + 1
+    seeds = sum(one.seeds for one in known) + 1
     whole = sum(shares.values())
-    open_ones = [one for one in contenders if one.seeds < most_seeds]
+    open_ones = [one for one in known if one.seeds < most_seeds]
     if not open_ones:
         return None
     return max(open_ones, key=lambda one: seeds * shares[one.number] / whole - one.seeds).number

@@ -121,7 +121,7 @@ def strategies(samplers: Sequence[str]) -> Mapping[str, Strategy]:
         found[name] = plain
         found[f"{name}, two seeds"] = replace(plain, seeds=2)
         found[f"{name}, raced"] = replace(plain, race=RACE)
-    for rule in (racing_rules.top_two, racing_rules.by_budget_allocation):
+    for rule in (racing_rules.within_bounds, racing_rules.by_budget_allocation):
         name = f"random without rungs, raced by {rule.__name__}"
         found[name] = Strategy(sampler="random", race=RACE, rule=rule)
     return found

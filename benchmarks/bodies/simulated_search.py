@@ -5,7 +5,7 @@ is told where that is. Trainings follow each other, as on one core. What is know
 the sampler is told of them and when, what they are worth and which of them gets a further seed is
 decided by the code of this program: a search is a history of events as in a ledger. A search never
 spends more env_steps than its budget: it begins no trial whose way to the end of all comparisons it
-could not pay.
+could not pay. A race has its share of the budget after all trials.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ class _Search:
     history: History = field(init=False)
     env_steps: int = field(default=0, init=False)
     raced: int = field(default=0, init=False)
+    _limit: float = field(init=False)
+    """env_steps that may be spent now: at first those of trials."""
     _spec: SearchSpec = field(init=False)
     _goals: Sequence[int] = field(init=False)
     """env_steps of a training at its rungs, and at its end."""
@@ -127,6 +129,7 @@ class _Search:
             race=race,
         )
         self._spec = spec
+        self._limit = spec.share_of_trials * self.budget
         self.history = History(search=spec)
         self._sampler = body_sampler(spec, landscape.places)
         self._proposals = Proposals(
@@ -143,6 +146,7 @@ class _Search:
         while self._promote() or self._train_next():
             pass
         self._scheduler.no_more(len(self.history.asked))
+        self._limit = self.budget
         while self._promote() or self._add_seed():
             pass
         return Found(
@@ -153,20 +157,20 @@ class _Search:
         )
 
     def _train_next(self) -> bool:
-        """Whether a further seed, or another trial, was trained: the sampler has been told of all
-        trials before, except of those that have gone on from a rung."""
+        """Whether another trial was trained: the sampler has been told of all trials before, except
+        of those that have gone on from a rung."""
         for trial in self._proposals.to_tell_at_once(self.history):
             told = self._enter(outcomes.told_event(trial))
             self._proposals.tell(told, self.history)
-        return self._add_seed() or self._begin_trial()
+        return self._begin_trial()
 
     def _enter(self, event: SearchEvent) -> SearchEvent:
         self.history.apply(event)
         return event
 
     @property
-    def _left(self) -> int:
-        return self.budget - self.env_steps
+    def _left(self) -> float:
+        return self._limit - self.env_steps
 
     # -- trials
 
@@ -279,11 +283,10 @@ class _Search:
 
     def _add_seed(self) -> bool:
         """Whether a trial that may be the best got one."""
-        race = self._spec.race
         cost = self.world.landscape.env_steps
-        if race is None or not self._pays(cost, with_another=False):
+        if not self._pays(cost, with_another=False):
             return False
-        raced = raced_trial(race, "maximize", self.history, lambda _: True, self.strategy.rule)
+        raced = raced_trial(self._spec, self.history, lambda _: True, self.strategy.rule)
         if raced is None:
             return False
         seed = self.strategy.seeds + len(raced.further)

@@ -15,7 +15,7 @@ from typing import TypedDict
 
 from orchestrator.features.search.declaration.spec import Dimension, Direction, SearchSpec
 from orchestrator.features.search.history import Trial, is_measured
-from orchestrator.features.search.racing import Shrunken, by_belief
+from orchestrator.features.search.racing import Contender, Shrunken, by_belief
 
 FEWEST = 8
 """Finished trials that a model is fitted to at least."""
@@ -73,6 +73,45 @@ def estimates(
     estimated = in_order if of is None else of
     if not (estimated and _are_possible(trials)):
         return {}
+    means_and_errors = _modelled(
+        [_place(space, trial) for trial in fitted],
+        [_finite(trial.seed_values) for trial in fitted],
+        [_place(space, trial) for trial in estimated],
+    )
+    return {trial.number: one for trial, one in zip(estimated, means_and_errors, strict=True)}
+
+
+def contender_estimates(
+    space: Sequence[Dimension], contenders: Sequence[Contender], trials: Sequence[Trial]
+) -> Mapping[int, Estimate]:
+    """What contenders are worth, the larger the better, by the number of the trial; empty as that of
+    :func:`estimates`.
+
+    Of more than :data:`MOST` those are left out that are neither among the best nor fitted; the model
+    is fitted to those with most seeds, and of these to the latest.
+
+    :param trials: of the contenders, in the same order.
+    """
+    if not _are_possible(trials):
+        return {}
+    pairs = [*zip(contenders, trials, strict=True)]
+    fitted = sorted(pairs, key=lambda pair: (len(pair[0].values), pair[0].number))[-MOST:]
+    best = sorted(pairs, key=lambda pair: math.fsum(pair[0].values) / len(pair[0].values))[-MOST:]
+    estimated = {trial.number: trial for _, trial in (*fitted, *best)}
+    found = _modelled(
+        [_place(space, trial) for _, trial in fitted],
+        [contender.values for contender, _ in fitted],
+        [_place(space, trial) for trial in estimated.values()],
+    )
+    return dict(zip(estimated, found, strict=True))
+
+
+def _modelled(
+    places: Sequence[Sequence[float]],
+    values: Sequence[Sequence[float]],
+    at: Sequence[Sequence[float]],
+) -> list[Estimate]:
+    """What noisy values at some places say of others: see :func:`.gaussian_process.belief`."""
     # Late: NumPy takes a while, and most that imports this module estimates nothing.
     import numpy as np
     from threadpoolctl import threadpool_limits
@@ -81,15 +120,11 @@ def estimates(
 
     # More threads wait for each other where trainings have the cores: 300 trials took 21 s.
     with threadpool_limits(limits=1, user_api="blas"):
-        belief = gaussian_process.belief(
-            np.array([_place(space, trial) for trial in fitted]),
-            [_finite(trial.seed_values) for trial in fitted],
-            np.array([_place(space, trial) for trial in estimated]),
-        )
-    return {
-        trial.number: Estimate(mean=float(mean), error=float(error))
-        for trial, mean, error in zip(estimated, belief.means, belief.errors, strict=True)
-    }
+        belief = gaussian_process.belief(np.array(places), values, np.array(at))
+    return [
+        Estimate(mean=float(mean), error=float(error))
+        for mean, error in zip(belief.means, belief.errors, strict=True)
+    ]
 
 
 def _finite(values: Sequence[float]) -> list[float]:

@@ -7,8 +7,10 @@ variances come from the values themselves (empirical Bayes; Efron & Morris 1975,
 Using Stein's Estimator and Its Generalizations"). A trial with few seeds is so drawn to the mean of
 all.
 
-A further seed goes where it may change which trial is the best: a race (Maron & Moore 1994,
-"Hoeffding Races") with bounds from that model.
+A further seed goes where it may change which trial is the best: to the leader, or to its closest
+rival (top-two sampling; Russo 2016, "Simple Bayesian Algorithms for Best Arm Identification",
+without chance as in Jourdan et al. 2022, "Top Two Algorithms Revisited"). Which two these are, a
+model says that is given: this one, or a better informed one.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ from orchestrator.core.text import with_error
 from orchestrator.features.search.declaration.spec import Direction, SearchSpec, sign_of
 from orchestrator.features.search.history import Trial
 
-REACH = 1.0
-"""A trial may be the best if its mean plus so many errors reaches that of the leader less so
-many."""
+SURE = 2.5
+"""A trial is surely worse than the leader if its mean is lower by more than so many standard
+deviations of their difference."""
 NOISE_AT_FIRST = 0.5
 """The share of the variance of first seeds that is taken for noise before any trial has a second
 one: nothing is known of it then."""
@@ -110,12 +112,18 @@ class Belief(Protocol):
 
     @property
     def mean(self) -> float:
-        """What it is worth, in the unit of its objective."""
+        """What it is worth."""
+
+    @property
+    def error(self) -> float | None:
+        """Standard deviation; None where nothing is known of it."""
 
 
-def by_belief(
-    trials: Sequence[Trial], worth: Mapping[int, Belief], direction: Direction
-) -> list[Trial]:
+Beliefs: TypeAlias = Mapping[int, Belief]
+"""By number of the trial."""
+
+
+def by_belief(trials: Sequence[Trial], worth: Beliefs, direction: Direction) -> list[Trial]:
     """``trials`` in the order of what is believed of them, the best first; after them, and where
     they are equal, in the order that they have.
 
@@ -174,36 +182,75 @@ def _squares(values: Sequence[float]) -> float:
 class Rule(Protocol):
     """Decides which trial gets a further seed, as :func:`next_contender` does."""
 
-    def __call__(self, contenders: Sequence[Contender], *, most_seeds: int) -> int | None:
+    def __call__(
+        self, contenders: Sequence[Contender], beliefs: Beliefs, *, most_seeds: int
+    ) -> int | None:
         """The number of the one that gets a further seed; None where none is worth it.
 
+        :param beliefs: in contenders, the larger the better.
         :param most_seeds: that one of them may have.
         """
 
 
-def next_contender(contenders: Sequence[Contender], *, most_seeds: int) -> int | None:
-    """The trial that gets a further seed: of those that may be the best the one with the fewest
-    seeds, of equal ones the one that is worth most.
+def next_contender(
+    contenders: Sequence[Contender], beliefs: Beliefs, *, most_seeds: int
+) -> int | None:
+    """The trial that gets a further seed: of the leader and its closest rival the one that is known
+    less, or the other one where that has all of its seeds.
 
-    None where only one may be the best, or where all that may have as many seeds as is allowed.
+    The closest rival is the one that is least surely worse. None where all are surely worse, or
+    where nobody who may be the best may have another seed.
     """
-    worth = shrunken(contenders)
-    if not worth:
-        return None
-    leader = max(worth.values(), key=lambda one: one.mean)
-    least = leader.mean - _reach(leader)
-    may_be_best = [
-        one
+    racers = [
+        _Racer.of(one, beliefs[one.number], most_seeds)
         for one in contenders
-        if one.number in worth and worth[one.number].mean + _reach(worth[one.number]) >= least
+        if one.number in beliefs
     ]
-    if len(may_be_best) < 2:
+    if len(racers) < 2:
         return None
-    open_ones = [one for one in may_be_best if one.seeds < most_seeds]
-    if not open_ones:
-        return None
-    return min(open_ones, key=lambda one: (one.seeds, -worth[one.number].mean, one.number)).number
+    leader = max(racers, key=lambda one: one.mean)
+    rivals = sorted(
+        (one for one in racers if one is not leader),
+        key=lambda one: (_distance(leader, one), one.seeds),
+    )
+    for rival in rivals:
+        if _distance(leader, rival) > SURE:
+            return None
+        open_ones = [one for one in (leader, rival) if not one.is_full]
+        if open_ones:
+            return max(open_ones, key=lambda one: (one.error, -one.seeds)).number
+    return None
 
 
-def _reach(one: Shrunken) -> float:
-    return 0.0 if one.error is None else REACH * one.error
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Racer:
+    """A contender, and what is believed of it."""
+
+    number: int
+    seeds: int
+    is_full: bool
+    """Whether it may have no further seed."""
+    mean: float
+    error: float
+    """Standard deviation once the seeds that train or wait have values: several jobs at once would
+    train the same trial otherwise."""
+
+    @classmethod
+    def of(cls, contender: Contender, belief: Belief, most_seeds: int) -> _Racer:
+        error = 0.0 if belief.error is None else belief.error
+        return cls(
+            number=contender.number,
+            seeds=contender.seeds,
+            is_full=contender.seeds >= most_seeds,
+            mean=belief.mean,
+            error=error * math.sqrt(len(contender.values) / contender.seeds),
+        )
+
+
+def _distance(leader: _Racer, rival: _Racer) -> float:
+    """How surely the rival is worse: in standard deviations of their difference."""
+    gap = leader.mean - rival.mean
+    error = math.hypot(leader.error, rival.error)
+    if error == 0.0:
+        return 0.0 if gap == 0.0 else math.inf
+    return gap / error

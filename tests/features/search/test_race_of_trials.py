@@ -47,7 +47,9 @@ SPACE = {"ppo.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
 
 
 def searched(place: Path, race: Any, seeds: int = 1, **search: Any) -> Experiment:
-    table = {"space": SPACE, "trials": 20, "sampler": "random", "race": race, **search}
+    """:param search: keys of its table; None: without that key."""
+    given = {"space": SPACE, "trials": 20, "sampler": "random", "race": race, **search}
+    table = {key: value for key, value in given.items() if value is not None}
     job = {**HOPPER, "task": "forward", "total_timesteps": 100_000, "seeds": list(range(seeds))}
     data = {"name": "test", "jobs": [job], "search": table}
     return from_mapping(data, source="search.toml", base=place)
@@ -55,12 +57,12 @@ def searched(place: Path, race: Any, seeds: int = 1, **search: Any) -> Experimen
 
 def test_a_number_and_a_table_declare_the_same_race(place: Path) -> None:
     plain = searched(place, 5)
-    table = searched(place, {"seeds": 5, "share": 0.4})
+    table = searched(place, {"seeds": 5, "share": 0.25})
     assert declaration_of(plain).search == declaration_of(table).search
     assert written.differences(plain.declaration, table.declaration) == []
     other = searched(place, {"seeds": 5, "share": 0.3})
     assert written.differences(plain.declaration, other.declaration) == [
-        "search.race.share: 0.4 → 0.3"
+        "search.race.share: 0.25 → 0.3"
     ]
 
 
@@ -71,8 +73,8 @@ def test_what_it_may_cost_is_said(place: Path) -> None:
     assert (limits.jobs, limits.env_steps) == (20 + 13, 33 * 100_000)
     (line,) = [text for text in declaration_of(experiment).lines(experiment) if "further" in text]
     assert line == (
-        "trials that may be the best get further seeds, up to 5 with their own; at most 40% of the env_steps of all "
-        "trials: at most 13 further jobs and 1,300,000 env_steps"
+        "at the end trials that may be the best get further seeds, up to 5 with their own; at most 40% of the "
+        "env_steps of all trials: at most 13 further jobs and 1,300,000 env_steps"
     )
     few = searched(place, {"seeds": 3, "share": 0.9}, seeds=2)
     assert declaration_of(few).limits(few).jobs == 20 * 2 + 20 * 1
@@ -82,6 +84,17 @@ def test_the_most_further_seeds_are_as_many_as_the_share_admits(place: Path) -> 
     """0.35 / 0.65 of 13 is a little less than 7 in floating point, and 7 of 20 are 0.35."""
     experiment = searched(place, {"seeds": 5, "share": 0.35}, trials=13, seeds=1)
     assert declaration_of(experiment).limits(experiment).jobs_raced == 7
+
+
+def test_of_a_budget_of_env_steps_or_time_the_share_is_kept_for_further_seeds(place: Path) -> None:
+    budget = {"trials": None, "max_env_steps": 4_000_000, "max_time": "2h"}
+    experiment = searched(place, {"seeds": 5, "share": 0.25}, **budget)
+    (line,) = [text for text in declaration_of(experiment).lines(experiment) if "asked" in text]
+    assert "after 3,000,000 env_steps or 1:30:00 (the rest is for further seeds)" in line
+    assert declaration_of(experiment).limits(experiment).jobs_raced == 10
+    search = declaration_of(experiment).search
+    assert search is not None
+    assert (search.share_of_trials, replace(search, race=None).share_of_trials) == (0.75, 1.0)
 
 
 BAD: list[tuple[str, Any, dict[str, Any], str]] = [
@@ -272,6 +285,28 @@ def test_a_further_seed_that_fails_leaves_its_trial_as_it_was_and_is_said(
     assert "Failed further seeds" in (tmp_path / "run/report/index.html").read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("noisy_workers")
+@pytest.mark.parametrize("budget", ["max_env_steps = 20", 'max_time = "6s"'])
+def test_a_race_has_its_share_of_env_steps_or_time_after_the_last_trial(
+    tmp_path: Path, budget: str
+) -> None:
+    """A training has one env_step: 15 are those of trials, and what was begun or waited then."""
+    table = f'sampler = "tpe"\n{budget}\nrace = {{ seeds = 4, share = 0.25 }}'
+    jobs = search_file(tmp_path, table)
+    commands.succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    history = history_of(tmp_path / "run")
+    assert history.is_over
+    assert history.trials == [*history.asked, *history.further], "new points come first"
+    assert 0 < len(history.further) <= len(history.asked) / 3
+    if "max_env_steps" in budget:
+        assert 15 <= len(history.asked) <= 15 + 2 + 4
+        assert len(history.further) >= 4
+    commands.succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    again = history_of(tmp_path / "run")
+    assert len(again.trials) == len(history.trials), "the same again does nothing"
+
+
 FALLS = WORKER.replace(
     "\nif job.name",
     "\nif spec['seed'] >= 1000 and not (job / '../../../mended').exists() or job.name",
@@ -419,8 +454,7 @@ def test_killed_a_race_in_fixed_order_decides_the_same(tmp_path: Path) -> None:
     found = history_of(quiet / "run")
     assert len(found.asked) == 14
     assert 0 < len(found.further) <= 14
-    first = next(place for place, one in enumerate(found.trials) if one.is_further_seed)
-    assert found.trials[first:] != found.further, "new points and further seeds take turns"
+    assert found.trials == [*found.asked, *found.further], "new points come first"
     again = history_of(rough / "run")
     assert [one.values for one in again.trials] == [one.values for one in found.trials]
     assert sum(event.kind == "began" for event in events_of(rough / "run")) > 3
@@ -512,34 +546,69 @@ def everything(_: Trial) -> bool:
     return True
 
 
+def raced_search(share: float = 0.4, **fields: Any) -> SearchSpec:
+    known: dict[str, Any] = {
+        "space": (Dimension(key="ppo.gamma"),),
+        "sampler": "random",
+        "objectives": ("x",),
+        "directions": ("maximize",),
+        "race": RaceSpec(seeds=5, share=share),
+    }
+    return SearchSpec(**{**known, **fields})
+
+
 def test_further_seeds_keep_to_their_share_of_what_has_been_trained() -> None:
     tried = history([1.0], [2.0], [3.0])
     for share, is_allowed in ((0.2, False), (0.25, True), (0.5, True)):
-        race = RaceSpec(seeds=5, share=share)
-        chosen = raced_trial(race, "maximize", tried, everything)
+        chosen = raced_trial(raced_search(share), tried, everything)
         assert (chosen is not None) == is_allowed, share
     tried.apply(further(2))
-    half = RaceSpec(seeds=5, share=0.4)
-    assert raced_trial(half, "maximize", tried, everything) is not None, "2 of 5"
+    assert raced_trial(raced_search(), tried, everything) is not None, "2 of 5"
     tried.apply(further(1))
-    assert raced_trial(half, "maximize", tried, everything) is None, "3 of 6"
+    assert raced_trial(raced_search(), tried, everything) is None, "3 of 6"
+
+
+def test_without_a_race_nobody_gets_a_further_seed() -> None:
+    tried = history([1.0], [2.0], [3.0])
+    assert raced_trial(raced_search(race=None), tried, everything) is None
 
 
 def test_the_direction_of_the_objective_decides_who_may_be_the_best() -> None:
-    tried = history([1.0], [2.0], [3.0])
-    race = RaceSpec(seeds=5)
-    assert raced_trial(race, "maximize", tried, everything) is tried.trials[2]
-    assert raced_trial(race, "minimize", tried, everything) is tried.trials[0]
+    """Of four, of which one of the two best has a seed that has no value yet."""
+    tried = history([1.0], [2.0], [3.0], [0.0])
+    tried.apply(further(2))
+    tried.apply(further(0))
+    up, down = raced_search(0.5), raced_search(0.5, directions=("minimize",))
+    assert raced_trial(up, tried, everything) is tried.trials[1]
+    assert raced_trial(down, tried, everything) is tried.trials[3]
 
 
 def test_what_is_not_known_yet_is_as_good_as_not_there() -> None:
     tried = history([1.0], [2.0], [3.0], [9.0])
-    race = RaceSpec(seeds=5)
-    chosen = raced_trial(race, "maximize", tried, lambda trial: trial.number < 3)
-    assert chosen is tried.trials[2]
+    tried.apply(further(2))
+    chosen = raced_trial(raced_search(), tried, lambda trial: trial.number < 3)
+    assert chosen is tried.trials[1], "the leader, 2, has a further seed that waits"
     seed = history([1.0], [3.0, -9.0], [2.0])
-    blind = raced_trial(race, "maximize", seed, lambda trial: not trial.is_further_seed)
+    blind = raced_trial(raced_search(0.5), seed, lambda trial: not trial.is_further_seed)
     assert blind is seed.trials[2], "the further seed of the best is one that waits"
+
+
+def test_a_model_of_all_points_decides_who_may_be_the_best() -> None:
+    """From eight trials on: two values are as good, and the neighbours of one of them are bad."""
+    near_bad = {0.9: 5.0, 0.88: -4.0, 0.92: -4.2, 0.86: -3.9, 0.94: -4.1}
+    near_good = {0.3: 4.9, 0.28: 4.5, 0.32: 4.6, 0.26: 4.4, 0.34: 4.3}
+    values = {**near_bad, **near_good}
+    tried = history(*[[value] for value in values.values()])
+    for trial, place in zip(tried.asked, values, strict=True):
+        trial.point = {"ppo.gamma": place}
+    space = (Dimension(key="ppo.gamma", low=0.0, high=1.0),)
+    chosen = raced_trial(raced_search(0.5, space=space), tried, everything)
+    assert chosen is not None
+    assert chosen.number >= len(near_bad), "not that of the best value, whose neighbours are bad"
+    few = raced_search(0.5, space=space)
+    first = raced_trial(few, tried, lambda trial: trial.number in (0, 1, 2, 3, 4, 5, 6))
+    assert first is not None
+    assert first.number in (0, 5), "by their values alone"
 
 
 def test_the_value_of_a_trial_is_over_its_own_and_its_further_seeds() -> None:

@@ -244,14 +244,15 @@ class ReevaluationSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaceSpec:
-    """How far trials that may be the best are trained with further seeds while the search goes
-    on.
+    """How far trials that may be the best are trained with further seeds when there are no more new
+    points.
     """
 
     seeds: int
     """A trial has at most so many, those of the job among them."""
-    share: float = 0.4
-    """At most this share of the env_steps of all trials is of further seeds."""
+    share: float = 0.25
+    """At most this share of the env_steps of all trials is of further seeds; of a budget of env_steps
+    or of time, it is kept for them."""
 
 
 def race_in(table: Mapping[str, Any]) -> Any:
@@ -300,8 +301,8 @@ class SearchSpec:
     trials: int | None = None
     max_env_steps: int | None = None
     max_time_s: float | None = None
-    """The search asks for no further point after any of the three that is not None is reached; one
-    of them is set."""
+    """The search asks for no further point after any of the three that is not None is reached
+    (:attr:`share_of_trials` of the latter two); one of them is set."""
     start: Start = "nothing"
     """What the policies of trials begin with: random weights, those of the unchanged job, which is
     trained first, or those of the nearest or the best finished trial."""
@@ -320,6 +321,11 @@ class SearchSpec:
     def with_sampler(self, chosen: SamplerChoice) -> SearchSpec:
         """The same, whose sampler ``auto`` is ``chosen``."""
         return replace(self, sampler=chosen.sampler, auto=chosen)
+
+    @property
+    def share_of_trials(self) -> float:
+        """Of the env_steps, or of the time: the rest is that of further seeds."""
+        return 1.0 if self.race is None else 1.0 - self.race.share
 
     @property
     def has_lineages(self) -> bool:

@@ -139,14 +139,20 @@ def _ends(search: SearchSpec, most: SearchLimits) -> Iterator[str]:
     all_of_them = most.all_env_steps
     if most.trials is not None and most.jobs is not None and all_of_them is not None:
         yield f"at most {count(most.trials, 'trial')}, {count(most.jobs, 'job')} and {all_of_them:,} env_steps"
-    ends = [] if search.max_env_steps is None else [f"{search.max_env_steps:,} env_steps"]
-    ends += [] if search.max_time_s is None else [duration(search.max_time_s)]
+    share = search.share_of_trials
+    ends = []
+    if search.max_env_steps is not None:
+        ends.append(f"{round(share * search.max_env_steps):,} env_steps")
+    if search.max_time_s is not None:
+        ends.append(duration(share * search.max_time_s))
     if ends:
-        yield f"no further trial is asked for after {' or '.join(ends)}, but what is queued or runs then is trained"
+        rest = "" if search.race is None else " (the rest is for further seeds)"
+        budget = f"{' or '.join(ends)}{rest}"
+        yield f"no further trial is asked for after {budget}, but what is queued or runs then is trained"
 
 
 def _race(race: RaceSpec, most: SearchLimits) -> str:
-    what = f"trials that may be the best get further seeds, up to {race.seeds} with their own"
+    what = f"at the end trials that may be the best get further seeds, up to {race.seeds} with their own"
     cost = f"at most {race.share:.0%} of the env_steps of all trials"
     if not most.jobs_raced:
         return f"{what}; {cost}"

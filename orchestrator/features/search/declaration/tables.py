@@ -24,6 +24,7 @@ from orchestrator.features.search.declaration.spec import (
     ChosenBy,
     Direction,
     Inherit,
+    RaceSpec,
     Start,
     TrialOrder,
 )
@@ -155,14 +156,18 @@ _Reevaluation = Annotated[ReevaluationTable, _ShortForm(key="n", least=0)]
 
 
 class RaceTable(TomlTable):
-    """Further seeds of trials that may be the best, while the search goes on."""
+    """Further seeds of trials that may be the best, once there are no more new points."""
 
     seeds: Annotated[int, Field(ge=2, le=MOST), Whole] = Field(
         description="A trial has at most so many seeds, those of the job among them.", examples=[5]
     )
     share: Annotated[
-        float, Field(gt=0.0, lt=1.0), Expected("a number above 0 and below 1, such as 0.4")
-    ] = key(0.4, "At most this share of the env_steps of all trials is of further seeds.")
+        float, Field(gt=0.0, lt=1.0), Expected("a number above 0 and below 1, such as 0.25")
+    ] = key(
+        RaceSpec(seeds=2).share,
+        "At most this share of the env_steps of all trials is of further seeds; of max_env_steps and max_time, it is "
+        "kept for them.",
+    )
 
 
 _Race = Annotated[RaceTable, _ShortForm(key="seeds", least=2)]
@@ -276,9 +281,9 @@ class SearchTable(TomlTable):
     )
     race: _Race | None = key(
         None,
-        "Trials that may be the best get further seeds, up to so many with their own; or a table with seeds and share "
-        "(at most this share of the env_steps of all trials is of further seeds).",
-        {"seeds": 5, "share": 0.4},
+        "Trials that may be the best get further seeds once there are no more new points, up to so many with their "
+        "own; or a table with seeds and share (at most this share of the env_steps of all trials is of further seeds).",
+        {"seeds": 5, "share": 0.25},
     )
     scheduler: SchedulerTable | None = key(
         None, "When trials are compared, and which of them go on.", shown={}

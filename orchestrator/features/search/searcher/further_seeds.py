@@ -1,4 +1,4 @@
-"""Which trial of a search that goes on gets a further seed, as far as the share for that allows."""
+"""Which trial of a search gets a further seed, as far as the share for that allows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,18 @@ from collections.abc import Sequence
 from itertools import count, islice
 
 from orchestrator.features.search.declaration.declared_search import trial_jobs
-from orchestrator.features.search.declaration.spec import Direction, RaceSpec, SearchSpec
+from orchestrator.features.search.declaration.spec import RaceSpec, SearchSpec
+from orchestrator.features.search.estimates import contender_estimates
 from orchestrator.features.search.history import History, Trial
-from orchestrator.features.search.racing import IsKnown, Rule, contenders, next_contender
+from orchestrator.features.search.racing import (
+    Beliefs,
+    Contender,
+    IsKnown,
+    Rule,
+    contenders,
+    next_contender,
+    shrunken,
+)
 from orchestrator.jobfile import Experiment
 
 FIRST_OTHER_SEED = 1000
@@ -16,23 +25,33 @@ FIRST_OTHER_SEED = 1000
 
 
 def raced_trial(
-    race: RaceSpec,
-    direction: Direction,
+    search: SearchSpec,
     history: History,
     is_known: IsKnown,
     rule: Rule = next_contender,
 ) -> Trial | None:
-    """The trial that gets a further seed; None where none may be the best any more, or where the
-    share of further seeds is used up.
+    """The trial that gets a further seed; None where none may be the best any more, where the share
+    of further seeds is used up, or where ``search`` has no race.
 
     :param rule: another one, for comparison.
     """
-    known = contenders(history.asked, direction, is_known)
-    number = rule(known, most_seeds=race.seeds)
+    race = search.race
+    if race is None:
+        return None
+    known = contenders(history.asked, search.directions[0], is_known)
+    number = rule(known, _beliefs(search, history, known), most_seeds=race.seeds)
     if number is None:
         return None
     trial = history.trials[number]
     return trial if _is_within_share(race, trial, history, is_known) else None
+
+
+def _beliefs(search: SearchSpec, history: History, known: Sequence[Contender]) -> Beliefs:
+    """What a model says that takes neighbouring points as evidence for each other; before there are
+    enough trials for it, one that takes only the seeds of each.
+    """
+    trials = [history.trials[one.number] for one in known]
+    return contender_estimates(search.space, known, trials) or shrunken(known)
 
 
 def _is_within_share(race: RaceSpec, trial: Trial, history: History, is_known: IsKnown) -> bool:

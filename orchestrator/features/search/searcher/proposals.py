@@ -332,10 +332,6 @@ class Proposals:
         )
         return max(0, lag)
 
-    def knows(self, trial: Trial, history: History) -> bool:
-        """Whether the next trial may depend on what has come of this one."""
-        return not self.in_order or trial.index < self._lag(history)
-
     def is_next_known(self, history: History) -> bool:
         """Whether all trials are over, or rejected for good, that the next one is asked with."""
         lag = self._lag(history)

@@ -50,7 +50,6 @@ from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchS
 from orchestrator.features.search.event_contents import RACED
 from orchestrator.features.search.history import History, Trial, commonest
 from orchestrator.features.search.queued_ahead import queued_ahead
-from orchestrator.features.search.racing import IsKnown
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.search_process import CANNOT_GO_ON, ENDED, WAITS_FOR_USER
@@ -203,7 +202,7 @@ class Searcher:
         elif self._may_ask():
             self._train_next()
             done = True
-        elif (trial := self._raced_at_last()) is not None:
+        elif (trial := self._raced()) is not None:
             self._train_further_seed(trial)
             done = True
         self._refuse_if_hopeless()
@@ -392,61 +391,56 @@ class Searcher:
         return waiting < queued_ahead(sampler, self.watchdog.jobs_at_once)
 
     def _is_spent(self) -> bool:
-        """Whether there will be no further trial: a part of the budget is used up, or there is no
-        search.
+        """Whether there will be no further trial: a part of the budget is used up, as far as it is
+        not kept for further seeds, or there is no search.
         """
-        return self._search is None or self._has_all_trials() or self._is_exhausted()
+        search = self._search
+        if search is None or self._has_all_trials():
+            return True
+        if self._has_spent_time(search.share_of_trials):
+            return True
+        most = search.max_env_steps
+        return (
+            most is not None and job_figures.env_steps(self.ledger) >= search.share_of_trials * most
+        )
 
     def _has_all_trials(self) -> bool:
         trials = None if self._search is None else self._search.trials
         return trials is not None and len(self.history.asked) >= trials
 
-    def _is_exhausted(self) -> bool:
-        """Whether the env_steps or the time of the search are used up."""
-        search = self._search
-        if search is None:
-            return False
-        if search.max_time_s is not None and self.history.elapsed_s >= search.max_time_s:
-            return True
-        most = search.max_env_steps
-        return most is not None and job_figures.env_steps(self.ledger) >= most
+    def _has_spent_time(self, share: float) -> bool:
+        """Whether that share of the time of the search is used up."""
+        most_s = None if self._search is None else self._search.max_time_s
+        return most_s is not None and self.history.elapsed_s >= share * most_s
 
     def _train_next(self) -> None:
-        """Begin a further seed of a trial that may be the best, or a trial with a new point."""
-        proposals = self._proposals
-        assert proposals is not None
-        for trial in proposals.to_tell(self.history):
+        """Begin a trial with a new point."""
+        assert self._proposals is not None
+        for trial in self._proposals.to_tell(self.history):
             self._record([outcomes.told_event(trial)])
-        raced = self._raced(lambda trial: proposals.knows(trial, self.history))
-        if raced is None:
-            self._ask()
-        else:
-            self._train_further_seed(raced)
+        self._ask()
 
-    def _raced(self, is_known: IsKnown) -> Trial | None:
-        """The trial that gets a further seed now."""
-        search = self._search
-        if search is None or search.race is None:
-            return None
-        return raced_trial(search.race, search.directions[0], self.history, is_known)
+    def _raced(self) -> Trial | None:
+        """The trial that gets a further seed now, as there will be no other new point.
 
-    def _raced_at_last(self) -> Trial | None:
-        """The trial that gets a further seed now that there will be no other new point."""
+        Env_steps limit further seeds by their share alone: trials that train when there are no more
+        new ones take more than is theirs.
+        """
         search = self._search
         proposals = self._proposals
         if search is None or search.race is None or proposals is None:
             return None
-        if not self._has_all_trials() or self._is_exhausted():
+        if not self._is_spent() or self._has_spent_time(1.0):
             return None
-        if not proposals.in_order:
-            return self._raced(lambda _: True) if self._has_room() else None
         history = self.history
+        if not proposals.in_order:
+            return raced_trial(search, history, lambda _: True) if self._has_room() else None
         decisive = {one.number for one in history.further[: -max(1, history.jobs_at_once)]}
         if any(one.is_of_search or one.number in decisive for one in history.training.values()):
             return None
-        trial = self._raced(lambda one: one.is_of_search or one.number in decisive)
+        trial = raced_trial(search, history, lambda one: one.is_of_search or one.number in decisive)
         if trial is None and not history.training:
-            return self._raced(lambda _: True)
+            return raced_trial(search, history, lambda _: True)
         return trial
 
     def _train_further_seed(self, trial: Trial) -> None:
