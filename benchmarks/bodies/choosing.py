@@ -45,7 +45,7 @@ def best_seen(_landscape: Landscape, found: Found) -> Choice:
 
 def best_shrunken(landscape: Landscape, found: Found) -> Choice:
     """The best mean over the seeds, each drawn to the mean of all by as much as it is noisy: the
-    leader of a race, which ``best`` shows first."""
+    first that ``best`` shows in a search with a race."""
     worth = shrunken(contenders(found.history.asked, DIRECTION, is_known=_has_ended))
     if not worth:
         return best_seen(landscape, found)

@@ -129,7 +129,7 @@ class _Search:
             race=race,
         )
         self._spec = spec
-        self._limit = spec.share_of_trials * self.budget
+        self._limit = spec.share_of_points * self.budget
         self.history = History(search=spec)
         self._sampler = body_sampler(spec, landscape.places)
         self._proposals = Proposals(
@@ -284,7 +284,7 @@ class _Search:
     def _add_seed(self) -> bool:
         """Whether a trial that may be the best got one."""
         cost = self.world.landscape.env_steps
-        if not self._pays(cost, with_another=False):
+        if self._spec.race is None or not self._pays(cost, with_another=False):
             return False
         raced = raced_trial(self._spec, self.history, lambda _: True, self.strategy.rule)
         if raced is None:

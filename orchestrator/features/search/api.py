@@ -52,8 +52,8 @@ class TrialResult:
     :ivar estimate: of :meth:`Search.best` by the objective or by ``"estimate"``: what a model of
         the finished trials says of the point, ``mean`` and ``error`` (standard deviation); None
         where there is none, and where there is ``believed``.
-    :ivar believed: of :meth:`Search.best` by the objective in a search with ``race``: what that
-        makes of it, as ``estimate``.
+    :ivar believed: of :meth:`Search.best` by the objective in a search with ``race``: what its
+        seeds say of it, as ``estimate``.
     :ivar fresh_means: of :meth:`Search.best`, where a trial was trained again: for each objective
         the mean over its fresh seeds, with an ``interval`` of 95 %, or None where it has one seed.
         Otherwise empty.

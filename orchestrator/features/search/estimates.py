@@ -48,7 +48,7 @@ def shown_estimates(
     search: SearchSpec | None, trials: Iterable[Trial], numbers: Collection[int]
 ) -> Mapping[int, Estimate]:
     """Of the trials with these numbers, as they are shown beside values; empty also with several
-    objectives, and with a race, which has its own belief.
+    objectives, and with a race, where the seeds of each trial say what is believed of it.
 
     :param trials: all that are searched among.
     """
@@ -73,37 +73,28 @@ def estimates(
     estimated = in_order if of is None else of
     if not (estimated and _are_possible(trials)):
         return {}
-    means_and_errors = _modelled(
+    found = _modelled(
         [_place(space, trial) for trial in fitted],
         [_finite(trial.seed_values) for trial in fitted],
         [_place(space, trial) for trial in estimated],
     )
-    return {trial.number: one for trial, one in zip(estimated, means_and_errors, strict=True)}
+    return {trial.number: one for trial, one in zip(estimated, found, strict=True)}
 
 
 def contender_estimates(
     space: Sequence[Dimension], contenders: Sequence[Contender], trials: Sequence[Trial]
 ) -> Mapping[int, Estimate]:
     """What contenders are worth, the larger the better, by the number of the trial; empty as that of
-    :func:`estimates`.
+    :func:`estimates`, and with more than :data:`MOST`, of which the model would know only some.
 
-    Of more than :data:`MOST` those are left out that are neither among the best nor fitted; the model
-    is fitted to those with most seeds, and of these to the latest.
-
-    :param trials: of the contenders, in the same order.
+    :param trials: of the search, by number.
     """
-    if not _are_possible(trials):
+    raced = [trials[one.number] for one in contenders]
+    if len(raced) > MOST or not _are_possible(raced):
         return {}
-    pairs = [*zip(contenders, trials, strict=True)]
-    fitted = sorted(pairs, key=lambda pair: (len(pair[0].values), pair[0].number))[-MOST:]
-    best = sorted(pairs, key=lambda pair: math.fsum(pair[0].values) / len(pair[0].values))[-MOST:]
-    estimated = {trial.number: trial for _, trial in (*fitted, *best)}
-    found = _modelled(
-        [_place(space, trial) for _, trial in fitted],
-        [contender.values for contender, _ in fitted],
-        [_place(space, trial) for trial in estimated.values()],
-    )
-    return dict(zip(estimated, found, strict=True))
+    places = [_place(space, trial) for trial in raced]
+    found = _modelled(places, [one.values for one in contenders], places)
+    return {trial.number: one for trial, one in zip(raced, found, strict=True)}
 
 
 def _modelled(

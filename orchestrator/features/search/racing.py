@@ -51,12 +51,13 @@ class Contender:
     values: Sequence[float]
     """Finite ones, of its seeds that have ended; the larger the better."""
     pending: int = 0
-    """How many further seeds of it were begun and have no value: they train or wait, or have
-    failed."""
+    """How many further seeds of it train or wait, or have ended and are not known yet."""
+    lost: int = 0
+    """How many of them have failed, or ended without a finite value."""
 
     @property
     def seeds(self) -> int:
-        return len(self.values) + self.pending
+        return len(self.values) + self.pending + self.lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,18 +85,20 @@ def contenders(trials: Iterable[Trial], direction: Direction, is_known: IsKnown)
 
 def _contender(trial: Trial, direction: Direction, is_known: IsKnown) -> Contender:
     sign = sign_of(direction)
-    known = [one for one in trial.further_with_value if is_known(one)]
-    values = [*trial.of_seeds, *(one.values[0] for one in known if one.values)]
+    known = [one for one in trial.further if is_known(one) and one.is_over]
+    given = [*trial.of_seeds, *(one.values[0] for one in known if one.values)]
+    values = [sign * value for value in given if math.isfinite(value)]
     return Contender(
         number=trial.number,
-        values=[sign * value for value in values if math.isfinite(value)],
+        values=values,
         pending=len(trial.further) - len(known),
+        lost=len(trial.of_seeds) + len(known) - len(values),
     )
 
 
 def believed(trials: Iterable[Trial], search: SearchSpec | None) -> Mapping[int, Shrunken]:
-    """What the race of a search makes of its trials, by number, in the unit of its objective; empty
-    where it has no race.
+    """What the seeds of trials say of them, shrunk, by number, in the unit of the objective: trials of
+    a search with a race are shown in this order. Empty where it has none.
 
     :param trials: all that are searched among.
     """
@@ -210,11 +213,11 @@ def next_contender(
         return None
     leader = max(racers, key=lambda one: one.mean)
     rivals = sorted(
-        (one for one in racers if one is not leader),
-        key=lambda one: (_distance(leader, one), one.seeds),
+        ((_distance(leader, one), one) for one in racers if one is not leader),
+        key=lambda one: (one[0], one[1].seeds),
     )
-    for rival in rivals:
-        if _distance(leader, rival) > SURE:
+    for distance, rival in rivals:
+        if distance > SURE:
             return None
         open_ones = [one for one in (leader, rival) if not one.is_full]
         if open_ones:
@@ -238,12 +241,13 @@ class _Racer:
     @classmethod
     def of(cls, contender: Contender, belief: Belief, most_seeds: int) -> _Racer:
         error = 0.0 if belief.error is None else belief.error
+        known = len(contender.values)
         return cls(
             number=contender.number,
             seeds=contender.seeds,
             is_full=contender.seeds >= most_seeds,
             mean=belief.mean,
-            error=error * math.sqrt(len(contender.values) / contender.seeds),
+            error=error * math.sqrt(known / (known + contender.pending)),
         )
 
 

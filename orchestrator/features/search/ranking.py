@@ -50,7 +50,8 @@ class Ranking:
     :mod:`.estimates`), where trials are ranked by another figure than the objective, and in the
     order of a race, which has :attr:`believed`."""
     believed: Mapping[int, Shrunken]
-    """What a race makes of finished trials, by number; empty where they are not ranked by it."""
+    """What the seeds of finished trials say of them, by number; empty where they are not ranked by
+    that."""
     lineages: Mapping[int, TrialLineage]
     """Of the shown trials, by number."""
     finished: int

@@ -52,7 +52,7 @@ class ReportedTrial(TypedDict):
     point: Mapping[str, Any]
     values: Sequence[float] | None
     believed: BeliefFacts | None
-    """What a race makes of it."""
+    """What its seeds say of it, in a search with a race."""
     estimate: BeliefFacts | None
     """Of the 60 best of a search with one objective and without a race: what a model of the finished
     trials says of it (:mod:`.estimates`)."""

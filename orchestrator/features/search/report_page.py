@@ -169,8 +169,8 @@ def _about_search(facts: SearchFacts) -> list[str]:
     if facts["race"]:
         sentences.append(
             f"Trials that may be the best got further seeds, up to {facts['race']} with their own. A value is over all "
-            "seeds of a trial, also those that were trained later. Trials are in the order of what the race believes: "
-            "the mean over seeds, shrunk towards that of all trials, the more the noisier it is, ± its error."
+            "seeds of a trial, also those that were trained later. Trials are in the order of what their seeds say: "
+            "the mean over them, shrunk towards that of all trials, the more the noisier it is, ± its error."
         )
     if facts["inherit"]:
         sentences.append(

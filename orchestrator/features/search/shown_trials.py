@@ -57,7 +57,7 @@ class Leaders:
     """The finished trials of a search in the orders in which pages show them."""
 
     ranked: Sequence[int] = ()
-    """As ``best`` ranks them: by their value, with a race by what that believes, or of several
+    """As ``best`` ranks them: by their value, with a race by what is believed of them, or of several
     objectives their Pareto front. Those that were trained again come before the others, by the
     values of that training."""
     best: Sequence[int] = ()

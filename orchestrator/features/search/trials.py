@@ -173,7 +173,7 @@ class TrialReader:
 
     @property
     def front(self) -> Sequence[Trial]:
-        """The best finished trial, with a race by what that believes; of several objectives, the
+        """The best finished trial, with a race by what is believed of it; of several objectives, the
         Pareto front as :func:`best` ranks it; none where there is no search.
         """
         return [one.trial for one in sorted(self._front)]
@@ -262,7 +262,7 @@ class TrialReader:
 
     @property
     def believed(self) -> Mapping[int, Shrunken]:
-        """What a race makes of finished trials, by number; empty where there is none."""
+        """What the seeds of finished trials say of them, by number; empty where there is no race."""
         return believed(self.history.asked, self.search)
 
     @property

@@ -86,7 +86,7 @@ def test_a_lucky_further_seed_among_equal_first_ones_decides_nothing(first: floa
     worth = shrunken(tried)
     assert worth[0].mean < 2.5, "drawn to the others"
     assert all(one.error for one in worth.values())
-    assert next_by_seeds(tried, 5) in (0, 1), "the leader or a rival"
+    assert next_by_seeds(tried, 5) == 1, "of those that are known less"
 
 
 def test_of_the_leader_and_its_closest_rival_the_one_that_is_known_less_is_next() -> None:
@@ -108,6 +108,17 @@ def test_seeds_that_have_no_value_yet_narrow_a_belief_already() -> None:
     believed = [(10.0, 1.0), (9.0, 1.5), (8.0, 1.0)]
     assert next_of(*believed) == 1
     assert next_of(*believed, pending=[0, 2, 0]) == 0
+
+
+def test_seeds_that_are_lost_narrow_no_belief_and_count_against_the_most() -> None:
+    """Though three have failed, nobody knows whether the rival is worse than the leader."""
+    leader = Contender(number=0, values=(1.0,), lost=3)
+    rival = Contender(number=1, values=(1.0,))
+    beliefs = {0: Shrunken(mean=10.0, error=3.0), 1: Shrunken(mean=5.0, error=0.5)}
+    assert next_contender([leader, rival], beliefs, most_seeds=9) == 0
+    assert next_contender([leader, rival], beliefs, most_seeds=4) == 1
+    waits = Contender(number=0, values=(1.0,), pending=3)
+    assert next_contender([waits, rival], beliefs, most_seeds=9) is None
 
 
 def test_where_one_of_the_two_is_full_the_other_one_is_next_and_then_another_rival() -> None:
@@ -148,7 +159,7 @@ def test_where_nothing_is_known_of_differences_all_get_seeds_in_turn() -> None:
 
 def test_what_has_no_value_yet_is_no_contender() -> None:
     tried = [*contenders([1.0], [2.0]), Contender(number=2, values=(), pending=1)]
-    assert next_by_seeds(tried, 5) in (0, 1)
+    assert next_by_seeds(tried, 5) == 1
 
 
 BODIES = 24
@@ -204,5 +215,5 @@ def test_the_winner_is_worth_what_the_model_says_though_it_had_luck() -> None:
         best = max(worth, key=lambda number: worth[number].mean)
         by_model.append((worth[best].mean - truth[best]) / worth[best].error)
         by_values.append((fmean(values[best]) - truth[best]) / worth[best].error)
-    assert -0.6 < fmean(by_model) < 0.3, "rather too little than too much"
+    assert -0.45 < fmean(by_model) < 0.2, "rather too little than too much"
     assert fmean(by_values) > 0.6

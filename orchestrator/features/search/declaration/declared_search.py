@@ -170,8 +170,8 @@ def _traits(search: SearchSpec, env_steps_a_trial: int) -> SearchTraits:
     choices = sum(bool(dimension.choices) for dimension in search.space)
     budgets = [] if search.trials is None else [search.trials]
     if search.max_env_steps is not None:
-        of_trials = int(search.share_of_trials * search.max_env_steps)
-        budgets.append(max(1, of_trials // max(1, env_steps_a_trial)))
+        of_points = round(search.share_of_points * search.max_env_steps)
+        budgets.append(max(1, of_points // max(1, env_steps_a_trial)))
     return SearchTraits(
         numbers=len(search.space) - choices,
         choices=choices,

@@ -302,7 +302,7 @@ class SearchSpec:
     max_env_steps: int | None = None
     max_time_s: float | None = None
     """The search asks for no further point after any of the three that is not None is reached
-    (:attr:`share_of_trials` of the latter two); one of them is set."""
+    (:attr:`share_of_points` of the latter two); one of them is set."""
     start: Start = "nothing"
     """What the policies of trials begin with: random weights, those of the unchanged job, which is
     trained first, or those of the nearest or the best finished trial."""
@@ -323,8 +323,10 @@ class SearchSpec:
         return replace(self, sampler=chosen.sampler, auto=chosen)
 
     @property
-    def share_of_trials(self) -> float:
-        """Of the env_steps, or of the time: the rest is that of further seeds."""
+    def share_of_points(self) -> float:
+        """The share of ``max_env_steps``, or of ``max_time``, that new points have; further seeds have
+        the rest.
+        """
         return 1.0 if self.race is None else 1.0 - self.race.share
 
     @property

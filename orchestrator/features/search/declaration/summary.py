@@ -139,7 +139,7 @@ def _ends(search: SearchSpec, most: SearchLimits) -> Iterator[str]:
     all_of_them = most.all_env_steps
     if most.trials is not None and most.jobs is not None and all_of_them is not None:
         yield f"at most {count(most.trials, 'trial')}, {count(most.jobs, 'job')} and {all_of_them:,} env_steps"
-    share = search.share_of_trials
+    share = search.share_of_points
     ends = []
     if search.max_env_steps is not None:
         ends.append(f"{round(share * search.max_env_steps):,} env_steps")

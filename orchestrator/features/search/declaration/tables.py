@@ -248,12 +248,13 @@ class SearchTable(TomlTable):
     )
     max_env_steps: OptionalCount = key(
         None,
-        "No further trial is asked for after so many env_steps of all; what is queued or runs is trained.",
+        "No further trial is asked for after so many env_steps of all, less the share of race; what is queued or runs "
+        "is trained.",
         100_000_000,
     )
     max_time: value_types.Duration | None = key(
         None,
-        "No further trial is asked for after this time; what is queued or runs is trained.",
+        "No further trial is asked for after this time, less the share of race; what is queued or runs is trained.",
         "8h",
     )
     start: Start = key(
@@ -282,7 +283,8 @@ class SearchTable(TomlTable):
     race: _Race | None = key(
         None,
         "Trials that may be the best get further seeds once there are no more new points, up to so many with their "
-        "own; or a table with seeds and share (at most this share of the env_steps of all trials is of further seeds).",
+        "own; or a table with seeds and share (at most this share of the env_steps of all trials is of further seeds; "
+        "of max_env_steps and max_time, it is kept for them).",
         {"seeds": 5, "share": 0.25},
     )
     scheduler: SchedulerTable | None = key(

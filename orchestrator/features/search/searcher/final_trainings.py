@@ -82,8 +82,8 @@ def _is_final(trial: Trial) -> bool:
 
 
 def _in_order(search: SearchSpec, history: History) -> Sequence[Trial]:
-    """The finished trials, or their Pareto front, the best first; with a race, by what that
-    believes.
+    """The finished trials, or their Pareto front, the best first; with a race, by what
+    is believed of them.
     """
     in_order = ranked(history.asked, search.directions, search)
     if search.reevaluation.by == "value":

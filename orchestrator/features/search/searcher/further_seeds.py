@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import count, islice
 
 from orchestrator.features.search.declaration.declared_search import trial_jobs
@@ -30,43 +32,63 @@ def raced_trial(
     is_known: IsKnown,
     rule: Rule = next_contender,
 ) -> Trial | None:
-    """The trial that gets a further seed; None where none may be the best any more, where the share
-    of further seeds is used up, or where ``search`` has no race.
+    """The trial that gets a further seed; None where none may be the best any more, or where the
+    share of further seeds is used up.
 
-    :param rule: another one, for comparison.
+    :param search: with a race. :param rule: another one, for comparison.
     """
-    race = search.race
-    if race is None:
-        return None
+    assert search.race is not None
+    left = _left_for_seeds(search, history, is_known)
     known = contenders(history.asked, search.directions[0], is_known)
-    number = rule(known, _beliefs(search, history, known), most_seeds=race.seeds)
-    if number is None:
+    # Before the model is asked, which takes a while.
+    if not any(_fits(history.trials[one.number], left, search.race) for one in known):
         return None
-    trial = history.trials[number]
-    return trial if _is_within_share(race, trial, history, is_known) else None
+    number = rule(known, _beliefs(search, history, known), most_seeds=search.race.seeds)
+    if number is None or not _fits(history.trials[number], left, search.race):
+        return None
+    return history.trials[number]
 
 
 def _beliefs(search: SearchSpec, history: History, known: Sequence[Contender]) -> Beliefs:
-    """What a model says that takes neighbouring points as evidence for each other; before there are
-    enough trials for it, one that takes only the seeds of each.
+    """What a model says that takes neighbouring points as evidence for each other; where there are
+    too few trials for it, or too many, one that takes only the seeds of each.
     """
-    trials = [history.trials[one.number] for one in known]
-    return contender_estimates(search.space, known, trials) or shrunken(known)
+    return contender_estimates(search.space, known, history.trials) or shrunken(known)
 
 
-def _is_within_share(race: RaceSpec, trial: Trial, history: History, is_known: IsKnown) -> bool:
-    """Whether one more seed of ``trial`` leaves further seeds their share of all env_steps.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Left:
+    """What further seeds may take."""
 
-    Of trials counts what has been trained for sure: a failed one may have trained for longer or
+    of_trials: float
+    """env_steps that trials have had."""
+    further: float
+    """env_steps that further seeds have or will have had."""
+    most: float
+    """env_steps of further seeds, whatever trials have had."""
+
+
+def _left_for_seeds(search: SearchSpec, history: History, is_known: IsKnown) -> _Left:
+    """Of trials counts what has been trained for sure: a failed one may have trained for longer or
     shorter, by chance.
     """
-    own = sum(
-        one.env_steps
-        for one in history.asked
-        if is_known(one) and (one.values is not None or one.is_waiting)
+    assert search.race is not None
+    budget = search.max_env_steps
+    return _Left(
+        of_trials=sum(
+            one.env_steps
+            for one in history.asked
+            if is_known(one) and (one.values is not None or one.is_waiting)
+        ),
+        further=sum(_cost(history, one) for one in history.further),
+        most=math.inf if budget is None else search.race.share * budget,
     )
-    further = sum(_cost(history, one) for one in history.further) + trial.env_steps_a_job
-    return further <= race.share * (own + further)
+
+
+def _fits(trial: Trial, left: _Left, race: RaceSpec) -> bool:
+    """Whether one more seed of ``trial`` leaves further seeds their share of all env_steps."""
+    further = left.further + trial.env_steps_a_job
+    return further <= min(left.most, race.share * (left.of_trials + further))
 
 
 def _cost(history: History, further: Trial) -> float:

@@ -59,6 +59,7 @@ from orchestrator.features.search.searcher.further_seeds import (
     further_seed,
     raced_trial,
 )
+from orchestrator.features.search.searcher.points_budget import has_all_points
 from orchestrator.features.search.searcher.proposals import Proposals
 from orchestrator.features.search.searcher.trial_examiner import TrialExaminer
 from orchestrator.features.search.searcher.watchdog import Watchdog, tell
@@ -107,6 +108,9 @@ class Searcher:
     """Whether the scheduler knows that there will be no more trials."""
     _has_news: bool = field(default=True, init=False)
     """Whether there may be something to decide, or to tell the sampler."""
+    _no_seed_at: int = field(default=-1, init=False)
+    """The last event as of which no trial was to get a further seed: that takes a while to find
+    out."""
     _look_at_all: Pacer = field(default_factory=lambda: Pacer(LOOK_AT_ALL), init=False)
     _figures: dict[str, Figures] = field(default_factory=dict, init=False)
     """Of the jobs of trials that were looked at last: at least of those that train."""
@@ -391,27 +395,13 @@ class Searcher:
         return waiting < queued_ahead(sampler, self.watchdog.jobs_at_once)
 
     def _is_spent(self) -> bool:
-        """Whether there will be no further trial: a part of the budget is used up, as far as it is
-        not kept for further seeds, or there is no search.
+        """Whether there will be no further trial: a part of the budget is used up, or there is no
+        search.
         """
         search = self._search
-        if search is None or self._has_all_trials():
-            return True
-        if self._has_spent_time(search.share_of_trials):
-            return True
-        most = search.max_env_steps
-        return (
-            most is not None and job_figures.env_steps(self.ledger) >= search.share_of_trials * most
+        return search is None or has_all_points(
+            search, self.history, lambda: job_figures.env_steps(self.ledger)
         )
-
-    def _has_all_trials(self) -> bool:
-        trials = None if self._search is None else self._search.trials
-        return trials is not None and len(self.history.asked) >= trials
-
-    def _has_spent_time(self, share: float) -> bool:
-        """Whether that share of the time of the search is used up."""
-        most_s = None if self._search is None else self._search.max_time_s
-        return most_s is not None and self.history.elapsed_s >= share * most_s
 
     def _train_next(self) -> None:
         """Begin a trial with a new point."""
@@ -421,27 +411,43 @@ class Searcher:
         self._ask()
 
     def _raced(self) -> Trial | None:
-        """The trial that gets a further seed now, as there will be no other new point.
-
-        Env_steps limit further seeds by their share alone: trials that train when there are no more
-        new ones take more than is theirs.
-        """
+        """The trial that gets a further seed now, as there will be no other new point."""
         search = self._search
-        proposals = self._proposals
-        if search is None or search.race is None or proposals is None:
-            return None
-        if not self._is_spent() or self._has_spent_time(1.0):
+        if search is None or search.race is None or not self._is_spent():
             return None
         history = self.history
-        if not proposals.in_order:
-            return raced_trial(search, history, lambda _: True) if self._has_room() else None
-        decisive = {one.number for one in history.further[: -max(1, history.jobs_at_once)]}
-        if any(one.is_of_search or one.number in decisive for one in history.training.values()):
+        if search.max_time_s is not None and history.elapsed_s >= search.max_time_s:
             return None
+        if self._no_seed_at == history.last_id or not self._may_race(search):
+            return None
+        trial = self._racing_trial(search)
+        if trial is None:
+            self._no_seed_at = history.last_id
+        return trial
+
+    def _may_race(self, search: SearchSpec) -> bool:
+        """Whether as much is known, or as little waits, as is to be when a further seed is begun."""
+        if search.order != "fixed":
+            return self._has_room()
+        decisive = self._decisive_seeds()
+        return not any(
+            one.is_of_search or one.number in decisive for one in self.history.training.values()
+        )
+
+    def _racing_trial(self, search: SearchSpec) -> Trial | None:
+        history = self.history
+        if search.order != "fixed":
+            return raced_trial(search, history, lambda _: True)
+        decisive = self._decisive_seeds()
         trial = raced_trial(search, history, lambda one: one.is_of_search or one.number in decisive)
         if trial is None and not history.training:
             return raced_trial(search, history, lambda _: True)
         return trial
+
+    def _decisive_seeds(self) -> set[int]:
+        """Numbers of the further seeds that decide on the next one with order = "fixed"."""
+        history = self.history
+        return {one.number for one in history.further[: -max(1, history.jobs_at_once)]}
 
     def _train_further_seed(self, trial: Trial) -> None:
         """Train the point of ``trial`` as it was trained, with the next seed."""
