@@ -151,6 +151,8 @@ class History:
     """It is over because the job file no longer declares it."""
     elapsed_s: float = 0.0
     """Time in which a searcher ran, between its first and its last event in each session."""
+    points_s: float = 0.0
+    """The part of it in which not only further seeds trained."""
     last_id: int = 0
     _at: float = 0.0
 
@@ -181,7 +183,7 @@ class History:
             self.is_withdrawn = False
             self.whys.clear()
         elif not event.content.get(search_events.WITHDRAWN):  # a searcher has written it
-            self.elapsed_s += max(0.0, event.at - self._at)
+            self._count_time(max(0.0, event.at - self._at))
         self._at = event.at
         if event.kind == "ended":
             self.is_over = True
@@ -190,6 +192,13 @@ class History:
             self._begin(event.content)
         elif event.trial is not None:
             self._change(self.trials[event.trial], event)
+
+    def _count_time(self, gap_s: float) -> None:
+        """Count the time before an event that is not applied yet."""
+        self.elapsed_s += gap_s
+        only_seeds = self.further and all(one.is_further_seed for one in self.training.values())
+        if not only_seeds:
+            self.points_s += gap_s
 
     def _check(self, event: SearchEvent) -> None:
         content = event.content

@@ -21,7 +21,12 @@ def queued_ahead(sampler: str | None, jobs_at_once: int) -> int:
 
     :param sampler: None where nothing is proposed.
     """
-    running = max(1, jobs_at_once)
     if sampler is None or not learns(sampler):
-        return running
+        return max(1, jobs_at_once)
+    return queued_late(jobs_at_once)
+
+
+def queued_late(jobs_at_once: int) -> int:
+    """The same where what is known decides which job is next, as of further seeds."""
+    running = max(1, jobs_at_once)
     return min(running, max(FEW, math.ceil(running / SHARE)))

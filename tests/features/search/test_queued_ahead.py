@@ -11,7 +11,7 @@ from searcher_helpers import make_turns, searcher_of
 from supervisor_helpers import ledgers_closed  # noqa: F401 - a fixture
 from trial_helpers import Told, search_run
 
-from orchestrator.features.search.queued_ahead import queued_ahead
+from orchestrator.features.search.queued_ahead import queued_ahead, queued_late
 from orchestrator.features.search.search_events import SearchEvent
 
 
@@ -35,6 +35,10 @@ def test_a_sampler_that_learns_is_asked_late(
     sampler: str | None, jobs_at_once: int, waiting: int
 ) -> None:
     assert queued_ahead(sampler, jobs_at_once) == waiting
+
+
+def test_a_further_seed_is_decided_late_whatever_the_sampler_is() -> None:
+    assert [queued_late(running) for running in (0, 2, 16, 1000)] == [1, 2, 4, 250]
 
 
 @pytest.mark.usefixtures("ledgers_closed")

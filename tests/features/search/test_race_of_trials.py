@@ -10,7 +10,7 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from orchestrator.features.search.searcher.further_seeds import (
     further_seed,
     raced_trial,
 )
-from orchestrator.features.search.searcher.points_budget import has_all_points
+from orchestrator.features.search.searcher.points_budget import SpentSteps, has_all_points
 from orchestrator.features.search.searcher.proposals import Proposals
 from orchestrator.features.search.searcher.watchdog import Watchdog
 from orchestrator.features.search.trials import TrialReader
@@ -291,7 +291,7 @@ def test_a_further_seed_that_fails_leaves_its_trial_as_it_was_and_is_said(
 @pytest.mark.usefixtures("noisy_workers")
 def test_a_race_has_its_share_of_env_steps_after_the_last_trial(tmp_path: Path) -> None:
     """A training has one env_step here: 15 of 20 are those of trials, and what was begun or waited
-    then; with a budget of 26, 19 and a half.
+    then; with a budget of 28, 21.
     """
     table = 'sampler = "random"\nmax_env_steps = 20\nrace = { seeds = 4, share = 0.25 }'
     jobs = search_file(tmp_path, table)
@@ -583,24 +583,54 @@ def test_further_seeds_keep_to_their_share_of_the_budget_of_env_steps() -> None:
     assert raced_trial(raced_search(0.4), tried, everything) is not None
 
 
+def spent(together: int, of_seeds: int = 0) -> Callable[[], SpentSteps]:
+    return lambda: SpentSteps(all=together, of_seeds=of_seeds)
+
+
 def test_what_seeds_have_taken_is_no_part_of_what_points_have() -> None:
     tried = history([1.0, 1.5], [2.0], [3.0])
-    spent = 400
-    for most, has_all in ((400, True), (401, False)):
-        search = raced_search(0.25, trials=9, max_env_steps=most)
-        assert has_all_points(search, tried, lambda: spent) == has_all
-        alone = replace(search, race=None)
-        assert has_all_points(alone, history([1.0], [2.0], [3.0]), lambda: 300) is False
-    assert has_all_points(raced_search(trials=3), tried, lambda: spent)
-    assert not has_all_points(raced_search(trials=4), tried, lambda: spent)
-    tried.elapsed_s = 400.0
-    for time_s, has_all in ((400.0, True), (401.0, False)):
-        search = raced_search(0.25, max_time_s=time_s)
-        assert has_all_points(search, tried, lambda: spent) == has_all
-    first = history([1.0], [2.0], [3.0])
-    first.elapsed_s = 300.0
-    assert has_all_points(raced_search(0.25, max_time_s=400.0), first, lambda: spent)
-    assert not has_all_points(raced_search(0.25, max_time_s=401.0), first, lambda: spent)
+    of_env_steps = raced_search(0.25, max_env_steps=400)
+    assert has_all_points(of_env_steps, tried, spent(300))
+    assert not has_all_points(of_env_steps, tried, spent(300, 1))
+    assert not has_all_points(of_env_steps, tried, spent(399, 100))
+    assert has_all_points(of_env_steps, tried, spent(400, 200)), "all of it is used up"
+    assert not has_all_points(replace(of_env_steps, race=None), tried, spent(399))
+    of_time = raced_search(0.25, max_time_s=400.0)
+    for elapsed_s, points_s, has_all in (
+        (300.0, 300.0, True),
+        (301.0, 299.0, False),
+        (400.0, 200.0, True),
+    ):
+        tried.elapsed_s, tried.points_s = elapsed_s, points_s
+        assert has_all_points(of_time, tried, spent(0)) == has_all
+    assert has_all_points(raced_search(trials=3), tried, spent(0))
+    assert not has_all_points(raced_search(trials=4), tried, spent(0))
+
+
+def test_time_in_which_only_further_seeds_train_is_not_that_of_points() -> None:
+    """However fast these are, so that no new points come amid them."""
+    tried = History()
+    ask = {"point": {"ppo.gamma": 0.5}, "jobs": ["t"]}
+    events = [
+        SearchEvent(kind="began", content={"lanes": 2}),
+        SearchEvent(kind="asked", content=ask),
+        SearchEvent(kind="asked", content=ask),
+        over(0, 1.0),
+        further(0),
+        over(1, 2.0),  # until here, a trial trains
+        over(2, 1.5),
+        further(1),
+        over(3, 2.5),
+        SearchEvent(kind="asked", content=ask),
+        over(4, 3.0),
+    ]
+    found = []
+    for place, event in enumerate(events):
+        tried.apply(replace(event, id=place + 1, at=10.0 * place))
+        found.append((tried.elapsed_s, tried.points_s))
+    assert found[5] == (50.0, 50.0)
+    assert found[8] == (80.0, 50.0)
+    assert found[10] == (100.0, 60.0), "the last trial, but not the time before it was asked for"
 
 
 def test_seeds_that_fail_or_have_no_finite_value_count_against_the_most() -> None:

@@ -58,7 +58,8 @@ def limits(
     is_prepared = search.start == "reference"
     again += is_prepared * longest
     every = None if trials is None else trials * a_trial + raced + again
-    spent = None if search.max_env_steps is None else search.max_env_steps + again
+    # Of a search that goes on, trials may have taken what seeds of a race still have.
+    spent = None if search.max_env_steps is None else max(search.max_env_steps, raced) + again
     return SearchLimits(
         trials=trials,
         all_env_steps=every,

@@ -51,7 +51,7 @@ def raced_trial(
 
 def _beliefs(search: SearchSpec, history: History, known: Sequence[Contender]) -> Beliefs:
     """What a model says that takes neighbouring points as evidence for each other; where there are
-    too few trials for it, or too many, one that takes only the seeds of each.
+    too few trials for it, or too many, or not all begin alike, one that takes only the seeds of each.
     """
     return contender_estimates(search.space, known, history.trials) or shrunken(known)
 

@@ -49,7 +49,7 @@ from orchestrator.features.search.declaration.declared_search import (
 from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
 from orchestrator.features.search.event_contents import RACED
 from orchestrator.features.search.history import History, Trial, commonest
-from orchestrator.features.search.queued_ahead import queued_ahead
+from orchestrator.features.search.queued_ahead import queued_ahead, queued_late
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.search_process import CANNOT_GO_ON, ENDED, WAITS_FOR_USER
@@ -59,7 +59,7 @@ from orchestrator.features.search.searcher.further_seeds import (
     further_seed,
     raced_trial,
 )
-from orchestrator.features.search.searcher.points_budget import has_all_points
+from orchestrator.features.search.searcher.points_budget import SpentSteps, has_all_points
 from orchestrator.features.search.searcher.proposals import Proposals
 from orchestrator.features.search.searcher.trial_examiner import TrialExaminer
 from orchestrator.features.search.searcher.watchdog import Watchdog, tell
@@ -390,17 +390,27 @@ class Searcher:
 
     def _has_room(self) -> bool:
         """Whether fewer jobs wait than are to be queued ahead."""
-        waiting = sum(one.state == "PENDING" for one in self._figures.values())
         sampler = None if self._search is None else self._search.sampler
-        return waiting < queued_ahead(sampler, self.watchdog.jobs_at_once)
+        return self._waiting < queued_ahead(sampler, self.watchdog.jobs_at_once)
+
+    @property
+    def _waiting(self) -> int:
+        """How many jobs wait for a slot."""
+        return sum(one.state == "PENDING" for one in self._figures.values())
 
     def _is_spent(self) -> bool:
         """Whether there will be no further trial: a part of the budget is used up, or there is no
         search.
         """
         search = self._search
-        return search is None or has_all_points(
-            search, self.history, lambda: job_figures.env_steps(self.ledger)
+        return search is None or has_all_points(search, self.history, self._count_steps)
+
+    def _count_steps(self) -> SpentSteps:
+        seeds = [job_id for one in self.history.further for job_id in one.jobs]
+        figures = job_figures.figures(self.ledger, seeds) if seeds else {}
+        return SpentSteps(
+            all=job_figures.env_steps(self.ledger),
+            of_seeds=sum(one.env_steps for one in figures.values()),
         )
 
     def _train_next(self) -> None:
@@ -428,7 +438,7 @@ class Searcher:
     def _may_race(self, search: SearchSpec) -> bool:
         """Whether as much is known, or as little waits, as is to be when a further seed is begun."""
         if search.order != "fixed":
-            return self._has_room()
+            return self._waiting < queued_late(self.watchdog.jobs_at_once)
         decisive = self._decisive_seeds()
         return not any(
             one.is_of_search or one.number in decisive for one in self.history.training.values()
