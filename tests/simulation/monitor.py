@@ -693,11 +693,14 @@ class Monitor:
         self._claim(
             now - self.busy_at <= IDLE_S + self._latest_s, "nothing runs, and nothing happens"
         )
-        if self.stop_by is not None and (self.world.is_locked or is_disturbed):
+        if self.stop_by is not None:
             # Who stops cannot be heard of before the ledger can be read and written again; only
-            # then the grace time begins. An exit may come late then, too.
+            # then the grace time begins. An exit may come late then, too. A run that waits for a
+            # lock at its end has no turn before that ends.
+            is_delayed = self.world.is_locked or is_disturbed
+            heard_at = now if is_delayed else self.world.unlocked_at
             grace_s = self.world.scenario.grace_s if self.stops == 1 else 0.0
-            self.stop_by = max(self.stop_by, now + grace_s + LATE_S + self._latest_s)
+            self.stop_by = max(self.stop_by, heard_at + grace_s + LATE_S + self._latest_s)
         if self.stop_by is not None and now > self.stop_by:
             raise Violation(f"a stop is not obeyed by {self.stop_by:.1f}")
 

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import heapq
 import itertools
+import math
 import os
 import signal
 import sqlite3
@@ -154,6 +155,8 @@ class World:
     """Troubles whose time has come, and that come at a point of a certain kind."""
     _events: int = 0
     _lockers: list[Any] = field(default_factory=list)
+    unlocked_at: float = -math.inf
+    """When a lock of the ledger last ended."""
     _put_back: Callable[[], None] | None = None
     _note: Any = None
     """Of the last commit."""
@@ -484,6 +487,7 @@ class World:
             self._lockers.remove(locker)
             with self.own_work():
                 locker.close()
+            self.unlocked_at = self.now
             self.log("the ledger is no longer locked")
 
     @property
