@@ -6,7 +6,6 @@ from __future__ import annotations
 import atexit
 import compileall
 import fcntl
-import functools
 import gc
 import os
 import shutil
@@ -14,14 +13,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import zlib
-from collections import defaultdict
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from xdist.remote import Producer
-from xdist.scheduler import LoadScopeScheduling
 
 sys.path.append(str(Path(__file__).parent / "helpers"))
 sys.path.extend(map(str, Path(__file__).parent.glob("features/*/helpers")))
@@ -35,7 +30,6 @@ with pytest.MonkeyPatch.context() as patch:
 import command_helpers as commands
 import hypothesis
 from command_helpers import Experiment
-from commit_helpers import number_of_this_commit
 from root_helpers import of_root, run_dir_of_user
 
 from orchestrator.worker.runtime import import_speed
@@ -62,7 +56,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 # what is committed would survive a power cut is shown in the simulated world (tests/simulation).
 MEMORY = Path("/dev/shm")
 ENOUGH_MEMORY = 4 << 30
-"""For what the tests leave: some hundred MiB, and more with ``--full``."""
+"""For what the tests leave: some hundred MiB, and more in the nightly tests."""
 
 
 def has_room_in_memory() -> bool:
@@ -109,60 +103,9 @@ __all__ = [
 ]
 
 
-FULL = ("ranks", "bench", "soak", "gpu")
-"""Folders of tests that run with ``--full`` only, or where they are named on the command line; so
-do the folders ``full`` of features."""
-TIERS = ("ray", "bench", "soak", "ranks", "slurm", "e2e", "features", "process", "worker", "unit")
-"""Tiers in the order in which their tests start: long files first, so that no worker ends long
-after the others. Those of a folder ``full`` have the name of their feature.
-
-Tests of clusters mostly wait. So those of Slurm start behind others, which use the processors
-beside Ray's.
-"""
-LONG = (
-    "test_fuzz_readers.py",
-    "test_learning_comparison.py",
-    "test_report.py",
-    "test_supervisor.py",
-)
-"""Files that start first within the last of these folders, for the same reason."""
-TOGETHER = ("ray", "slurm", "bench", "gpu")
-"""Tiers whose tests share one worker of pytest-xdist: they share a cluster or a GPU, or measure on
-their own CPUs."""
-OWN_CLUSTERS = ("cluster_commands", "cluster_document", "cluster_network", "two_drivers")
-"""Files with clusters of their own. They may run beside the shared one: on another worker, one
-after another."""
-
-SPREAD = "test_everything_holds_over_a_thousand_seeds_of_this_commit"
-"""A test whose variants share nothing and take long: they may run on several workers."""
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--full",
-        action="store_true",
-        help="run the slow tests too, not their small variants, and tests/{ranks,…} and tests/features/*/full",
-    )
-
-
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two workers more than cores, because some tests wait; with ``--full`` five, as those of
-    clusters mostly do."""
-    return len(os.sched_getaffinity(0)) + (5 if config.getoption("--full") else 2)
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the tests of the full tier."""
-    tier = _tier(item.path)
-    if tier in ("ray", "slurm"):
-        item.add_marker(tier)
-    if (
-        tier in FULL
-        or item.path.parent.name == "full"
-        or item.get_closest_marker("slow")
-        or item.get_closest_marker("ray")
-    ):
-        item.add_marker("full")
+    """Two workers more than cores, because some tests wait."""
+    return len(os.sched_getaffinity(0)) + 2
 
 
 @pytest.hookimpl(wrapper=True)
@@ -194,97 +137,6 @@ def pytest_collection_finish() -> None:
     """What tests import keeps compiled files no longer: they write modules of one name and size in
     the same second."""
     sys.dont_write_bytecode = KEEPS_NO_BYTECODE
-
-
-def _named(config: pytest.Config) -> set[Path]:
-    """Files and folders that are named on the command line."""
-    return {Path(str(argument).partition("::")[0]).resolve() for argument in config.args}
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not even import the folders of the full tier, unless they are asked for or named."""
-    if (
-        config.getoption("--full")
-        or not collection_path.is_dir()
-        or not (
-            collection_path in [TESTS / name for name in FULL]
-            or collection_path in TESTS.glob("features/*/full")
-        )
-    ):
-        return None
-    return None if any(path.is_relative_to(collection_path) for path in _named(config)) else True
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the full tier unless it is asked for, or a file or folder of it is named; with it,
-    small variants, and those that other commits run."""
-    full, named = config.getoption("--full"), _named(config)
-    left_out = "small" if full else "full"
-    of_others = _variants_of_other_commits(items) if full else set[pytest.Item]()
-    deselected = {
-        item
-        for item in items
-        if (item.get_closest_marker(left_out) or item in of_others)
-        and not named & _itself_and_folders(item.path)
-    }
-    config.hook.pytest_deselected(items=list(deselected))
-    items[:] = [item for item in items if item not in deselected]
-    items.sort(
-        key=lambda item: (
-            TIERS.index(_tier(item.path)) if _tier(item.path) in TIERS else 0,
-            item.path.name not in LONG,
-        )
-    )
-
-
-def _variants_of_other_commits(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Of each test or group of tests that runs one of its variants at a commit, all of the full tier
-    but that one."""
-    variants = defaultdict[str, list[pytest.Item]](list)
-    for item in items:
-        marker = item.get_closest_marker("one_a_commit")
-        if marker is not None and item.get_closest_marker("full"):
-            (group,) = marker.args or (item.nodeid.partition("[")[0],)
-            variants[group].append(item)
-    others = set[pytest.Item]()
-    for name, alike in variants.items():
-        # Of two tests, any two variants meet at some commit.
-        number = zlib.crc32(f"{number_of_this_commit()} {name}".encode())
-        others |= {*alike} - {alike[number % len(alike)]}
-    return others
-
-
-def _itself_and_folders(path: Path) -> set[Path]:
-    """A file of tests and its folders below :data:`TESTS`."""
-    return {path, *(folder for folder in path.parents if folder.is_relative_to(TESTS))} - {TESTS}
-
-
-@functools.cache
-def _tier(path: Path) -> str:
-    """The tier of a file of tests: its folder of :data:`TESTS`, or the feature whose ``full`` it is
-    in.
-    """
-    parts = path.relative_to(TESTS).parts
-    return parts[1] if parts[0] == "features" and "full" in parts else parts[0]
-
-
-class FileScheduling(LoadScopeScheduling):
-    """The tests of a file run on one worker, which sets up their fixtures once; so do those of some
-    tiers."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        path = TESTS.parent / file
-        if path.stem.removeprefix("test_") in OWN_CLUSTERS:
-            return "clusters"
-        if SPREAD in nodeid:
-            return nodeid
-        tier = _tier(path)
-        return tier if tier in TOGETHER else file
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduling:
-    return FileScheduling(config, log)
 
 
 @pytest.fixture(scope="session")

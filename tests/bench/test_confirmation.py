@@ -13,6 +13,8 @@ from benchmarks import table_of_bodies
 from benchmarks.bodies import confirmation, robots
 from benchmarks.bodies.confirmation import Arm
 
+pytestmark = pytest.mark.nightly
+
 UNCHANGED = dict.fromkeys(table_of_bodies.job_file("eel")["jobs"][0]["params"], 1.0)
 SEEN, ESTIMATED = confirmation.CHOICES
 RANDOM_SEEN = Arm(sampler="random", choice=SEEN)
@@ -67,7 +69,6 @@ def test_the_question_is_met_by_better_bodies_only() -> None:
     assert len(confirmation.lines(1, {arm: [1.0] for arm in worth})) == 4
 
 
-@pytest.mark.one_a_commit("a benchmark that trains")
 def test_bodies_are_chosen_in_two_ways_and_trained_again_with_fresh_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

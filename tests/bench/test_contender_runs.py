@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.nightly
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a benchmark that trains")
+
 def test_contenders_train_and_their_figures_are_written(tmp_path: Path) -> None:
     command = [
         sys.executable,

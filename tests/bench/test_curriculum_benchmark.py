@@ -10,6 +10,8 @@ from benchmarks import curriculum, learning_figures
 from benchmarks.learning_runs import Trained
 from orchestrator.core.errors import UsageError
 
+pytestmark = pytest.mark.nightly
+
 
 def trained(returns: Sequence[float | None]) -> list[Trained]:
     return [

@@ -5,9 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
 from command_helpers import Experiment
 
 from benchmarks import exported_policies
+
+pytestmark = pytest.mark.nightly
 
 
 def test_every_format_of_an_evaluated_job_is_compared_with_it(

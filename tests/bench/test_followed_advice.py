@@ -12,6 +12,8 @@ from benchmarks import followed_advice
 from benchmarks.learning_runs import Trained
 from orchestrator.core.errors import UsageError
 
+pytestmark = pytest.mark.nightly
+
 
 def trained(returns: Sequence[float]) -> list[Trained]:
     return [

@@ -10,6 +10,8 @@ import pytest
 from benchmarks import gallery
 from orchestrator.core.files.mp4 import mp4
 
+pytestmark = pytest.mark.nightly
+
 
 def test_a_gif_is_made_smaller_until_it_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

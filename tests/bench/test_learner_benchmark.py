@@ -26,6 +26,8 @@ from benchmarks.learner import networks
 from benchmarks.plain_torch_ppo import PlainPPO
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
 
+pytestmark = pytest.mark.nightly
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -256,7 +258,6 @@ def test_the_ppo_in_one_file_has_the_advantages_of_stable_baselines3_and_learns(
     )
 
 
-@pytest.mark.one_a_commit("a benchmark that trains")
 def test_a_row_is_measured_and_told(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     program = "from benchmarks import learner; learner.TURNS = 1; learner.main()"

@@ -11,11 +11,12 @@ import pytest
 from benchmarks import machine, machine_figures
 from benchmarks.machine import Section
 
+pytestmark = pytest.mark.nightly
+
 TINY = "jobs/smoke.toml --arms pinned --levels 1 --repeats 1 --seconds 0.2 --retakes 0 --no-strong"
 SLEEPS = "timeit -n1 -r1 __import__('time').sleep(600)"
 
 
-@pytest.mark.one_a_commit("a benchmark that trains")
 @pytest.mark.timeout(900)  # its sections are stopped before, also on a busy machine
 def test_a_call_keeps_to_its_time_and_the_next_one_measures_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

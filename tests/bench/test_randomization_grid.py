@@ -12,6 +12,8 @@ from benchmarks.randomization_grid import FRICTION, MASS, SHARES
 from orchestrator.analysis.run_reader import EvaluatedPoint
 from orchestrator.report import grid_section
 
+pytestmark = pytest.mark.nightly
+
 
 def seed(own: float, others: float) -> list[EvaluatedPoint]:
     """Returns on the robot of the file and on all others."""

@@ -15,6 +15,8 @@ from benchmarks.search_figures import Curve
 from benchmarks.search_learning import Grid
 from orchestrator.features.search.gaussian_process import Belief
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +39,6 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_learning, "SAMPLERS", ("random", "tpe"))
 
 
-@pytest.mark.one_a_commit("a benchmark that trains")
 def test_rungs_choose_among_fully_trained_points_for_fewer_env_steps() -> None:
     search_learning.grid.cache_clear()
     grid = search_learning.grid(0)
@@ -81,7 +82,6 @@ def test_choices_of_rungs_are_judged_in_their_seed_and_over_all_seeds(
     ]
 
 
-@pytest.mark.one_a_commit("a benchmark that trains")
 def test_samplers_spend_the_same_and_figures_are_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,8 @@ from orchestrator.features.search.searcher.samplers import TrialOutcome
 from orchestrator.features.search.searcher.simple_samplers import RandomSampler
 from orchestrator.features.search.searcher.space import Point, Space
 
+pytestmark = pytest.mark.nightly
+
 SPACE = (
     Dimension(key="params.thigh", low=0.6, high=1.5),
     Dimension(key="params.force", low=0.5, high=2.0, log=True),
@@ -50,7 +52,7 @@ RUNGS = SchedulerSpec(kind="asha", min_env_steps=ITERATION, factor=3)
 SEEDS = 4
 N_RUNGS = 8
 RACE = RaceSpec(seeds=8)
-SLOW_TO_IMPORT = [pytest.param(name, marks=pytest.mark.slow) for name in ("tpe", "gp")]
+SLOW_TO_IMPORT = [pytest.param(name, marks=pytest.mark.nightly) for name in ("tpe", "gp")]
 
 
 def table_of(bodies: int, noise: float = 0.0) -> Table:
@@ -447,7 +449,6 @@ def test_rungs_say_what_their_rank_correlation_says() -> None:
     assert landscape.foretold(found, -found.values) == pytest.approx(-1.0)
 
 
-@pytest.mark.slow  # Optuna's import
 @pytest.mark.parametrize("seeds", [1, 5])
 @pytest.mark.parametrize("pruner", ["wilcoxon", "hyperband"])
 def test_optuna_alone_stays_within_the_budget(pruner: Any, seeds: int) -> None:
@@ -460,14 +461,12 @@ def test_optuna_alone_stays_within_the_budget(pruner: Any, seeds: int) -> None:
         assert chosen.true_value <= chosen.best_tried <= chosen.best_value
 
 
-@pytest.mark.slow  # Optuna's import
 @pytest.mark.parametrize("pruner", ["wilcoxon", "hyperband"])
 def test_optuna_alone_finds_the_best_without_noise(pruner: Any) -> None:
     chosen = chosen_by(landscape_of(15), OptunaSearch(pruner=pruner, seeds=2), 3, 15 * 2)
     assert [one.regret for one in chosen] == [0.0, 0.0, 0.0]
 
 
-@pytest.mark.slow  # processes that import all of it
 def test_several_processes_find_the_same() -> None:
     found = landscape_of(60, noise=1.0)
     task = Task(
@@ -483,8 +482,6 @@ def test_several_processes_find_the_same() -> None:
     ]
 
 
-@pytest.mark.one_a_commit("a part that searches on tables")
-@pytest.mark.slow  # Optuna's import
 def test_the_part_of_the_benchmark_has_a_line_for_each_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,8 @@ from benchmarks.bodies.landscape import Landscape
 from benchmarks.bodies.searches_on_table import Extent
 from orchestrator.features.search.declaration.spec import Dimension
 
+pytestmark = pytest.mark.nightly
+
 SPACE = (
     Dimension(key="params.thigh", low=0.6, high=1.5),
     Dimension(key="params.force", low=0.5, high=2.0, log=True),
@@ -39,7 +41,6 @@ def true_values(places: landscape.Floats, slope: float = 10.0) -> landscape.Floa
     return values
 
 
-@pytest.mark.one_a_commit("a model of a table")
 @pytest.mark.parametrize(("model", "most_missed"), [(PROCESS, 0.02), ("trees", 0.2)])
 def test_new_bodies_are_worth_what_bodies_at_their_places_are(
     model: str, most_missed: float
@@ -54,7 +55,6 @@ def test_new_bodies_are_worth_what_bodies_at_their_places_are(
     np.testing.assert_allclose(found.returns[:, :, 0].mean(axis=1), 0.6 * true, atol=1.5)
 
 
-@pytest.mark.one_a_commit("a model of a table")
 def test_noise_of_seeds_is_no_difference_between_bodies() -> None:
     """All bodies are the same, and their means differ by their seeds alone."""
     met = landscape_of(80, noise=1.0, slope=0.0)
@@ -65,7 +65,6 @@ def test_noise_of_seeds_is_no_difference_between_bodies() -> None:
     assert made.landscape.noise == pytest.approx(met.noise, rel=0.15)
 
 
-@pytest.mark.one_a_commit("a model of a table")
 def test_what_no_model_foretells_stays_a_difference_between_bodies() -> None:
     """The worth of a body has nothing to do with its place."""
     met = landscape_of(80, noise=0.1, slope=0.0)
@@ -77,7 +76,6 @@ def test_what_no_model_foretells_stays_a_difference_between_bodies() -> None:
     assert made.landscape.spread > 0.7 * met.spread
 
 
-@pytest.mark.one_a_commit("a model of a table")
 def test_the_seeds_of_a_body_are_those_of_a_trained_one_at_all_rungs() -> None:
     met = landscape_of(40, noise=1.0)
     found = surrogate.surrogate(met, 32, PROCESS).landscape
@@ -89,7 +87,6 @@ def test_the_seeds_of_a_body_are_those_of_a_trained_one_at_all_rungs() -> None:
     np.testing.assert_allclose(at_rung[:, :, 0], deviations, atol=1e-9)
 
 
-@pytest.mark.one_a_commit("a model of a table")
 def test_returns_that_are_not_known_are_those_of_other_seeds_or_bodies() -> None:
     met = landscape_of(40, noise=0.1)
     whole = surrogate.surrogate(met, 16, PROCESS).landscape
@@ -100,7 +97,6 @@ def test_returns_that_are_not_known_are_those_of_other_seeds_or_bodies() -> None
     np.testing.assert_allclose(found.returns[:, :, 0], whole.returns[:, :, 0], atol=1.0)
 
 
-@pytest.mark.one_a_commit("a model of a table")
 def test_the_same_table_gives_the_same_landscape() -> None:
     met = landscape_of(40, noise=1.0)
     made = [surrogate.surrogate(met, 16, PROCESS).landscape for _ in range(2)]
@@ -108,7 +104,6 @@ def test_the_same_table_gives_the_same_landscape() -> None:
     np.testing.assert_array_equal(made[0].returns, made[1].returns)
 
 
-@pytest.mark.one_a_commit("a part that searches on tables")
 def test_the_part_compares_searches_with_more_trainings_than_a_table_admits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -23,6 +23,8 @@ from orchestrator.features.search.searcher.simple_samplers import SobolSampler
 from orchestrator.features.search.searcher.space import Space
 from orchestrator.machine import topology
 
+pytestmark = pytest.mark.nightly
+
 
 def search_of(robot: str) -> SearchSpec:
     part = Part(robot=robot, first=5, bodies=4, run_dir=Path())
@@ -143,8 +145,6 @@ def test_shares_of_the_cores_are_of_trainings_of_the_same_command() -> None:
     assert text == f"in 200 s on {cores} cores, the others by an earlier command"
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a benchmark that trains")
 def test_bodies_are_trained_and_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     content = dict(table_of_bodies.job_file("runner"))
     ppo = {**content["defaults"]["ppo"], "n_steps": 128}

@@ -73,7 +73,7 @@ def test_results_come_in_order_and_a_broken_robot_is_one_of_them(
             assert one.model.is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_entry_point_takes_the_place_of_the_task(tmp_path: Path) -> None:
     write_experiment(tmp_path, odd("unused", "nothing"))
     (result,) = orchestrator.train([BALANCER], entry_point="odd:make", **SHORT)
@@ -150,7 +150,7 @@ def test_what_is_near_an_argument_is_suggested_and_nothing_else_is() -> None:
     assert "did you mean" not in str(caught.value)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_has_changed_is_refused_in_the_words_of_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,7 +197,7 @@ def test_run_is_the_command_and_goes_on_where_it_was(
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_trained_robot_whose_file_is_broken_later_stays_as_it_was_trained(tmp_path: Path) -> None:
     (tmp_path / "common.xml").write_text("<mujocoinclude><size memory='1M'/></mujocoinclude>")
     robot = tmp_path / "bodies/robot.xml"
@@ -246,7 +246,7 @@ def leftovers() -> tuple[int, int, int]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sixty_calls_leak_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = write_experiment(tmp_path, odd("one", "nothing"))
     commands.instant_workers(monkeypatch, tmp_path)
@@ -277,7 +277,7 @@ def test_sixty_calls_leak_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ] == handlers
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_calls_in_a_running_event_loop_and_in_a_thread_work_and_leak_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,7 +387,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return done.run_dir
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_loaded_policy_is_trained_further_as_documented(trained: Path, tmp_path: Path) -> None:
     text = (commands.REPOSITORY / "docs/use-a-policy.md").read_text(encoding="utf-8")
     section = text.partition("## Train it further with Stable-Baselines3 alone\n")[2]
@@ -403,7 +403,7 @@ def test_a_loaded_policy_is_trained_further_as_documented(trained: Path, tmp_pat
     assert {path.name for path in tmp_path.iterdir()} == {"further.zip", "further.pkl"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_models_load_and_act_where_this_package_is_not_installed(trained: Path) -> None:
     jobs = trained / "jobs"
     files = [

@@ -112,7 +112,7 @@ def test_an_exception_in_a_callback_stops_all_jobs_and_is_raised(
     assert orchestrator.run(jobs, run_dir="run").ok
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_processes_that_a_callback_forks_stop_nothing_and_supervise_nothing(here: Path) -> None:
     jobs = write_experiment(here, odd("a", "nothing"), odd("b", "nothing"))
     program = f"""{commands.STUBS}

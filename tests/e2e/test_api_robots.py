@@ -55,7 +55,7 @@ def built(**assets: str) -> mujoco.MjSpec:
     return spec
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_text_and_specs_are_trained_and_leave_no_temporary_files(here: Path) -> None:
     dog = mujoco.MjSpec.from_file(str(REPOSITORY / "mjcf/dog.xml"))
     before = temporary_folders()
@@ -175,7 +175,7 @@ def starts_of(results: Sequence[orchestrator.Result]) -> list[str | None]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_robot_starts_from_the_policy_that_is_given_for_it(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,7 +151,7 @@ def test_a_file_that_is_no_job_file_is_refused(text: str, tmp_path: Path) -> Non
     assert done.stderr.startswith("jobs.toml: ")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_unreadable_robot_is_refused(tmp_path: Path) -> None:
     robot = tmp_path / "robot.xml"
     robot.write_text(HOPPER.read_text())
@@ -268,7 +268,7 @@ def test_a_full_disk_at_the_start_is_refused_and_leaves_nothing(
     assert invoke("run", jobs, "--run-dir", small_disk / "run", cwd=tmp_path).returncode == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_disk_that_fills_up_stops_everything_resumably(small_disk: Path, tmp_path: Path) -> None:
     long = {"xml": HOPPER, "total_timesteps": 1_000_000, "checkpoint_every": 128}
     jobs = write_experiment(
@@ -314,7 +314,7 @@ def test_a_damaged_ledger_is_refused_and_never_overwritten(how: str, finished: E
     assert (ledger.read_bytes() if ledger.exists() else None) == before
 
 
-@pytest.mark.parametrize("how", ["overwritten", pytest.param("deleted", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["overwritten", pytest.param("deleted", marks=pytest.mark.nightly)])
 def test_a_damaged_ledger_is_rebuilt_on_request(how: str, finished: Experiment) -> None:
     rows = commands.summary(finished.run_dir)
     GARBAGE[how](finished.run_dir / "ledger.sqlite3")
@@ -455,7 +455,7 @@ def test_limits_end_a_job_and_say_what_was_reached(misbehaving: Misbehaving) -> 
     assert "timeout 2 s, reached" in rows["waits"]["message"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_hundred_megabytes_of_output_hurt_nobody_and_stay_within_the_limit(
     tmp_path: Path,
 ) -> None:
@@ -472,7 +472,7 @@ def test_a_hundred_megabytes_of_output_hurt_nobody_and_stay_within_the_limit(
     log.unlink()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_deaf_worker_and_its_children_are_gone_after_the_grace_period(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("deaf", "go_deaf"), odd("parent", "have_children"))
     with Run(
@@ -489,7 +489,7 @@ def test_a_deaf_worker_and_its_children_are_gone_after_the_grace_period(tmp_path
     wait_until(lambda: not carriers(token), "the end of every process", patience_s=2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_and_a_stopped_worker_are_retried_from_their_checkpoints(tmp_path: Path) -> None:
     hopper = {"xml": HOPPER, "total_timesteps": 4096, "checkpoint_every": 512}
     # A worker reports no progress while it imports its libraries, which takes a few seconds on a
@@ -542,7 +542,7 @@ def small_memory() -> Iterator[Path]:
     pytest.skip("no memory cgroup may be made here")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_out_of_memory_kill_is_named_and_retried(small_memory: Path, tmp_path: Path) -> None:
     # The limit counts as the machine's memory: a job can ask for all of it, and the supervisor
     # needs some too.
@@ -569,7 +569,7 @@ def test_an_out_of_memory_kill_is_named_and_retried(small_memory: Path, tmp_path
     assert commands.summary(tmp_path / "runs/tiny")["eats-s0"]["cause"] == "out-of-memory", out
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_commands_at_once_make_one_supervisor(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("one", "wait"))
     arguments = (jobs, "--run-dir", "run", "--grace", "0.2")
@@ -595,8 +595,8 @@ def test_two_commands_at_once_make_one_supervisor(tmp_path: Path) -> None:
     "number",
     [
         pytest.param(signal.SIGINT, id="SIGINT"),
-        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.slow),
-        pytest.param(signal.SIGHUP, id="SIGHUP", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.nightly),
+        pytest.param(signal.SIGHUP, id="SIGHUP", marks=pytest.mark.nightly),
     ],
 )
 def test_a_signal_during_start_up_launches_nothing_and_leaves_nothing(
@@ -614,7 +614,7 @@ def test_a_signal_during_start_up_launches_nothing_and_leaves_nothing(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ctrl_c_twice_does_not_wait(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("deaf", "go_deaf"))
     log = tmp_path / "run/jobs/deaf-s0/attempts/0/worker.log"
@@ -633,7 +633,7 @@ def test_ctrl_c_twice_does_not_wait(tmp_path: Path) -> None:
     assert commands.summary(tmp_path / "run")["deaf-s0"]["state"] == "PENDING"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_hanging_up_twice_is_not_impatience(tmp_path: Path) -> None:
     jobs = write_experiment(
         tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 1_000_000}
@@ -648,7 +648,7 @@ def test_hanging_up_twice_is_not_impatience(tmp_path: Path) -> None:
     assert record["code"] == 11, "it left at a whole checkpoint"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_few_open_files_are_enough(tmp_path: Path) -> None:
     jobs = write_experiment(
         tmp_path, *(odd(f"job{index}", "nothing", total_timesteps=128) for index in range(2))

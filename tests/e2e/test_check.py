@@ -200,7 +200,7 @@ def test_the_figures_of_a_good_robot_are_shown(nasty: dict[str, dict[str, Any]])
     assert all(nasty["junk.xml"][name] is None for name in FIGURES)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_robot_that_hangs_is_given_up_after_its_time(tmp_path: Path) -> None:
     (tmp_path / "hangs.xml").write_text(HANGS)
     (tmp_path / "temporary").mkdir()
@@ -215,7 +215,7 @@ def test_a_robot_that_hangs_is_given_up_after_its_time(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "temporary") == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "hangs.xml").write_text(HANGS)
     (tmp_path / "temporary").mkdir()
@@ -228,7 +228,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "temporary") == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_robot_on_which_mujoco_gives_up_does_no_harm_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,7 +252,7 @@ def test_a_robot_on_which_mujoco_gives_up_does_no_harm_to_the_next(
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_crash_is_attributed_to_the_robot_that_was_examined(tmp_path: Path) -> None:
     (tmp_path / "crash.py").write_text(
         "import os\ndef make_env(xml, seed):\n    os.abort()\ndef once(xml, seed):\n    import gymnasium\n"
@@ -288,7 +288,7 @@ def make(params, folder):
 
 @pytest.mark.parametrize(
     ("kills", "number"),
-    [pytest.param(1, signal.SIGTERM, marks=pytest.mark.slow), (2, signal.SIGKILL)],
+    [pytest.param(1, signal.SIGTERM, marks=pytest.mark.nightly), (2, signal.SIGKILL)],
 )
 def test_a_robot_is_blamed_only_if_the_process_that_examines_it_is_killed_twice(
     kills: int, number: int, tmp_path: Path
@@ -409,7 +409,7 @@ def test_job_files_are_checked_with_their_tasks(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_more_can_be_asked_of_what_can_be_trained_alone(tmp_path: Path) -> None:
     """The process that examines a robot measures what a feature asks for."""
     for name, text in (("part", "<mujocoinclude/>"), ("broken", "<mujoco>")):
@@ -479,7 +479,7 @@ def test_a_job_file_that_is_wrong_is_an_error(tmp_path: Path) -> None:
     assert any("colour" in message for message in row["messages"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_part_that_is_named_is_still_a_part_but_other_xml_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "part.xml").write_text("<mujocoinclude/>")
     assert check("part.xml", cwd=tmp_path, code=0)["part.xml"]["verdict"] == "fragment"
@@ -513,7 +513,7 @@ def test_people_get_a_table_and_the_reasons(tmp_path: Path) -> None:
     assert done.stdout.endswith("2 examined: 1 ok, 1 error\n")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_robots_of_the_packages_we_build_on_are_judged_sensibly(tmp_path: Path) -> None:
     places = [importlib.util.find_spec(name) for name in ("gymnasium", "mujoco")]
     folders = [
@@ -534,7 +534,7 @@ def test_the_robots_of_the_packages_we_build_on_are_judged_sensibly(tmp_path: Pa
     assert rows["pusher_v5.xml"]["task"] == "reach"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_names_of_files_and_elements_are_shown_harmlessly_whatever_they_hold(
     tmp_path: Path,
 ) -> None:

@@ -164,7 +164,7 @@ def test_a_run_directory_that_is_held_is_left_alone(littered: Experiment) -> Non
     assert invoke("clean", "elsewhere", cwd=littered.cwd).returncode == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_cleaned_run_directory_reports_and_resumes(littered: Experiment) -> None:
     expected = json.loads((littered.run_dir / "summary.json").read_text())
     assert invoke("clean", "run", cwd=littered.cwd).returncode == 0

@@ -93,7 +93,7 @@ def test_version_is_that_of_the_package(tmp_path: Path) -> None:
     assert give("--version", cwd=tmp_path).stdout == f"{project['name']} {project['version']}\n"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_shell_completion_is_offered_and_completes_commands_and_options(tmp_path: Path) -> None:
     assert {"--install-completion", "--show-completion"} <= set(
         invoke("--help", cwd=tmp_path).stdout.split()
@@ -244,7 +244,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Experiment, Run]:
     return Experiment(cwd, jobs, cwd / "run"), run
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_json_is_one_object_a_line_and_nothing_else(mixed: tuple[Experiment, Run]) -> None:
     _, run = mixed
     assert run.stderr == ""
@@ -316,7 +316,7 @@ def test_failed_jobs_are_explained_and_run_again_only_after_retry(
 
 @pytest.mark.parametrize(
     "as_json",
-    [pytest.param(False, id="table", marks=pytest.mark.slow), pytest.param(True, id="json")],
+    [pytest.param(False, id="table", marks=pytest.mark.nightly), pytest.param(True, id="json")],
 )
 def test_dry_run_launches_nothing_and_leaves_nothing_behind(
     as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -421,7 +421,7 @@ def test_without_a_run_directory_the_only_one_is_shown_or_all_are_listed(
     assert (refused.returncode, "name a run directory" in refused.stderr) == (2, True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_logs_and_status_follow_until_all_is_over(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("deaf", "go_deaf"))
     with Run(
@@ -492,7 +492,7 @@ def test_stop_and_cancel_reach_a_supervisor_at_work(tmp_path: Path) -> None:
     assert set(states.values()) == {"PENDING"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_interrupted_run_says_how_it_goes_on(tmp_path: Path) -> None:
     jobs = write_experiment(
         tmp_path, {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 1_000_000}
@@ -572,7 +572,7 @@ def test_fresh_starts_over_and_keeps_what_was(
     assert not aside.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_fresh_puts_nothing_aside_when_nothing_can_be_launched(finished: Experiment) -> None:
     finished.jobs.write_text(finished.jobs.read_text().replace(str(commands.HOPPER), "gone.xml"))
     (finished.cwd / "gone.xml").write_text("<mujoco/>")
@@ -608,7 +608,7 @@ def test_provenance_knows_commit_and_dirtiness(tmp_path: Path) -> None:
     assert facts() == {"commit": git("rev-parse", "HEAD"), "dirty": True}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("umask", "never"), [("077", 0o077), ("000", 0o002)])
 def test_files_have_the_modes_of_the_users_umask_and_are_never_world_writable(
     umask: str, never: int, tmp_path: Path

@@ -80,7 +80,7 @@ def test_live_table_is_drawn_in_a_terminal_and_ctrl_c_stops(tmp_path: Path) -> N
     terminal.close()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_terminal_that_is_held_holds_up_no_job_and_shows_the_present_when_it_goes_on(
     tmp_path: Path,
 ) -> None:
@@ -121,7 +121,7 @@ def test_closing_the_terminal_stops_in_good_order(tmp_path: Path) -> None:
     assert record["code"] == 11, "the worker had time to checkpoint"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_reader_that_goes_away_does_not_end_the_training(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("one", "nothing"))
     process = commands.start(commands.stubbed("run", jobs, "--run-dir", "run"), cwd=tmp_path)
@@ -154,7 +154,7 @@ def test_a_log_is_harmless_in_a_terminal_and_as_it_is_in_a_pipe(finished: Experi
     assert commands.invoke("logs", "run", "hopper", cwd=finished.cwd).stdout == log.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("nohup") is None, reason="nohup is not installed")
 def test_nohup_keeps_its_promise(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("one", "nothing"))

@@ -152,7 +152,7 @@ def test_a_detached_experiment_survives_its_terminal_and_is_followed_to_its_end(
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_wrong_is_reported_by_the_command_itself(jobs: Path, tmp_path: Path) -> None:
     jobs.write_text(jobs.read_text().replace("n_envs", "n_env"))
     detached, plain = (typed("run", jobs, *options, cwd=tmp_path) for options in (["--detach"], []))
@@ -166,7 +166,7 @@ def test_what_is_wrong_is_reported_by_the_command_itself(jobs: Path, tmp_path: P
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ctrl_c_while_the_command_waits_ends_both(
     jobs: Path, tmp_path: Path, run_dir: Path
 ) -> None:
@@ -179,7 +179,7 @@ def test_ctrl_c_while_the_command_waits_ends_both(
     assert not run_dir.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ctrl_c_ends_who_follows_and_not_the_experiment(
     jobs: Path, tmp_path: Path, run_dir: Path
 ) -> None:
@@ -227,7 +227,7 @@ def test_who_waits_returns_with_the_jobs_or_the_run_or_in_time(
     assert (wrong.returncode, "--timeout soon" in wrong.stderr) == (2, True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_who_waits_is_told_that_the_supervisor_was_killed_and_may_give_up(
     jobs: Path, tmp_path: Path, run_dir: Path
 ) -> None:
@@ -244,7 +244,7 @@ def test_who_waits_is_told_that_the_supervisor_was_killed_and_may_give_up(
     assert (again.returncode, "was killed" in again.stderr) == (1, True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_stopped_experiment_ends_who_follows_with_its_exit_code(
     jobs: Path, tmp_path: Path, run_dir: Path
 ) -> None:

@@ -17,8 +17,7 @@ def finish(jobs: Path) -> None:
     succeed("run", jobs, "--run-dir", "run", cwd=jobs.parent)
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("jobs that are killed")
+@pytest.mark.nightly
 def test_more_steps_are_refused_and_an_extension_that_is_killed_is_resumed_with_the_same_bits(
     tmp_path: Path,
 ) -> None:

@@ -62,7 +62,7 @@ def test_gymnasium_knows_the_tasks_after_an_import(code: str) -> None:
             "orchestrator, gymnasium",
             "orchestrator.envs",
             id="package first",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.nightly,
         ),
         pytest.param("gymnasium", "orchestrator", id="gymnasium alone"),
     ],
@@ -84,7 +84,7 @@ def test_gymnasium_finds_nothing_wrong_with_a_task(task: str) -> None:
 
 
 @pytest.mark.usefixtures("opengl")
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_gymnasium_finds_nothing_wrong_with_the_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_view, "display_problem", lambda: "no display in this test")
     with warnings.catch_warnings():
@@ -151,7 +151,7 @@ def test_a_window_shows_every_step_until_it_is_closed(
 
 
 @pytest.mark.usefixtures("opengl")
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_environments_of_a_job_are_drawn_side_by_side(
     finished_once: commands.Experiment,
 ) -> None:

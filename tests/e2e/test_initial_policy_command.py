@@ -36,7 +36,7 @@ def parent(tmp_path: Path) -> JobPaths:
     return paths
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_policy_is_copied_and_a_changed_one_is_refused_as_any_change(
     parent: JobPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,7 @@ def states(folder: Path) -> dict[str, str]:
     return {job_id: row["state"] for job_id, row in commands.summary(folder / "run").items()}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_ends_when_only_paused_jobs_are_left_and_says_how_they_continue(
     tmp_path: Path,
 ) -> None:
@@ -125,7 +125,7 @@ def test_reload_takes_new_jobs_and_refuses_changed_ones(
     assert "`run` takes the new jobs" in invoke("reload", "run", cwd=tmp_path).stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_a_killed_reload_leaves_is_mended_by_the_next_run(tmp_path: Path) -> None:
     """It was killed after the robots were put in place, or after the ledger was written, and so was
     the supervisor."""
@@ -175,7 +175,7 @@ def test_one_reload_excludes_another_and_needs_the_host_of_the_supervisor(
             reloading.reload(root, tmp_path / "jobs.toml")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("command", "noted", "state", "code"),
     [("pause", "pause", "PAUSED", 130), ("stop", "cancel", "CANCELLED", 1)],

@@ -94,8 +94,7 @@ def killed_and_resumed(jobs: Path, paths: RunPaths) -> int:
         run.wait()
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("jobs that are killed")
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_a_diamond_killed_anywhere_ends_with_the_weights_of_an_undisturbed_one(
     tmp_path: Path,

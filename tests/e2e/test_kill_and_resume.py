@@ -181,20 +181,17 @@ def check_kills(
     assert_same_bits_as_alone(tmp_path / "disturbed", robots)
 
 
-@pytest.mark.small
 def test_supervisor_killed_at_random_instants_loses_nothing(tmp_path: Path) -> None:
     check_kills(tmp_path, ("hopper",), STEPS, kills=2)
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("jobs that are killed")
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_supervisor_killed_six_times_loses_nothing_of_six_robots(tmp_path: Path) -> None:
     check_kills(tmp_path, ROBOTS, STEPS // 2, kills=6)
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "more",
@@ -217,7 +214,7 @@ def test_supervisor_of_randomised_robots_killed_loses_nothing(
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_was_asked_of_a_supervisor_that_was_killed_does_not_stop_the_next(
     tmp_path: Path,
 ) -> None:

@@ -30,8 +30,7 @@ def executed(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]
     return [output for cell in notebook.cells for output in cell.get("outputs", [])]
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("default")  # those of the notebook's own libraries
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_example_runs_in_its_own_folder(

@@ -17,7 +17,7 @@ import pytest
 from orchestrator.analysis.contention import ContentionFinding, find
 from orchestrator.machine import topology
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 CPUS = sorted(os.sched_getaffinity(0))
 CPU_GROUPS = Path("/sys/fs/cgroup/cpu")

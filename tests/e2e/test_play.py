@@ -59,8 +59,7 @@ def shown(
     return folder, done.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a policy that is played")
+@pytest.mark.nightly
 def test_play_writes_a_video_in_real_time_and_a_film_strip(
     shown: tuple[Path, str], finished_once: Experiment
 ) -> None:
@@ -76,9 +75,8 @@ def test_play_writes_a_video_in_real_time_and_a_film_strip(
     assert not job_dir(finished_once, "hopper-s0").video.exists()  # it went where it was asked to
 
 
-@pytest.mark.one_a_commit("a policy that is played")
 @pytest.mark.usefixtures("opengl")
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_last_checkpoint_acts_as_the_finished_policy_from_the_same_starts_and_keeps_apart(
     finished: Experiment, shown: tuple[Path, str]
 ) -> None:
@@ -146,8 +144,7 @@ def test_what_cannot_be_played_is_told(
     assert expected in done.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a policy that is played")
+@pytest.mark.nightly
 def test_a_policy_is_shown_with_the_robot_of_another_file(
     shown: tuple[Path, str], finished_once: Experiment, tmp_path: Path
 ) -> None:
@@ -168,9 +165,8 @@ def test_a_policy_is_shown_with_the_robot_of_another_file(
     assert "expected the robot of the job" in done.stderr
 
 
-@pytest.mark.one_a_commit("a policy that is played")
 @pytest.mark.usefixtures("opengl")
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_nominal_robot_is_shown_as_if_the_job_drew_nothing(tmp_path: Path) -> None:
     hopper = {
         "name": "hopper",
@@ -194,8 +190,7 @@ def test_the_nominal_robot_is_shown_as_if_the_job_drew_nothing(tmp_path: Path) -
     assert video("plain") == nominal
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a policy that is played")
+@pytest.mark.nightly
 def test_a_checkpoint_of_another_robot_and_a_file_that_is_none_are_told_apart(
     finished_once: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,7 +294,7 @@ def test_every_library_that_was_tried_is_named_with_the_remedy(
         assert expected in str(caught.value)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_display_that_cannot_be_used_is_told_and_pictures_are_made_instead(
     finished: Experiment,
 ) -> None:
@@ -310,7 +305,7 @@ def test_a_display_that_cannot_be_used_is_told_and_pictures_are_made_instead(
 
 
 @pytest.mark.skipif(shutil.which("Xvfb") is None, reason="needs Xvfb, a display without a screen")
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_with_a_display_a_window_opens_and_ends_when_the_time_is_over(finished: Experiment) -> None:
     reader, writer = os.pipe()
     with subprocess.Popen(
@@ -345,8 +340,7 @@ def test_video_does_not_belong_to_what_decides_a_training() -> None:
 # -- other environments
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a policy that is played")
+@pytest.mark.nightly
 def test_gymnasiums_mujoco_environments_are_drawn_by_us(tmp_path: Path, opengl: None) -> None:
     jobs = write_experiment(tmp_path, {"name": "swimmer", "env": "Swimmer-v5"})
     assert invoke("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0

@@ -56,9 +56,9 @@ def without(*descriptors: int, command: list[str], cwd: Path) -> subprocess.Comp
 @pytest.mark.parametrize(
     "closed",
     [
-        pytest.param([1], id="stdout", marks=pytest.mark.slow),
-        pytest.param([2], id="stderr", marks=pytest.mark.slow),
-        pytest.param([0, 1, 2], id="all", marks=pytest.mark.slow),
+        pytest.param([1], id="stdout", marks=pytest.mark.nightly),
+        pytest.param([2], id="stderr", marks=pytest.mark.nightly),
+        pytest.param([0, 1, 2], id="all", marks=pytest.mark.nightly),
     ],
 )
 def test_run_with_closed_standard_streams_trains_and_is_silent(
@@ -76,7 +76,7 @@ def test_an_error_has_its_exit_code_where_nothing_can_be_printed(tmp_path: Path)
     assert done.returncode == 2
 
 
-@pytest.mark.parametrize("how", ["closed", pytest.param("missing", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["closed", pytest.param("missing", marks=pytest.mark.nightly)])
 def test_the_api_shows_nothing_where_standard_output_is_closed(
     how: str, jobs: Path, tmp_path: Path
 ) -> None:
@@ -90,7 +90,7 @@ def test_the_api_shows_nothing_where_standard_output_is_closed(
     "program",
     [
         pytest.param(stubbed("run", "jobs.toml", "--run-dir", "run"), id="command"),
-        pytest.param([sys.executable, "-c", SCRIPT, ""], id="api", marks=pytest.mark.slow),
+        pytest.param([sys.executable, "-c", SCRIPT, ""], id="api", marks=pytest.mark.nightly),
     ],
 )
 def test_no_file_of_an_experiment_takes_the_place_of_a_closed_stream(
@@ -114,7 +114,7 @@ def test_no_file_of_an_experiment_takes_the_place_of_a_closed_stream(
     assert succeeded(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_signals_that_were_blocked_stop_the_command_and_its_workers(
     jobs: Path, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from report_helpers import Trained, leave_undrawn, made, make_run_dir
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_settings_of_the_user_do_not_matter(tmp_path: Path) -> None:
     done, _, _ = made(tmp_path / "run", [Trained()])
     first = {path.name: path.read_bytes() for path in done.page.parent.glob("*.svg")}

@@ -98,8 +98,7 @@ def kill(
     return worker.wait() == -signal.SIGKILL
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("changes", "twice"),
     [
@@ -159,7 +158,6 @@ def make_env(xml, seed):
 """
 
 
-@pytest.mark.one_a_commit
 @pytest.mark.parametrize(
     "changes",
     [
@@ -170,7 +168,7 @@ def make_env(xml, seed):
         ),
     ],
 )
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_stopped_again_and_again_learns_the_same_bits(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
@@ -276,7 +274,7 @@ def test_checkpoint_of_other_settings_is_refused(
     assert "was written under other settings of this job" in record.message
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_environment_known_by_its_attributes_alone_is_resumed_with_a_word_of_caution(
     tmp_path: Path,
 ) -> None:
@@ -304,7 +302,7 @@ def test_environment_known_by_its_attributes_alone_is_resumed_with_a_word_of_cau
     assert what_was_learnt(paths) == what_was_learnt(undisturbed)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_environment_that_cannot_be_saved_begins_new_episodes_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "hidden.py").write_text(
         "import gymnasium\n"

@@ -150,7 +150,7 @@ def standing(run_dir: Path) -> Path:
     return run_dir
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_experiments_of_which_everything_was_killed_end_and_train_nothing_twice(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,7 +227,7 @@ def test_what_a_signal_has_stopped_before_the_last_boot_may_be_the_shutdown(name
     assert not dataclasses.replace(end, signal="SIGINT").is_by_shutdown
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_the_shutdown_of_the_machine_has_stopped_goes_on_after_the_next_boot(
     folder: Path,
 ) -> None:

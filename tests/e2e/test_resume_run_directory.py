@@ -37,7 +37,7 @@ def experiment(folder: Path, steps: int) -> Path:
     return write_experiment(folder, dog, hopper, head='max_parallel = 1\norder = "as-listed"')
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_training_and_play_go_on_when_the_originals_and_what_clean_removes_are_gone(
     tmp_path: Path,
 ) -> None:
@@ -119,7 +119,7 @@ def test_an_altered_robot_fails_its_job_until_the_job_file_puts_it_back(
     assert robot.read_bytes() == commands.HOPPER.read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_changed_since_the_run_before_and_damaged_checkpoints_are_shown_in_the_terminal(
     finished: Experiment,
 ) -> None:

@@ -35,7 +35,9 @@ def looked_at(files: dict[str, Path]) -> Looks:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=[pytest.mark.slow] * (name != "hopper")) for name in UNFILMED],
+    params=[
+        pytest.param(name, marks=[pytest.mark.nightly] * (name != "hopper")) for name in UNFILMED
+    ],
 )
 def looks(
     request: pytest.FixtureRequest, opengl: None, tmp_path_factory: pytest.TempPathFactory
@@ -61,12 +63,12 @@ def assert_in_frame(look: dict[str, Any]) -> None:
         assert 0.003 < moment["share"] < 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_whole_robot_is_in_every_picture(looks: Looks) -> None:
     assert_in_frame(looks["as it is"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("opengl")
 def test_each_of_our_robots_is_in_every_picture() -> None:
     for look in looked_at(

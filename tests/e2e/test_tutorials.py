@@ -9,8 +9,7 @@ from command_helpers import REPOSITORY
 from tutorial_helpers import Reader
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a tutorial")
+@pytest.mark.nightly
 def test_own_robot_in_ten_minutes(tmp_path: Path) -> None:
     reader = Reader(
         tmp_path, {"200_000": "2_048", "my_robots hopper\n": "my_robots hopper --seconds 0.1\n"}
@@ -21,8 +20,7 @@ def test_own_robot_in_ten_minutes(tmp_path: Path) -> None:
     assert (tmp_path / "runs/my_robots/report/index.html").is_file()
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a tutorial")
+@pytest.mark.nightly
 def test_a_shared_machine(tmp_path: Path) -> None:
     robots = tmp_path / "my_robots"
     robots.mkdir()

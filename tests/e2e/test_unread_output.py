@@ -70,7 +70,7 @@ def closing() -> Iterator[list[FullPipe]]:
 
 @pytest.mark.parametrize(
     "form",
-    [pytest.param([], id="lines", marks=pytest.mark.slow), pytest.param(["--json"], id="json")],
+    [pytest.param([], id="lines", marks=pytest.mark.nightly), pytest.param(["--json"], id="json")],
 )
 def test_all_jobs_train_and_the_command_ends_while_nobody_reads(
     form: list[str], jobs: Path, tmp_path: Path, closing: list[FullPipe]
@@ -83,7 +83,7 @@ def test_all_jobs_train_and_the_command_ends_while_nobody_reads(
     assert states(tmp_path) == {"one-s0": "SUCCEEDED", "two-s0": "SUCCEEDED"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_reader_that_comes_back_receives_every_event(
     jobs: Path, tmp_path: Path, closing: list[FullPipe]
 ) -> None:
@@ -101,7 +101,7 @@ def test_a_reader_that_comes_back_receives_every_event(
     assert pipe.popen.wait(commands.PATIENCE_S) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sigterm_stops_in_good_order_while_nobody_reads(
     jobs: Path, tmp_path: Path, closing: list[FullPipe]
 ) -> None:

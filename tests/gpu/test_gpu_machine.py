@@ -14,6 +14,8 @@ import pytest
 
 from orchestrator.machine.gpu import Gpu, detect_gpus
 
+pytestmark = pytest.mark.nightly
+
 LOOK = """
 import json, torch
 found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]

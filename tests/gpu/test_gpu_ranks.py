@@ -13,6 +13,8 @@ import pytest
 
 from orchestrator.machine.gpu import detect_gpus
 
+pytestmark = pytest.mark.nightly
+
 ONE_RANK = """
 import json, sys, warnings
 import numpy as np

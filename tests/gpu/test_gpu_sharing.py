@@ -13,6 +13,8 @@ import pytest
 from orchestrator.machine.gpu import detect_gpus
 from orchestrator.worker.runtime import cuda
 
+pytestmark = pytest.mark.nightly
+
 
 def meeting(job: str, other: str, device: str) -> dict[str, Any]:
     kwargs = {"job": job, "other": other}

@@ -20,6 +20,8 @@ from orchestrator.core.processes.environment_variables import GPU_SHARE_VARIABLE
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.runtime import cuda
 
+pytestmark = pytest.mark.nightly
+
 CASES: dict[str, dict[str, Any]] = {
     "ppo": {"entry_point": "noted:numbers", "learner": "sb3", "normalize": True},
     "discrete actions": {"entry_point": "noted:keys"},

@@ -14,7 +14,7 @@ from selenium.webdriver.chrome.service import Service
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 DESKTOP, PHONE = (1280, 900), (390, 844)
 IN_BROWSER = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.skipif(
         CHROMIUM is None or DRIVER is None,
         reason="no browser: apt-get install chromium chromium-driver",

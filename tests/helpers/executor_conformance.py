@@ -131,7 +131,7 @@ def start_ranks(stage: Stage, *scripts: Script, job_id: str = "a") -> Handle:
 
 
 @pytest.mark.parametrize(
-    "code", [0, 11, *(pytest.param(code, marks=pytest.mark.slow) for code in (1, 10, 13, 255))]
+    "code", [0, 11, *(pytest.param(code, marks=pytest.mark.nightly) for code in (1, 10, 13, 255))]
 )
 def test_the_exit_code_arrives(stage: Stage, code: int) -> None:
     handle = start(stage, Script(exits=code))
@@ -150,7 +150,7 @@ def test_a_full_disk_of_the_run_directory_is_an_exit_code_too(stage: Stage) -> N
     [
         signal.SIGSEGV,
         *(
-            pytest.param(number, marks=pytest.mark.slow)
+            pytest.param(number, marks=pytest.mark.nightly)
             for number in (signal.SIGKILL, signal.SIGABRT)
         ),
     ],
@@ -308,7 +308,7 @@ def test_ranks_that_all_end_well_are_one_end_that_blames_nobody(stage: Stage) ->
         (Script(exits=1), 0),
         (Script(dies=signal.SIGKILL), 2),
         *(
-            pytest.param(ends, rank, marks=pytest.mark.slow)
+            pytest.param(ends, rank, marks=pytest.mark.nightly)
             for ends, rank in (
                 (Script(exits=1), 2),
                 (Script(exits=10), 0),

@@ -71,14 +71,6 @@ def fuzz(examples: int) -> settings:
     )
 
 
-def few_or_many(few: int, many: int) -> pytest.MarkDecorator:
-    """Numbers of examples, for the default tier and for the full one."""
-    tiers = ((few, pytest.mark.small), (many, pytest.mark.slow))
-    return pytest.mark.parametrize(
-        "examples", [pytest.param(examples, marks=mark) for examples, mark in tiers]
-    )
-
-
 def as_bytes(value: Any) -> bytes:
     """JSON, of which any value is possible."""
     return json.dumps(value).encode()

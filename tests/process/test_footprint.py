@@ -111,7 +111,7 @@ IMPORTS_TORCH = ("a task whose job draws nothing",)
 @pytest.mark.parametrize(
     "program",
     [
-        pytest.param(name, marks=pytest.mark.slow) if name in IMPORTS_TORCH else name
+        pytest.param(name, marks=pytest.mark.nightly) if name in IMPORTS_TORCH else name
         for name in PROGRAMS
     ],
 )
@@ -127,7 +127,7 @@ def test_help_loads_nothing_that_it_does_not_need() -> None:
     assert not {name for name in loaded if name.startswith(unwanted)}
 
 
-@pytest.mark.parametrize("command", ["status", pytest.param("attach", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("command", ["status", pytest.param("attach", marks=pytest.mark.nightly)])
 def test_who_looks_at_a_run_loads_nothing_that_reads_job_files(
     command: str, tmp_path: Path
 ) -> None:
@@ -142,7 +142,7 @@ def test_the_package_alone_loads_next_to_nothing() -> None:
     assert {name.split(".")[1] for name in loaded if name.startswith("orchestrator.")} == {"core"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_thousand_jobs_pending_take_the_supervisor_less_than_150_mib() -> None:
     code = (
         "import tempfile, pathlib\n"

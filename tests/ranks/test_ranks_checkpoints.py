@@ -21,6 +21,8 @@ from orchestrator.executors.local import LocalExecutor
 from orchestrator.worker.training import checkpoint
 from orchestrator.worker.training.checkpoint import CheckpointStore
 
+pytestmark = pytest.mark.nightly
+
 
 def row_after_row(
     directory: Path, rank: Any, rows: range, now: Callable[[], float] = time.monotonic

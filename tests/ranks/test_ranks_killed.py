@@ -30,6 +30,8 @@ from orchestrator.executors.base import Launch
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.worker.training.shared_statistics import COMPARE_VARIABLE
 
+pytestmark = pytest.mark.nightly
+
 SMALL_PPO = {"n_steps": 32, "batch_size": 64, "n_epochs": 2}
 NET = {"net_arch": [8]}
 RANDOMIZE = {
@@ -214,7 +216,6 @@ def check_kills(root: Path, spec: WorkerSpec, learnt: list[Any], kills: int) -> 
     assert list(paths.checkpoints.glob("replay*")) == [], "nobody needs them any more"
 
 
-@pytest.mark.one_a_commit("ranks that are killed")
 @pytest.mark.parametrize("name", ["ppo", "sac"])
 def test_with_any_rank_killed_at_random_instants_not_a_bit_is_lost(
     name: str, undisturbed: Undisturbed, tmp_path: Path
@@ -223,8 +224,6 @@ def test_with_any_rank_killed_at_random_instants_not_a_bit_is_lost(
     check_kills(tmp_path, JOBS[name], undisturbed(name), kills=3 if name == "ppo" else 2)
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("ranks that are killed")
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "name", ["ppo sb3", "ppo randomised", "sac randomised", "sac parameter-server", "tqc"]

@@ -19,6 +19,8 @@ from orchestrator.worker.training import learners
 from orchestrator.worker.training.attempt import Attempt
 from orchestrator.worker.training.train import Training
 
+pytestmark = pytest.mark.nightly
+
 HOPPER = worker.REPOSITORY / "mjcf/hopper.xml"
 
 

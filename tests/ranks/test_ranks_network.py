@@ -20,6 +20,8 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.worker.distributed.process_group import COLLECTIVE_TIMEOUT_VARIABLE
 
+pytestmark = pytest.mark.nightly
+
 JOBS = {name: helpers.spec(learner=name, total_timesteps=1024) for name in ("fast", "sb3")}
 
 

@@ -15,6 +15,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from orchestrator.worker.training import batched_rollout
 
+pytestmark = pytest.mark.nightly
+
 N_ENVS, N_STEPS = 3, 40
 ROWS_AT_ONCE = 32
 """Of 120: the last ones are fewer."""

@@ -38,6 +38,8 @@ from orchestrator.experiment.from_outside import worker_logs
 from orchestrator.experiment.resuming import reconcile, recovery
 from orchestrator.terminal import jobs_table, status_view
 
+pytestmark = pytest.mark.nightly
+
 REPOSITORY = Path(__file__).parents[2]
 
 RANK = """

@@ -23,6 +23,8 @@ from orchestrator.worker.distributed.ranks import ALONE, Ranks, own_share
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.training import algorithms, learners
 
+pytestmark = pytest.mark.nightly
+
 MODES = get_args(Mode)
 GROUPS: tuple[tuple[int, Backend], ...] = ((2, "auto"), (4, "gloo"))
 """Of ranks: on one machine ``auto`` is over shared memory, and ``gloo`` over the network."""
@@ -303,7 +305,6 @@ def test_all_ranks_come_to_the_same_bits(sides: Sides, case: Case, mode: Mode) -
             assert other["moments"].tobytes() == first["moments"].tobytes()
 
 
-@pytest.mark.slow
 def test_four_ranks_over_shared_memory_update_as_one_process(tmp_path: Path) -> None:
     """A few cases; ``test_shared_memory_allreduce.py`` shows that its sums are right to the bit for
     any ranks."""

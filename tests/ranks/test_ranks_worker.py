@@ -39,6 +39,8 @@ from orchestrator.worker.training.shared_statistics import (
 )
 from orchestrator.worker.training.train import Training
 
+pytestmark = pytest.mark.nightly
+
 HOPPER = worker.REPOSITORY / "mjcf/hopper.xml"
 
 # -- fifty updates of three ranks, undisturbed and resumed

@@ -139,7 +139,7 @@ def test_everything_holds_over_some_seeds(outcomes: list[Outcome]) -> None:
     assert violations(SEEDS, outcomes) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("part", range(20))
 def test_everything_holds_over_a_thousand_seeds_of_this_commit(part: int) -> None:
     first = number_of_this_commit() + 50 * part
@@ -150,7 +150,7 @@ def test_everything_holds_over_a_thousand_seeds_of_this_commit(part: int) -> Non
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in DEAR))
+        pytest.param(path, id=path.stem, marks=[pytest.mark.nightly] * (path.stem in DEAR))
         for path in TRACES
     ],
 )
@@ -309,8 +309,7 @@ FAILS_AT: dict[str, tuple[float, Scenario]] = {
 """When the file system fails, and in which scenario."""
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", FAILS_AT)
 def test_any_of_the_next_statements_of_the_ledger_may_fail(name: str) -> None:
     at_s, scenario = FAILS_AT[name]
@@ -463,7 +462,7 @@ def test_a_planted_fault_is_found_where_nothing_else_is_wrong(name: str) -> None
         assert violation in play(scenario).violation
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", FOUND)
 def test_a_planted_fault_is_found_soon(name: str) -> None:
     (mutation,) = (one for one in MUTATIONS if one.name == name)

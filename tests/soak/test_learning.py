@@ -17,6 +17,8 @@ from orchestrator.core.paths import JobPaths
 from orchestrator.core.task_names import TASKS
 from orchestrator.core.worker_spec import WorkerSpec
 
+pytestmark = pytest.mark.nightly
+
 JOBS = REPOSITORY / "jobs" / "tasks"
 FILES = sorted(JOBS.glob("*.toml"))
 CORE_S = 120.0
@@ -56,8 +58,6 @@ def test_a_tasks_job_file_is_one_robot_one_seed_and_one_core(jobs: Path) -> None
     assert "resources" not in settings
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit
 @pytest.mark.timeout(2 * PATIENCE_S)
 @pytest.mark.parametrize("jobs", FILES, ids=lambda path: path.stem)
 def test_a_task_is_learned_by_its_job_file(jobs: Path, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def missing_names(path: Path) -> list[str]:
     return missing
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_tests_and_benchmarks_import_is_there() -> None:
     """Tests are read by no type checker, and those of the full tier are rarely run."""
     for folder in ("tests", "benchmarks", "docs", "examples"):

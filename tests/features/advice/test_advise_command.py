@@ -15,7 +15,7 @@ MEASURING = ("--time", "1", "--time-limit", "300", "--json")
 """Briefly, and completely beside a load, too."""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_piece_of_advice_can_be_pasted_into_a_job_file(tmp_path: Path) -> None:
     xml = f'xml = "{HOPPER}"'
     done = succeed("advise", HOPPER, *MEASURING, cwd=tmp_path)
@@ -44,7 +44,7 @@ def test_every_piece_of_advice_can_be_pasted_into_a_job_file(tmp_path: Path) -> 
     assert {row["integrator"] for row in rows} > {"implicitfast", "euler"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_programs_get_every_change_and_jobs_without_a_task_say_why_not(tmp_path: Path) -> None:
     (tmp_path / "broken.xml").write_text("<mujoco>")
     jobs = write_experiment(

@@ -101,8 +101,7 @@ def advice_on(
     return from_values(PhysicsAdvice, ExaminationAnswer.from_line(answer.to_line()).measured)
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("advice that is measured")
+@pytest.mark.nightly
 def test_a_urdf_is_measured_as_the_robot_that_is_made_of_it(tmp_path: Path) -> None:
     urdf_helpers = pytest.importorskip("urdf_helpers", reason="there is no feature of URDFs")
     (tmp_path / "r.urdf").write_text(urdf_helpers.GOOD)
@@ -255,7 +254,7 @@ def test_states_with_the_latest_observations_are_put_together() -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_policy_that_observes_the_latest_steps_together_gets_advice() -> None:
     advice = advice_on(HOPPER, task_options={"observe": "proprioception", "history": 2})
     assert advice.problem is None
@@ -313,8 +312,7 @@ def test_a_longer_timestep_keeps_the_control_period(frame_skip: int) -> None:
             assert 0 < candidate.frame_skip < frame_skip
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("advice that is measured")
+@pytest.mark.nightly
 def test_every_change_of_a_robot_with_everything_is_measured(tmp_path: Path) -> None:
     advice = advice_on(crawler(tmp_path), task_options=LIES)
     assert (advice.problem, advice.env_steps_per_s > 0 if advice.env_steps_per_s else False) == (
@@ -347,8 +345,7 @@ def test_every_change_of_a_robot_with_everything_is_measured(tmp_path: Path) -> 
     assert advice.contact_pairs[0].rows_share >= advice.contact_pairs[-1].rows_share > 0
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("advice that is measured")
+@pytest.mark.nightly
 def test_the_jobs_own_changes_stay_and_are_part_of_the_original(tmp_path: Path) -> None:
     edits = {
         "option.timestep": 0.02,
@@ -362,15 +359,14 @@ def test_the_jobs_own_changes_stay_and_are_part_of_the_original(tmp_path: Path) 
     assert not [name for name in names if name == "timestep 0.02"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_option_of_the_task_follows_the_timestep() -> None:
     advice = advice_on(HOPPER, task_options={"frame_skip": 8})
     halved = next(change for change in advice.changes if change.name == "timestep 0.01")
     assert (halved.problem, halved.task_options) == (None, {"frame_skip": 4})
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("advice that is measured")
+@pytest.mark.nightly
 def test_a_change_that_makes_physics_diverge_says_so(tmp_path: Path) -> None:
     spring = 'stiffness="120" armature="0.0001"'  # stable with RK4 and this timestep only
     advice = advice_on(
@@ -385,7 +381,7 @@ def test_a_change_that_makes_physics_diverge_says_so(tmp_path: Path) -> None:
     assert not any(change.is_usable for change in diverging)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_was_measured_is_told_when_there_is_no_more_time() -> None:
     advice = advice_on(HOPPER, limit_s=0.0)
     assert (advice.problem, list(advice.changes)) == (None, [])
@@ -393,7 +389,7 @@ def test_what_was_measured_is_told_when_there_is_no_more_time() -> None:
     assert advice.deviation is not None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_only_what_policies_do_not_notice_is_offered() -> None:
     advice = advice_on(HOPPER, cpu_s=6.0)
     played = [change for change in advice.changes if change.effects]
@@ -417,7 +413,7 @@ def motion_is_no_objection(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(physics_advice, limit, math.inf)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_nothing_is_offered_that_there_was_no_time_to_play(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_time(*_: object, **__: object) -> physics_advisor.NotPlayed:
         return physics_advisor.NO_TIME
@@ -430,7 +426,7 @@ def test_nothing_is_offered_that_there_was_no_time_to_play(monkeypatch: pytest.M
     assert {change.name for change in without_time} == set(advice.unmeasured)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_episodes_that_are_cut_off_early_judge_no_other_motion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -454,7 +450,7 @@ def test_no_time_is_proposed_that_the_option_does_not_take(enough_s: float) -> N
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("where", ["ShortTrainedPolicy", "PolicyEffects.on"])
 def test_an_error_while_policies_are_played_loses_no_measurement(
     where: str, monkeypatch: pytest.MonkeyPatch

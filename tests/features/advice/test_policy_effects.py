@@ -39,7 +39,7 @@ def hopper(times_mass: float = 1.0) -> Simulation:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_policy_notices_a_heavy_robot_and_not_the_same_one() -> None:
     trained = ShortTrainedPolicy(HOPPER, "forward", {}, cpu_s=0.0)
     assert trained.env_steps > 0

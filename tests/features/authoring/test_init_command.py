@@ -105,7 +105,7 @@ def test_a_folder_becomes_a_job_file_that_runs(tmp_path: Path) -> None:
     assert facts["estimate_s"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_cannot_become_a_job_file_is_one_message_and_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "parts").mkdir()
@@ -128,7 +128,7 @@ def test_what_cannot_become_a_job_file_is_one_message_and_writes_nothing(tmp_pat
     assert {path.name for path in tmp_path.iterdir()} == {"empty", "parts", "pipe.xml", "done.toml"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_folder_that_is_not_writable_is_found_out_first(tmp_path: Path) -> None:
     (tmp_path / "cart.xml").write_text(cart())
     tmp_path.chmod(0o500)
@@ -136,7 +136,7 @@ def test_a_folder_that_is_not_writable_is_found_out_first(tmp_path: Path) -> Non
     assert (done.returncode, "is not writable" in done.stderr) == (2, True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ctrl_c_leaves_no_job_file(tmp_path: Path) -> None:
     hangs = cart(
         tail="<worldbody>"
@@ -212,7 +212,7 @@ def test_an_imported_job_file_passes_a_dry_run(tmp_path: Path) -> None:
     assert (pendulum["env"], pendulum["ppo"]) == ("Pendulum-v1", {"use_sde": True})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_eighteen_foreign_robots_are_trained_without_a_word_in_between(tmp_path: Path) -> None:
     good, others = foreign_robots(tmp_path / "theirs")
     done = succeed("init", "theirs", "--timesteps", "64", "--json", cwd=tmp_path)
@@ -226,7 +226,7 @@ def test_eighteen_foreign_robots_are_trained_without_a_word_in_between(tmp_path:
     assert {row["state"] for row in rows.values()} == {"SUCCEEDED"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_robots_of_this_repository_become_a_job_file(tmp_path: Path) -> None:
     done = succeed("init", REPOSITORY / "mjcf", "--json", cwd=tmp_path)
     facts = json.loads(done.stdout)

@@ -31,7 +31,7 @@ def test_a_level_with_jobs_that_failed_is_named_and_not_compared(tmp_path: Path)
     ] == ["1", "2"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("content", ['{"format"', '{"format": 2}', '{"levels": {"1": {}}}'])
 def test_strong_scaling_that_cannot_be_read_is_said_beside_all_the_rest(
@@ -64,7 +64,7 @@ def bench_report(tmp_path_factory: pytest.TempPathFactory) -> report.WrittenRepo
         return report.make(make_bench_dir(tmp_path_factory.mktemp("bench")))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_benchmark_has_every_figure_and_number(tmp_path: Path) -> None:
     folder = report.make(make_bench_dir(tmp_path)).page.parent
     facts = json.loads((folder / "report.json").read_text())
@@ -161,7 +161,7 @@ def test_uncounted_measurements_are_reported_and_baselines_keep_their_order(tmp_
     assert list(json.loads((root / "report/report.json").read_text())["arms"]) == list(ARMS)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_benchmark_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
     root = make_bench_dir(tmp_path / "bench", levels=(1,), repeats=1)
     cells = (root / "bench/cells.jsonl").read_text().splitlines(keepends=True)

@@ -45,7 +45,7 @@ def holds(interval: Estimate, truth: float) -> bool:
     return interval.low <= truth <= interval.high
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 class TestKnownParameters:
     @pytest.mark.parametrize(
         ("sigma", "kappa"), [(0.0, 0.0), (0.05, 0.0), (0.0, 0.002), (0.03, 0.0005), (0.2, 0.01)]
@@ -66,9 +66,9 @@ class TestKnownParameters:
         ("sigma", "kappa", "repeats", "levels"),
         [
             (0.05, 0.001, 5, (1, 2, 4)),
-            pytest.param(0.05, 0.001, 2, LEVELS, marks=pytest.mark.slow),
-            pytest.param(0.05, 0.001, 5, LEVELS, marks=pytest.mark.slow),
-            pytest.param(0.15, 0.004, 5, LEVELS, marks=pytest.mark.slow),
+            pytest.param(0.05, 0.001, 2, LEVELS, marks=pytest.mark.nightly),
+            pytest.param(0.05, 0.001, 5, LEVELS, marks=pytest.mark.nightly),
+            pytest.param(0.15, 0.004, 5, LEVELS, marks=pytest.mark.nightly),
         ],
     )
     def test_the_intervals_hold_them(

@@ -164,7 +164,7 @@ def test_a_seed_is_trained_as_the_job_file_would_train_it(world: World) -> None:
         assert replace(trained, preview=declared.preview) == declared
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_call_finds_the_same_and_trains_nothing(world: World) -> None:
     world.train({"parent": [0], "child": [0]})
     found = world.race()
@@ -184,7 +184,7 @@ def test_seeds_that_are_there_may_decide_it_already(world: World) -> None:
     assert not found.race_dir.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_seeds_that_one_of_both_lacks_are_trained_first(world: World) -> None:
     world.train({"parent": [3, 4, 5, 6], "twin": [4]})
     found = world.race("parent", "twin", most_seeds=4)
@@ -250,7 +250,7 @@ def test_a_smaller_budget_later_is_none_that_was_raised(world: World) -> None:
     assert not any("raised" in remark for remark in less.remarks)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_none_above_a_declared_difference_is_a_decision(world: World) -> None:
     world.train({"parent": [0, 1], "twin": [0, 1]})
     found = world.race("parent", "twin", smallest_difference=1.0)
@@ -258,7 +258,7 @@ def test_none_above_a_declared_difference_is_a_decision(world: World) -> None:
     assert len(found.seeds) < 6
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_seed_that_fails_for_one_is_left_out_for_both(world: World) -> None:
     world.say(child=[*CHILD[:2], None, *CHILD[3:]])
     world.train({"parent": [0, 1], "child": [0, 1]})
@@ -275,7 +275,7 @@ def test_a_body_that_fails_with_every_seed_is_not_trained_for_ever(world: World)
     assert len(world.trained()) <= 6
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_jobs_of_a_search_are_compared_by_fresh_seeds(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,7 +304,7 @@ def test_jobs_of_a_search_are_compared_by_fresh_seeds(
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_fresh_seeds_are_those_that_the_run_directory_has_not(world: World) -> None:
     world.train({"parent": [0], "child": [0, 1, 2]})
     found = world.race(fresh_seeds=True)
@@ -332,7 +332,7 @@ def test_fresh_seeds_are_none_of_another_job_which_may_be_of_the_same_body(world
     assert found.seeds == [4, 5, 6]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_fresh_seeds_are_none_that_an_earlier_race_has_trained_for_one_of_both(
     world: World,
 ) -> None:
@@ -345,7 +345,7 @@ def test_fresh_seeds_are_none_that_an_earlier_race_has_trained_for_one_of_both(
     assert set(world.trained()) - before == new
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_is_compared_by_the_return_where_no_figure_is_named(world: World) -> None:
     world.train({"parent": range(6), "child": range(6)})
     found = world.race(by=None)
@@ -372,7 +372,7 @@ def test_settings_that_differ_are_said_and_of_returns_those_that_may_be_paid_oth
     assert world.race().remarks == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_seeds_with_other_settings_are_left_out(world: World) -> None:
     world.train({"parent": [0, 1], "child": [0, 1]})
     ledger = Ledger.open(RunPaths(world.run_dir).ledger)
@@ -420,7 +420,7 @@ def test_a_body_that_was_refused_cannot_be_raced(
         world.race(most_seeds=3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_declared_otherwise_by_now_is_not_mixed_with_what_was_raced(world: World) -> None:
     world.train({"parent": [0], "child": [0]})
     world.race(most_seeds=3)
@@ -528,7 +528,7 @@ class TestStarts:
         assert "parent-s0" not in raced
         assert '"init": null' in (found.race_dir / "jobs/child-s0/spec.json").read_text()
 
-    @pytest.mark.slow
+    @pytest.mark.nightly
     def test_the_same_start_is_that_of_the_further_seeds(self, world: World) -> None:
         self.with_starts(world, parent=["aa"], child=["aa"])
         found = world.race()
@@ -616,7 +616,7 @@ def runs(world: World, job_id: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+    "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)]
 )
 def test_what_was_trained_stays_and_the_same_command_goes_on(
     world: World, number: signal.Signals
@@ -720,7 +720,7 @@ def test_a_round_has_as_many_seeds_of_both_as_train_at_once(
     assert race_round.seeds_a_round(replace(field, first=first), max_parallel) == seeds
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_that_still_trains_these_jobs_is_waited_for(world: World) -> None:
     world.train({"parent": [0], "child": [0]})
     ledger = Ledger.open(RunPaths(world.run_dir).ledger)

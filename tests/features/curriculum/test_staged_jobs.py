@@ -28,8 +28,7 @@ STAGES = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("jobs that are killed")
+@pytest.mark.nightly
 def test_a_job_that_is_killed_in_a_later_stage_among_neighbours_ends_as_alone_and_undisturbed(
     tmp_path: Path,
 ) -> None:

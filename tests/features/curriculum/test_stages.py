@@ -67,15 +67,14 @@ SHORT = {"ppo": {"total_timesteps": 900}}
 """Whose stages begin within few iterations."""
 WAYS = [
     ("ppo", "fast"),
-    pytest.param("ppo", "sb3", marks=pytest.mark.slow),
+    pytest.param("ppo", "sb3", marks=pytest.mark.nightly),
     *(
-        pytest.param(algo, "auto", marks=pytest.mark.slow)
+        pytest.param(algo, "auto", marks=pytest.mark.nightly)
         for algo in ("sac", "td3", "tqc", "crossq", "recurrent-ppo")
     ),
 ]
 
 
-@pytest.mark.one_a_commit
 @pytest.mark.parametrize(("algo", "learner"), WAYS)
 def test_a_training_that_is_resumed_in_each_of_its_stages_has_the_same_weights(
     tmp_path: Path, algo: str, learner: str
@@ -104,7 +103,7 @@ def test_a_training_that_is_resumed_in_each_of_its_stages_has_the_same_weights(
     assert parts.eval.read_bytes() == whole.eval.read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_stage_waits_for_its_condition_and_for_enough_episodes_of_its_own(tmp_path: Path) -> None:
     never = job(tmp_path / "never", with_curriculum(advance=("rollout/ep_rew_mean > 1e9",) * 2))
     record, log = helpers.train_here(never)

@@ -67,7 +67,7 @@ def shortest(jobs: Path) -> None:
     jobs.write_text(text.replace("[defaults]", "[defaults]\neval_episodes = 1  #", 1))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_wheel_is_enough_to_train_the_first_policies(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--quiet"]
     wheels = tmp_path / "wheels"

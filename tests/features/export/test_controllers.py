@@ -172,7 +172,7 @@ def test_the_controller_in_c_moves_the_robot_as_the_policy_does(
     np.testing.assert_allclose(np.array(poses), expected.poses, rtol=0, atol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 @pytest.mark.filterwarnings("ignore::orchestrator.UnfinishedPolicyWarning")
 def test_the_benchmark_compares_the_controller_with_the_policy_on_two_robots(

@@ -123,7 +123,7 @@ def clipped_by_task(task: Any, observations: NDArray[np.float32]) -> NDArray[np.
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=pytest.mark.slow) if kind in MORE_ACTIVATIONS else kind
+        pytest.param(kind, marks=pytest.mark.nightly) if kind in MORE_ACTIVATIONS else kind
         for kind in KINDS
     ],
 )
@@ -148,7 +148,9 @@ def test_every_kind_of_policy_gives_its_actions_and_controls_in_every_format(
 
 
 @needs_compiler
-@pytest.mark.parametrize("kind", ["ppo", "sac-sde", pytest.param("gelu", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["ppo", "sac-sde", pytest.param("gelu", marks=pytest.mark.nightly)]
+)
 def test_a_c_header_compiles_without_a_warning_and_gives_the_actions(
     kind: str, tmp_path: Path
 ) -> None:
@@ -160,7 +162,7 @@ def test_a_c_header_compiles_without_a_warning_and_gives_the_actions(
 
 
 @needs_compiler
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", sorted({*KINDS} - {"ppo", "sac-sde", "gelu"}))
 def test_every_kind_of_policy_gives_its_actions_in_c(kind: str, tmp_path: Path) -> None:
     test_a_c_header_compiles_without_a_warning_and_gives_the_actions(kind, tmp_path)
@@ -394,7 +396,7 @@ def test_entries_that_cannot_be_inputs_are_refused_with_a_cure(
 
 @pytest.mark.parametrize(
     "kind",
-    ["ppo", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("sac", "linear"))],
+    ["ppo", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("sac", "linear"))],
 )
 def test_a_file_is_checked_beside_the_policy_over_an_episode(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -88,7 +88,7 @@ def test_the_policy_of_an_altered_robot_is_not_exported(
 
 
 @pytest.mark.usefixtures("opengl")
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_exported_policy_is_played_as_the_jobs_own(
     finished_once: Experiment, tmp_path: Path
 ) -> None:

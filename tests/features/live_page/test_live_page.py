@@ -184,7 +184,7 @@ def test_jobs_that_have_ended_have_the_share_of_time_that_they_waited_for_a_cpu(
         assert viewer.job("j0-s0")["delay"] is None, "that of this moment"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_page_waits_for_its_run_and_survives_supervisor_and_directory(tmp_path: Path) -> None:
     root = tmp_path / "run"
     with serving(root) as server, Viewer(server.port) as viewer:

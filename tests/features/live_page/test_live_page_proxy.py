@@ -34,7 +34,7 @@ NAME = SERVE[1]
 PATH = "/orchestrator"
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.skipif(NGINX is None, reason="no nginx: apt-get install nginx"),
 ]
 

@@ -84,7 +84,7 @@ def test_poses_that_wait_are_drawn_and_a_robot_that_cannot_be_is_said(
     assert drawn(paths, names, states).kinds() == [], "what cannot be drawn is not tried again"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_without_a_gl_library_that_is_said_once_and_drawn_later(
     opengl: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +122,7 @@ def test_previews_that_are_switched_off_and_processes_that_are_killed(
     assert all(paths.job(name).moment.exists() for name in names), "another time they are drawn"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_without_egl_all_are_drawn_with_osmesa_which_is_found_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,7 +264,7 @@ JOBS = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_draws_every_robot_without_being_asked_and_trains_the_same(
     opengl: None, tmp_path: Path
 ) -> None:

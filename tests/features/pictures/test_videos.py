@@ -107,8 +107,7 @@ def robot_filmed(filmed: Filmed, tmp_path_factory: pytest.TempPathFactory) -> Fi
     return trained_and_filmed(cwd, *FILMED, robot)
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a video that is made")
+@pytest.mark.nightly
 def test_every_job_that_asks_gets_its_video_when_all_training_is_over(
     filmed: Filmed, robot_filmed: Filmed
 ) -> None:
@@ -125,7 +124,7 @@ def test_every_job_that_asks_gets_its_video_when_all_training_is_over(
         assert not list(job.root.glob(".*"))  # nothing half written
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_video_that_fails_is_a_warning_and_changes_nothing_else(filmed: Filmed) -> None:
     experiment, events = filmed
     [warning] = [
@@ -137,8 +136,7 @@ def test_a_video_that_fails_is_a_warning_and_changes_nothing_else(filmed: Filmed
     assert {row["state"] for row in commands.summary(experiment.run_dir).values()} == {"SUCCEEDED"}
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a video that is made")
+@pytest.mark.nightly
 def test_the_same_command_makes_what_is_missing_or_old_and_trains_nothing(
     robot_filmed: Filmed, tmp_path: Path
 ) -> None:
@@ -171,8 +169,7 @@ def drawing(filmed: Filmed, tmp_path: Path) -> Iterator[commands.Run]:
         yield run
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a video that is ended")
+@pytest.mark.nightly
 def test_ctrl_c_ends_videos_under_way_and_leaves_the_results(drawing: commands.Run) -> None:
     [player] = players_of(drawing.popen.pid)
     drawing.signal(signal.SIGINT)
@@ -183,8 +180,7 @@ def test_ctrl_c_ends_videos_under_way_and_leaves_the_results(drawing: commands.R
     assert not is_running(player)
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a video that is ended")
+@pytest.mark.nightly
 def test_a_stop_from_elsewhere_ends_videos_too(drawing: commands.Run) -> None:
     assert invoke("stop", "run", cwd=drawing.cwd).returncode == 0
     assert drawing.end() == 0
@@ -193,8 +189,7 @@ def test_a_stop_from_elsewhere_ends_videos_too(drawing: commands.Run) -> None:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a video that is ended")
+@pytest.mark.nightly
 def test_no_player_outlives_a_supervisor_that_is_killed(drawing: commands.Run) -> None:
     [player] = players_of(drawing.popen.pid)
     drawing.popen.kill()
@@ -225,9 +220,8 @@ def test_a_player_that_fails_or_takes_too_long_is_a_warning_and_the_next_one_goe
     assert told.messages().count(why) == 2
 
 
-@pytest.mark.one_a_commit("a video that is made")
 @pytest.mark.usefixtures("opengl")
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_robots_are_in_one_video_and_in_a_gif(
     finished_once: Experiment, tmp_path: Path
 ) -> None:
@@ -241,7 +235,7 @@ def test_all_robots_are_in_one_video_and_in_a_gif(
     assert size(tmp_path / "mosaic.gif") == (960, 360)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_environment_that_draws_itself_is_asked_to(filmed: Filmed) -> None:
     shown, rate = frames(job_dir(filmed[0], "own-s0").video)
     assert (len(shown), rate) == (300, 30)

@@ -194,7 +194,7 @@ def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path)
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_a_pool_has_the_gpus_of_the_machine_though_no_earlier_job_has_asked_for_one(
     here: Path, monkeypatch: pytest.MonkeyPatch
@@ -213,7 +213,7 @@ def test_a_pool_has_the_gpus_of_the_machine_though_no_earlier_job_has_asked_for_
         assert pool.submit(HOPPER, name="two").result(commands.PATIENCE_S).ok
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_what_python_prints_before_the_supervisor_begins_is_no_answer_of_it(
     here: Path, monkeypatch: pytest.MonkeyPatch
@@ -230,7 +230,7 @@ def test_what_python_prints_before_the_supervisor_begins_is_no_answer_of_it(
         orchestrator.TrainingPool(run_dir="other")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_when_its_supervisor_is_killed_every_future_says_what_to_do(here: Path) -> None:
     with nothing_left(), orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
@@ -247,7 +247,7 @@ def test_when_its_supervisor_is_killed_every_future_says_what_to_do(here: Path) 
             pool.results()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_results_come_in_the_order_of_submission_and_those_that_are_cancelled_are_left_out(
     here: Path,
@@ -339,7 +339,7 @@ def test_what_a_program_says_of_its_robots_is_in_results_summary_and_report(here
     assert [job["point"]["ppo.gamma"] for job in page.facts["jobs"]] == [0.5, 0.75]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_what_a_program_says_of_a_robot_makes_no_other_training_of_it(here: Path) -> None:
     (here / "go-done-s0").touch()
@@ -351,7 +351,7 @@ def test_what_a_program_says_of_a_robot_makes_no_other_training_of_it(here: Path
     assert (row["attempts"], row["meta.generation"]) == (1, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_another_robot_or_start_under_the_name_of_a_job_that_trains_is_refused(here: Path) -> None:
     bodies = [HOPPER.read_text(), HOPPER.read_text().replace("<mujoco", "<!-- --><mujoco", 1)]
@@ -373,7 +373,7 @@ def test_another_robot_or_start_under_the_name_of_a_job_that_trains_is_refused(h
         assert begun.result(commands.PATIENCE_S).job_id == same.result(commands.PATIENCE_S).job_id
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_a_file_that_is_written_again_before_its_training_is_not_trained_in_silence(
     here: Path,
@@ -451,7 +451,7 @@ def test_another_text_under_the_name_of_a_job_is_refused_without_a_file_that_nob
             other.result(commands.PATIENCE_S)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_what_was_trained_from_a_policy_is_not_examined_again_unless_that_is_newer(
     here: Path, monkeypatch: pytest.MonkeyPatch
@@ -516,7 +516,7 @@ def ended(run_dir: Path) -> tuple[str, int]:
     return run_index.listed_run(entry).state, attach.wait(run_dir, [], timeout_s=10).exit_code
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_a_pool_that_ends_without_a_job_of_an_earlier_one_has_ended_and_a_later_one_resumes_it(
     here: Path,
@@ -586,7 +586,7 @@ def evolve(
     return submitted
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_an_asynchronous_loop_that_resumes_submits_the_same_robots(
     here: Path, monkeypatch: pytest.MonkeyPatch
@@ -603,7 +603,7 @@ def test_an_asynchronous_loop_that_resumes_submits_the_same_robots(
     assert ended(here / "run") == ("finished", 0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_an_exception_in_the_block_stops_everything_and_a_new_pool_resumes(here: Path) -> None:
     (here / "go-done-s0").touch()
@@ -643,7 +643,7 @@ def test_an_exception_in_the_block_stops_everything_and_a_new_pool_resumes(here:
     assert (here / "run/jobs/done-s0/started").stat().st_mtime_ns == begun_at
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_program_takes_its_trainings_with_it(here: Path) -> None:
     program = f"""
 import contextlib, sys, threading
@@ -694,7 +694,7 @@ done.result()
         ("with pool: raise KeyboardInterrupt", 1, False),
     ],
 )
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_program_that_ends_before_its_trainings_says_so_once(
     here: Path, end: str, code: int, is_warned: bool
 ) -> None:
@@ -719,7 +719,7 @@ pool_supervisor.RunOptions = functools.partial(pool_supervisor.RunOptions, grace
 """What a supervisor begins with whose workers have two seconds to save a checkpoint."""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_a_program_that_is_started_again_at_once_waits_for_what_the_killed_one_has_left(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -858,7 +858,7 @@ with pool:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_processes_that_the_program_forks_leave_the_pool_to_it_however_they_end(here: Path) -> None:
     program = FORKING.format(hopper=str(HOPPER), supervise=STUBS + SUPERVISE, exec=EXEC)
     done = commands.finish([sys.executable, "-c", program], cwd=here)
@@ -896,7 +896,7 @@ os.kill(child, signal.SIGKILL)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_process_that_the_program_has_forked_does_not_keep_the_pool_from_stopping(
     here: Path,
 ) -> None:
@@ -934,7 +934,7 @@ def test_a_pool_that_cannot_begin_leaves_nothing(here: Path) -> None:
         orchestrator.TrainingPool(run_dir="run", env="CartPole-v1")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_a_callback_that_exits_ends_the_pool_which_names_it(
     here: Path, caplog: pytest.LogCaptureFixture
@@ -969,7 +969,7 @@ def test_a_callback_that_exits_ends_the_pool_which_names_it(
     assert isinstance(record.exc_info[1], SystemExit)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_no_file_is_no_robot_and_nothing_waits_for_it(here: Path) -> None:
     os.mkfifo(here / "pipe.xml")
     (here / "zero.xml").symlink_to("/dev/zero")
@@ -1015,7 +1015,7 @@ MOST_GROWTH_MIB = 4.0
 """Of either process over 140 jobs: a supervisor keeps about 6 KiB of each."""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_generations_that_feed_the_next_evolve_two_hundred_bodies_and_nothing_grows(
     here: Path, monkeypatch: pytest.MonkeyPatch
@@ -1058,7 +1058,7 @@ def test_generations_that_feed_the_next_evolve_two_hundred_bodies_and_nothing_gr
         assert after - before < MOST_GROWTH_MIB * 2**20, memory
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_the_loop_of_the_readme_trains_every_body(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -24,8 +24,7 @@ AGAINST_REFERENCE = re.compile(
 """The latter where the unchanged body, which is a trial, too, is the better one of two."""
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a tutorial")
+@pytest.mark.nightly
 @pytest.mark.skipif(not is_installed("optuna"), reason="needs Optuna, of the extra search")
 def test_a_body_is_evolved_searched_and_raced_against_the_first_one(tmp_path: Path) -> None:
     reader = Reader(

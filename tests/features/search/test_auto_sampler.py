@@ -259,7 +259,7 @@ def job_file(folder: Path, trials: int) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_resumed_search_keeps_its_sampler_when_trials_are_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,7 +67,7 @@ def declared(run_dir: Path) -> Any:
     return json.loads((run_dir / "search/declared.json").read_text())["data"]["search"]
 
 
-@pytest.mark.parametrize("on_change", ["refuse", pytest.param("extend", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("on_change", ["refuse", pytest.param("extend", marks=pytest.mark.nightly)])
 def test_another_space_is_refused_with_the_difference_and_what_can_be_done(
     on_change: str, tmp_path: Path
 ) -> None:
@@ -108,8 +108,7 @@ def test_a_declaration_that_is_none_is_refused_also_to_keep_it(tmp_path: Path) -
             )
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a search that trains")
+@pytest.mark.nightly
 def test_an_edited_robot_is_another_search_that_can_only_start_over(tmp_path: Path) -> None:
     jobs, robot, run_dir = tmp_path / "jobs.toml", tmp_path / "hopper.xml", tmp_path / "run"
     content = SEARCH.replace(str(HOPPER), "hopper.xml").replace("trials = 2", "trials = 1")
@@ -164,8 +163,7 @@ def test_an_edited_robot_is_another_search_that_can_only_start_over(tmp_path: Pa
     assert robots != declaration["robots"]
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a search that is changed")
+@pytest.mark.nightly
 def test_a_changed_search_goes_on_as_it_was_or_starts_over(tmp_path: Path) -> None:
     jobs = tmp_path / "jobs.toml"
     jobs.write_text(SEARCH)
@@ -207,8 +205,7 @@ def test_from_python_the_message_names_arguments(
         search.run(on_change="no")  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a search that is changed")
+@pytest.mark.nightly
 def test_an_edited_robot_of_a_compared_matrix_is_kept_as_it_was_or_refused(tmp_path: Path) -> None:
     jobs, robot, run_dir = tmp_path / "jobs.toml", tmp_path / "hopper.xml", tmp_path / "run"
     jobs.write_text(MATRIX)

@@ -108,7 +108,7 @@ LINE = SearchSpec(
 )
 ARCHIVE = (ArchiveAxis(name="a", low=0, high=1, cells=8),)
 SAMPLERS = ["random", "cmaes"] + [
-    pytest.param(name, marks=pytest.mark.slow)
+    pytest.param(name, marks=pytest.mark.nightly)
     for name in ("sobol", "tpe", "gp", "nsga2", "map-elites", "cma-me")
 ]
 
@@ -244,7 +244,7 @@ def test_a_search_whose_constraints_no_point_satisfies_stops(
             Asked(made(tmp_path, spec)).next_point(none)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_tpe_learns_where_bodies_satisfy_the_constraints(tmp_path: Path) -> None:
     spec = dataclasses.replace(LINE, sampler="tpe")
 
@@ -310,7 +310,7 @@ def masses(jobs: Path) -> dict[float, float]:
     return dict(zip(sizes, excess, strict=True))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_trains_bodies_within_the_constraints_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,7 +349,7 @@ def test_a_search_trains_bodies_within_the_constraints_alone(
     assert "3 of 1,000 random points satisfy the constraints" in " ".join(shown.split())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_constraints_that_no_point_satisfies_are_refused_before_anything_is_launched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import command_helpers as commands
 import pytest
 from damaged_search_helpers import DAMAGES, TRIALS, damage, each_damage
-from fuzz_helpers import NUMBERS, TEXT, VALUES, few_or_many, fuzz, mutated
+from fuzz_helpers import NUMBERS, TEXT, VALUES, fuzz, mutated
 from hypothesis import example, given
 from hypothesis import strategies as st
 from searcher_helpers import searcher_of
@@ -215,9 +215,8 @@ def exported(paths: RunPaths) -> None:
     journal.export(paths.root)
 
 
-@few_or_many(6, 60)
 def test_any_row_about_a_search_is_read_or_called_damaged(
-    tmp_path: Path, examples: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(
         "XDG_STATE_HOME", str(tmp_path / "state")
@@ -225,7 +224,7 @@ def test_any_row_about_a_search_is_read_or_called_damaged(
     paths = search_run(tmp_path / "run", TRIALS)
     sound = paths.ledger.read_bytes()
 
-    @fuzz(examples)
+    @fuzz(6)
     @example(rows=[(3, "content", '{"value": 1.0, "env_steps": 1}'), (3, "kind", "over")])
     @given(
         rows=st.lists(

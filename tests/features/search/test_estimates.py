@@ -42,7 +42,7 @@ def noisy_trials(number: int = 60) -> tuple[list[Trial], list[float]]:
     return trials, truth
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_estimates_are_nearer_to_the_truth_than_what_was_seen() -> None:
     trials, truth = noisy_trials()
     found = estimates(SPACE, trials)

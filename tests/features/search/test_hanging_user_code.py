@@ -85,7 +85,7 @@ def outcomes(run_dir: Path) -> dict[int | None, Any]:
     return {event.trial: event.content["values"] or event.content["why"] for event in found}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_hangs_is_named_and_the_other_trials_are_trained(tmp_path: Path) -> None:
     settings = TINY.replace("eval_episodes = 0", "eval_episodes = 1")
     (tmp_path / "jobs.toml").write_text(f'name = "hanging"\nmax_parallel = 2\n{settings}{SEARCH}')

@@ -148,7 +148,7 @@ ARCHIVE = (ArchiveAxis(name="a", low=0, high=1, cells=8),)
 EVERY = [
     "random",
     "cmaes",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("sobol", "tpe", "map-elites")),
+    *(pytest.param(name, marks=pytest.mark.nightly) for name in ("sobol", "tpe", "map-elites")),
 ]
 
 
@@ -272,7 +272,7 @@ def test_a_class_without_add_hears_nothing_of_initial_points(
     assert made._sampler.told == [2]  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_trains_its_initial_points_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

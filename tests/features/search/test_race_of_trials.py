@@ -258,7 +258,7 @@ def test_trials_that_may_be_the_best_get_further_seeds_within_their_share(tmp_pa
     assert len(commands.summary(tmp_path / "run")) == len(rows), "the same again does nothing"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("noisy_workers")
 def test_a_further_seed_that_fails_leaves_its_trial_as_it_was_and_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -287,7 +287,7 @@ def test_a_further_seed_that_fails_leaves_its_trial_as_it_was_and_is_said(
     assert "Failed further seeds" in (tmp_path / "run/report/index.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("noisy_workers")
 def test_a_race_has_its_share_of_env_steps_after_the_last_trial(tmp_path: Path) -> None:
     """A training has one env_step here: 15 of 20 are those of trials, and what was begun or waited
@@ -334,7 +334,7 @@ class Hears:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("noisy_workers")
 def test_the_sampler_hears_once_of_a_further_seed_that_has_failed_and_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -428,8 +428,7 @@ def kill_one(kind: str, folder: Path, command: Sequence[str], new_events: int) -
             run.kill()
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a search that is killed")
+@pytest.mark.nightly
 @pytest.mark.timeout(2 * commands.LONG_PATIENCE_S)
 def test_killed_a_race_in_fixed_order_decides_the_same(tmp_path: Path) -> None:
     """Also in which order its sampler is told of what."""
@@ -473,8 +472,7 @@ scheduler = { min_env_steps = 128, factor = 2 }
 """
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a search that is killed")
+@pytest.mark.nightly
 @pytest.mark.timeout(4 * commands.LONG_PATIENCE_S)
 def test_killed_a_race_with_rungs_and_a_reference_trains_the_same_weights(tmp_path: Path) -> None:
     quiet, rough = tmp_path / "quiet", tmp_path / "rough"
@@ -834,7 +832,7 @@ def test_every_command_shows_the_value_over_all_seeds(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize("sign", [1.0, pytest.param(-1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sign", [1.0, pytest.param(-1.0, marks=pytest.mark.nightly)])
 def test_few_lucky_seeds_come_after_many_that_are_nearly_as_good(
     tmp_path: Path, sign: float
 ) -> None:
@@ -872,7 +870,7 @@ def test_few_lucky_seeds_come_after_many_that_are_nearly_as_good(
 
 
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize("sign", [pytest.param(1.0, marks=pytest.mark.slow), -1.0])
+@pytest.mark.parametrize("sign", [pytest.param(1.0, marks=pytest.mark.nightly), -1.0])
 def test_the_best_so_far_of_a_report_is_what_was_known_then(tmp_path: Path, sign: float) -> None:
     """The first seeds are 3, 9 and 8; then trial 1 has 1, too, and trial 2 has 7."""
     direction = "maximize" if sign > 0 else "minimize"

@@ -185,7 +185,7 @@ def equal_seeds(truth: Sequence[float], rng: random.Random) -> int:
     return means.index(max(means))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_best_is_found_more_often_than_with_equally_many_seeds_each() -> None:
     rng = random.Random(38)
     found = {raced: 0, equal_seeds: 0}

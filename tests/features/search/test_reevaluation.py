@@ -376,7 +376,7 @@ def specs(run_dir: Path, job_ids: list[str]) -> dict[str, WorkerSpec]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_best_and_the_unchanged_job_are_trained_again_with_the_same_fresh_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,7 +420,7 @@ def test_the_best_and_the_unchanged_job_are_trained_again_with_the_same_fresh_se
     } == {512}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_one_of_the_best_that_does_not_fit_to_the_length_leaves_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -455,7 +455,7 @@ def test_one_of_the_best_that_does_not_fit_to_the_length_leaves_the_others(
     assert len(reader.history.trials) == 5, "and it is not tried again"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_those_with_the_best_estimates_are_trained_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -483,7 +483,7 @@ def test_previews_are_drawn_of_the_finished_trials_that_a_report_shows(
     assert set(drawn) == report_data.reported_jobs(facts) & ended
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_figure_of_a_search_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = {
         "search-best-so-far",

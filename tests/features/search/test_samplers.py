@@ -46,7 +46,7 @@ AXES = (
     ArchiveAxis(name="c", low=0, high=10, cells=8),
 )
 LATE = ("sobol", "nsga2", "map-elites", "cma-me", "tpe", "gp")
-SLOW_TO_IMPORT = [pytest.param(name, marks=pytest.mark.slow) for name in LATE]
+SLOW_TO_IMPORT = [pytest.param(name, marks=pytest.mark.nightly) for name in LATE]
 EVERY = ["random", "cmaes", *SLOW_TO_IMPORT]
 
 
@@ -357,7 +357,7 @@ def test_a_choice_is_the_same_in_any_order_of_its_keys_and_spelling_of_its_numbe
         choice.unit("none")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_points_that_are_refused_do_not_count_among_the_first_random_ones() -> None:
     spec = spec_of("map-elites", sampler_options={"initial": 5})
     sampler, independent = make(spec, Path()), make(replace(spec, sampler="random"), Path())
@@ -372,7 +372,7 @@ def test_points_that_are_refused_do_not_count_among_the_first_random_ones() -> N
     assert is_random == [True] * 5 + [False]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_archive_of_a_report_is_that_of_pyribs() -> None:
     import numpy as np
 

@@ -110,7 +110,7 @@ def test_a_search_makes_its_trials_one_by_one_and_ends(
         assert copy.is_file(), "its robot was examined, and is the one that was"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_more_trials_are_taken_over_and_another_space_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +134,7 @@ def test_more_trials_are_taken_over_and_another_space_is_refused(
     assert outcomes(tmp_path / "run") == after
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_that_runs_follows_set_and_reload(tmp_path: Path) -> None:
     table = 'sampler = "random"\ntrials = 2\nobjective = "ep_rew_mean"'
     jobs = search_file(tmp_path, table, settings="total_timesteps = 100_000_000\n")
@@ -182,7 +182,7 @@ factor = 2
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_asha_trains_the_best_to_the_end_and_leaves_the_others_paused(tmp_path: Path) -> None:
     jobs = search_file(tmp_path, RUNGS, seeds=[0, 1])
     finish(jobs)
@@ -215,8 +215,7 @@ def told_at_rung(run_dir: Path, job_id: str) -> dict[int, float]:
     return told
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a search that trains")
+@pytest.mark.nightly
 def test_trials_are_compared_at_rungs_by_measures_of_their_training(tmp_path: Path) -> None:
     jobs = search_file(tmp_path, BY_MEASURE, seeds=[0, 1], settings="eval_episodes = 1")
     done = finish(jobs)
@@ -242,8 +241,7 @@ def test_trials_are_compared_at_rungs_by_measures_of_their_training(tmp_path: Pa
     )
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a search that trains")
+@pytest.mark.nightly
 def test_the_jobs_of_a_matrix_are_compared_by_a_measure_and_only_then_measured(
     tmp_path: Path,
 ) -> None:
@@ -269,8 +267,7 @@ def test_the_jobs_of_a_matrix_are_compared_by_a_measure_and_only_then_measured(
             assert all(event.content["value"] < 0 for event in reached)
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a search that trains")
+@pytest.mark.nightly
 def test_a_trial_inherits_the_policy_of_the_nearest_finished_one(tmp_path: Path) -> None:
     jobs = search_file(
         tmp_path, 'sampler = "random"\ntrials = 5\nobjective = "ep_rew_mean"\ninherit = "nearest"'
@@ -366,8 +363,7 @@ def known_events(run_dir: Path) -> int:
     return 0
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a search that is killed")
+@pytest.mark.nightly
 @pytest.mark.timeout(2 * LONG_S)
 def test_killed_twenty_times_a_search_in_fixed_order_has_the_same_trials_and_weights(
     tmp_path: Path,
@@ -395,8 +391,7 @@ def test_killed_twenty_times_a_search_in_fixed_order_has_the_same_trials_and_wei
     )
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a search that is killed")
+@pytest.mark.nightly
 @pytest.mark.timeout(2 * LONG_S)
 def test_killed_a_search_with_constraints_and_a_reference_proposes_and_trains_the_same(
     tmp_path: Path,
@@ -428,8 +423,7 @@ constraints = {{ mass_kg = {{ high = 15.7 }} }}
     assert {content.get("parent") for content in asked[1:]} == {0}
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a search that is killed")
+@pytest.mark.nightly
 @pytest.mark.timeout(2 * LONG_S)
 def test_killed_a_dozen_times_an_asynchronous_search_loses_and_doubles_no_trial(
     tmp_path: Path,
@@ -474,7 +468,7 @@ class Own:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_that_stops_with_a_problem_while_trials_wait_at_rungs_has_failed(
     tmp_path: Path,
 ) -> None:
@@ -499,7 +493,7 @@ def test_a_search_that_stops_with_a_problem_while_trials_wait_at_rungs_has_faile
     assert "Traceback" not in shown
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_function_that_refuses_all_bodies_stops_a_search_with_its_reason(
     tmp_path: Path,
 ) -> None:
@@ -525,7 +519,7 @@ def make(params, folder):
     assert not any(event.kind == "asked" for event in events(tmp_path / "run"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_by_an_expression_of_measures_has_its_value_of_every_job(tmp_path: Path) -> None:
     text = "distance_m / energy_j + 0 * min(mass_kg, torque_rms)"
     table = f'sampler = "random"\ntrials = 2\nobjective = "{text}"'
@@ -548,7 +542,7 @@ def test_a_search_by_an_expression_of_measures_has_its_value_of_every_job(tmp_pa
     assert best[0]["values"] == {text: max(values)}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_trial_whose_objective_divides_by_zero_has_no_value_and_says_so(tmp_path: Path) -> None:
     table = 'sampler = "random"\ntrials = 1\nobjective = "eval_mean / (attempts - 1)"'
     jobs = search_file(tmp_path, table, settings="eval_episodes = 1")
@@ -561,7 +555,7 @@ def test_a_trial_whose_objective_divides_by_zero_has_no_value_and_says_so(tmp_pa
     assert "nothing can be divided by it" in " ".join(done.stdout.split())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_without_a_value_of_its_objective_has_failed(tmp_path: Path) -> None:
     job = {"name": "odd", "entry_point": "odd:make", "eval_episodes": 1}
     jobs = commands.write_experiment(tmp_path, job, head="max_parallel = 2")
@@ -601,7 +595,7 @@ def make(xml=None, seed=0):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_trials_that_fail_are_trained_with_all_seeds_when_they_are_retried(tmp_path: Path) -> None:
     """They fail behind their first rung, where they have a checkpoint."""
     jobs = commands.write_experiment(

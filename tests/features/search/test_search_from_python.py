@@ -28,7 +28,7 @@ SHORT: dict[str, Any] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_from_python_makes_its_trials_and_shows_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +171,7 @@ class Own:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_whose_sampler_raises_is_an_error_with_the_results_kept_and_goes_on_when_it_is_corrected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

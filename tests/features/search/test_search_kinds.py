@@ -77,7 +77,7 @@ def values_of(history: History) -> list[Sequence[float] | None]:
     return [trial.values for trial in history.trials]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("sampler", KINDS)
 def test_every_sampler_is_asked_and_told_by_a_search(
     sampler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -112,8 +112,7 @@ def test_every_sampler_is_asked_and_told_by_a_search(
     assert max(firsts) in [trial["values"]["ep_rew_mean"] for trial in best]
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a search that trains")
+@pytest.mark.nightly
 def test_by_the_median_half_go_on_and_the_best_are_trained_again_from_nothing(
     tmp_path: Path,
 ) -> None:
@@ -162,7 +161,7 @@ def test_by_the_median_half_go_on_and_the_best_are_trained_again_from_nothing(
     assert [trial["again"]["ep_rew_mean"] for trial in best] == values
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_more_time_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands.instant_workers(monkeypatch, tmp_path)
     search = {
@@ -202,7 +201,7 @@ def make(params, folder):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_function_that_makes_the_same_body_for_every_point_makes_equal_trials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +224,7 @@ def test_a_function_that_makes_the_same_body_for_every_point_makes_equal_trials(
     assert len({trial.jobs[0] for trial in history.trials}) == 6
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("trials", [3, 30])
 def test_an_objective_without_a_value_in_every_job_is_the_reason_of_every_trial(
     trials: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -264,7 +263,7 @@ def test_an_objective_without_a_value_in_every_job_is_the_reason_of_every_trial(
     assert best.returncode == (1 if trials == 3 else 0), "a search that was given up can go on"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_sampler_that_has_come_to_propose_nothing_that_trains_does_not_go_on_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,7 +42,7 @@ trials = 8
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_body_that_its_function_refuses_is_no_trial_and_another_one_is_drawn(
     tmp_path: Path,
 ) -> None:
@@ -92,8 +92,7 @@ seed = 270
 """
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a search that trains")
+@pytest.mark.nightly
 def test_a_body_that_the_policy_of_its_parent_does_not_fit_starts_from_nothing(
     tmp_path: Path,
 ) -> None:
@@ -112,7 +111,7 @@ def test_a_body_that_the_policy_of_its_parent_does_not_fit_starts_from_nothing(
     assert starts == [None, None, None, None, str(specs[0].parent), None]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_middle_and_corner_of_the_space_are_examined_before_anything_is_launched(
     tmp_path: Path,
 ) -> None:

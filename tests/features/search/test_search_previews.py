@@ -16,7 +16,7 @@ from orchestrator.features.search.search_paths import SearchPaths
 EVALUATED = TINY.replace("eval_episodes = 0", "eval_episodes = 1")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_trials_that_a_search_shows_have_previews(opengl: None, tmp_path: Path) -> None:
     path = tmp_path / "jobs.toml"
     job = f'[[jobs]]\nname = "hopper"\nxml = "{HOPPER}"\ntask = "forward"'

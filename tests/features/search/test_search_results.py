@@ -32,7 +32,7 @@ from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.ledger import Ledger
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 SEARCH = f"""name = "search"
 max_parallel = 2
@@ -85,7 +85,6 @@ def test_a_stopped_search_is_resumed_from_its_run_directory_and_its_best_train_t
     assert again.items() <= before.items()
 
 
-@pytest.mark.one_a_commit("a search that is changed")
 def test_the_jobs_of_a_matrix_train_as_far_again_and_without_its_scheduler_to_their_end(
     tmp_path: Path,
 ) -> None:

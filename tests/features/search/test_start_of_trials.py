@@ -154,8 +154,7 @@ def search_file(folder: Path, table: str, job: str = "", space: str = "") -> Pat
     return path
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a search that trains")
+@pytest.mark.nightly
 def test_every_trial_starts_from_the_policy_of_the_unchanged_job(tmp_path: Path) -> None:
     """Also that of the unchanged point; the training of it waits for no rung."""
     table = "trials = 4\ninitial = [{}]\nscheduler = { min_env_steps = 128 }"
@@ -192,7 +191,7 @@ def make(params, folder):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_policy_that_does_not_fit_the_bodies_is_refused_before_anything_is_launched(
     tmp_path: Path,
 ) -> None:
@@ -208,7 +207,7 @@ def test_a_policy_that_does_not_fit_the_bodies_is_refused_before_anything_is_lau
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_whose_reference_fails_stops_and_says_so(
     tmp_path: Path,
 ) -> None:

@@ -75,7 +75,7 @@ def own_search(folder: Path, deed: str, code: str) -> RunPaths:
             "cannot be imported: ModuleNotFoundError: No module named 'gone'; its module",
         ),
         *(
-            pytest.param(*rest, marks=pytest.mark.slow)
+            pytest.param(*rest, marks=pytest.mark.nightly)
             for rest in (
                 ("own:Gone", "", "AttributeError: module 'own' has no attribute 'Gone'"),
                 (
@@ -111,7 +111,7 @@ def test_a_sampler_that_cannot_be_made_is_a_problem_before_anything_is_launched(
     assert message in problem.message
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_a_sampler_whose_process_is_killed_is_made_once_more(kills: int, tmp_path: Path) -> None:
     code = f"open({str(tmp_path / 'made')!r}, 'a').write('.'); "
     code += f"os.path.getsize({str(tmp_path / 'made')!r}) > {kills} or os.kill(os.getpid(), 9)"
@@ -127,7 +127,7 @@ def test_a_sampler_whose_process_is_killed_is_made_once_more(kills: int, tmp_pat
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_check_and_run_refuse_a_sampler_that_cannot_be_made(tmp_path: Path) -> None:
     job = {"name": "hopper", "xml": commands.HOPPER, "task": "forward"}
     jobs = commands.write_experiment(tmp_path, job)
@@ -182,7 +182,7 @@ def searcher(paths: RunPaths) -> Iterator[subprocess.Popen[bytes]]:
             'the sampler "own:Own" has not returned within 1 s from its method ask',
         ),
         *(
-            pytest.param(*rest, marks=pytest.mark.slow)
+            pytest.param(*rest, marks=pytest.mark.nightly)
             for rest in (
                 (
                     "ask",
@@ -232,14 +232,14 @@ def test_a_searcher_without_progress_ends_also_where_its_sampler_is_not_the_caus
     assert "in <lambda>" in log, "where it hung"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_compiled_code_that_lets_no_thread_run_is_ended_by_the_kernel(tmp_path: Path) -> None:
     code = "watchdog.LIMIT_S = 2; time.sleep(1); re.match('(a+)+$', 60 * 'a' + 'b')"
     with searcher(own_search(tmp_path, "ask", code)) as process:
         assert process.wait(commands.PATIENCE_S) == -signal.SIGPROF
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_children_and_threads_of_a_sampler_do_not_search_nor_keep_the_searcher_from_ending(
     tmp_path: Path,
 ) -> None:
@@ -255,7 +255,7 @@ def test_children_and_threads_of_a_sampler_do_not_search_nor_keep_the_searcher_f
     assert [kinds.count(kind) for kind in ("began", "told", "ended")] == [2, 2, 1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_a_sampler_has_started_ends_with_the_supervisor(tmp_path: Path) -> None:
     code = "import subprocess; open('pid', 'w').write(str(subprocess.Popen(['sleep', '600']).pid)); time.sleep(600)"
     paths = own_search(
@@ -303,7 +303,7 @@ while not os.path.exists({go!r}):
     return own_search(folder, "ask", code)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_stopped_searcher_is_killed_and_started_again_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,7 +330,7 @@ def test_a_stopped_searcher_is_killed_and_started_again_and_goes_on(
     assert [kinds.count(kind) for kind in ("told", "ended")] == [2, 1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_searcher_in_which_nothing_can_run_is_killed_and_after_some_starts_the_search_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,7 +345,7 @@ def test_a_searcher_in_which_nothing_can_run_is_killed_and_after_some_starts_the
         assert side_process(process).starts == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_long_call_of_a_sampler_shows_signs_of_life(tmp_path: Path) -> None:
     with beginning(waiting_search(tmp_path), jobs_at_once=2) as process:
         wait_for(process, (tmp_path / "pid").exists, "a call of the sampler")

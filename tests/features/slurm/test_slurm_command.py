@@ -49,7 +49,7 @@ def queued(cwd: Path, slurm: FakeSlurm) -> Iterator[Run]:
         yield run
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_experiment_in_two_pilots_has_the_same_weights_as_on_one_machine(
     tmp_path: Path, fake_slurm: FakeSlurm, finished_once: Experiment
 ) -> None:
@@ -67,7 +67,7 @@ def test_an_experiment_in_two_pilots_has_the_same_weights_as_on_one_machine(
     assert set(fake_slurm.states().values()) == {"COMPLETED"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_supervisor_finds_its_pilots_again_and_loses_nothing(
     tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -92,7 +92,7 @@ def test_a_killed_supervisor_finds_its_pilots_again_and_loses_nothing(
     assert weights(tmp_path / "run") == weights(tmp_path / "alone")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ctrl_c_leaves_nothing_queued_and_the_run_directory_resumes(
     tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -110,7 +110,7 @@ def test_ctrl_c_leaves_nothing_queued_and_the_run_directory_resumes(
     assert len(fake_slurm.pids()) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_stop_cancels_what_a_killed_supervisor_has_left(
     tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -172,7 +172,7 @@ def test_without_slurm_it_says_where_to_run_it(
     assert "login node" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_commands_of_the_document_lead_to_results(
     tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -207,7 +207,7 @@ def test_a_wrong_key_of_the_table_in_python_is_named(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_python_gives_the_table_as_an_argument(
     tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,7 +89,7 @@ def scene_of(scenes: list[Scene], root: Path, session: str = "first", **settings
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGUSR1, marks=pytest.mark.slow), signal.SIGTERM]
+    "number", [pytest.param(signal.SIGUSR1, marks=pytest.mark.nightly), signal.SIGTERM]
 )
 def test_a_pilot_that_slurm_ends_hands_back_what_has_saved_a_checkpoint(
     number: int, scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
@@ -109,7 +109,7 @@ def test_a_pilot_that_slurm_ends_hands_back_what_has_saved_a_checkpoint(
     until_heard(scene.executor, again)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_succeeds_while_its_pilot_leaves_has_succeeded(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -120,7 +120,7 @@ def test_what_succeeds_while_its_pilot_leaves_has_succeeded(
     assert until_exit(scene.executor, handle)[handle] == Exited(handle, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("orders", "returncode"), [(OBEDIENT, ExitCode.INTERRUPTED), (ASLEEP, None)]
 )
@@ -140,7 +140,7 @@ def test_a_worker_that_slurm_signals_before_its_pilot_costs_its_job_nothing(
     assert exited.lost
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_launch_that_a_leaving_pilot_reads_costs_nothing(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -155,7 +155,7 @@ def test_a_launch_that_a_leaving_pilot_reads_costs_nothing(
     assert exited.lost
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_pilot_takes_its_workers_with_it_and_its_attempts_are_lost(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -171,7 +171,7 @@ def test_a_killed_pilot_takes_its_workers_with_it_and_its_attempts_are_lost(
     joined(scene.pilots)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_pilot_that_comes_back_after_it_was_given_up_kills_what_it_has(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +188,7 @@ def test_a_pilot_that_comes_back_after_it_was_given_up_kills_what_it_has(
     await_gone([worker, pid])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_cancelled_pilot_is_not_replaced_and_the_others_go_on(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -216,7 +216,7 @@ def test_a_cancelled_pilot_is_not_replaced_and_the_others_go_on(
     assert until_exit(scene.executor, other)[other].returncode == -signal.SIGKILL
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_pilot_that_ends_may_be_requeued_and_is_not_replaced_at_once(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,7 +237,7 @@ def test_a_pilot_that_ends_may_be_requeued_and_is_not_replaced_at_once(
     assert len(fake_slurm.calls("sbatch")) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_restarted_pilot_ends_the_attempts_of_the_one_before_and_is_not_cancelled(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -254,7 +254,7 @@ def test_a_restarted_pilot_ends_the_attempts_of_the_one_before_and_is_not_cancel
     later.send(PilotBye())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_when_every_pilot_is_cancelled_the_run_ends_and_says_why(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -264,7 +264,7 @@ def test_when_every_pilot_is_cancelled_the_run_ends_and_says_why(
         until(lambda: [scene.need_room(), scene.executor.poll(0.1)][0])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_next_supervisor_takes_pilots_over_and_the_one_before_ends_if_it_still_runs(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -289,7 +289,7 @@ def test_the_next_supervisor_takes_pilots_over_and_the_one_before_ends_if_it_sti
     assert fake_slurm.pids() == [pid]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_pilot_that_a_supervisor_does_not_know_of_finds_it_and_its_end(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -324,7 +324,7 @@ def test_a_queue_that_does_not_start_is_told_with_slurms_reason(
     assert set(fake_slurm.states().values()) == {"CANCELLED"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_while_the_controller_is_down_jobs_go_on(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -434,7 +434,7 @@ def test_pilots_that_hang_before_they_report_are_cancelled_and_end_the_run(
     until(lambda: {fake_slurm.states()[task] for task in ("100_0", "100_1")} == {"CANCELLED"})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("words", ["", "Job violates accounting/QOS policy (job submit limit)"])
 def test_a_pilot_goes_on_when_none_can_take_the_place_of_another(
     words: str, scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
@@ -464,7 +464,7 @@ def test_a_pilot_goes_on_when_none_can_take_the_place_of_another(
     assert len(fake_slurm.calls("sbatch")) == asked
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_job_that_fits_no_pilot_ends_the_run_when_nothing_runs(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -473,7 +473,7 @@ def test_a_job_that_fits_no_pilot_ends_the_run_when_nothing_runs(
         until(lambda: [scene.pilots.slots.acquire(2, memory_mib=100), scene.executor.poll(0.1)][0])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_idle_pilots_are_ended_while_nothing_waits_and_submitted_again_for_further_jobs(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -504,7 +504,7 @@ def test_the_end_leaves_nothing_queued_and_nothing_running(
     assert not list((tmp_path / "run" / "slurm").glob("first*"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_pilots_that_wait_or_do_not_end_are_cancelled_at_the_end(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -537,7 +537,7 @@ def test_slurm_is_asked_at_most_once_in_ten_seconds(
 NVIDIA_SMI = "#!/bin/sh\nfor i in 0 1 2 3; do echo $i, GPU-$i, NVIDIA H200, 143771, 143000; done\n"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_each_job_sees_a_gpu_of_those_that_slurm_gave_its_pilot(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -560,7 +560,7 @@ ACCOUNTS = """100_0|COMPLETED|node-0|2026-01-02T03:04:05|2026-01-02T03:05:05|202
 99_0|COMPLETED|node-0|2026-01-02T03:04:05|2026-01-02T03:05:05|2026-01-02T04:05:05|3600|2|01:30:00|"""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("accounts", [ACCOUNTS, ""])
 def test_figures_of_sacct_are_told_beside_ours_where_there_is_accounting(
     accounts: str, scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
@@ -581,7 +581,7 @@ def test_figures_of_sacct_are_told_beside_ours_where_there_is_accounting(
         assert float(row["attempts_core_s"]) >= 0.0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_cores_of_all_ranks_are_counted_once(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -599,7 +599,7 @@ def test_cores_of_all_ranks_are_counted_once(
     until_exit(scene.executor, handle)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_costs_that_cannot_be_recorded_are_reported(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:

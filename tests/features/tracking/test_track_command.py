@@ -40,8 +40,7 @@ def test_publish_sends_a_finished_experiment_and_nothing_twice(finished: Experim
         assert steps(paths, job_id) == expected(paths, job_id)
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a tracker")
+@pytest.mark.nightly
 def test_a_run_that_is_killed_and_resumed_is_one_curve_and_its_weights_are_those_without_trackers(
     tmp_path: Path,
 ) -> None:
@@ -67,8 +66,7 @@ def test_a_run_that_is_killed_and_resumed_is_one_curve_and_its_weights_are_those
     assert weights[0] == weights[1]
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a tracker")
+@pytest.mark.nightly
 def test_a_tracker_that_is_away_is_a_warning_and_the_experiment_succeeds(tmp_path: Path) -> None:
     needs("mlflow")
     needs("tensorboard")

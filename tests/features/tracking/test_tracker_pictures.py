@@ -75,8 +75,7 @@ def test_tensorboard_shows_the_preview_of_a_job_without_video(paths: RunPaths) -
     assert images(paths, "preview") == [paths.job(JOB).preview.read_bytes()]
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a tracker")
+@pytest.mark.nightly
 def test_mlflow_gives_video_and_preview_back(paths: RunPaths, tmp_path: Path) -> None:
     publish(paths, "mlflow")
     from mlflow.tracking import MlflowClient
@@ -88,7 +87,7 @@ def test_mlflow_gives_video_and_preview_back(paths: RunPaths, tmp_path: Path) ->
         assert Path(copy).read_bytes() == path.read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_trackio_gives_video_and_preview_back(
     paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,8 +105,7 @@ def test_trackio_gives_video_and_preview_back(
         assert (MEDIA_DIR / shown["file_path"]).read_bytes() == path.read_bytes()
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a tracker")
+@pytest.mark.nightly
 def test_wandb_reads_its_log_back_with_points_video_and_preview(paths: RunPaths) -> None:
     publish(paths, "wandb", mode="offline")
     from orchestrator.features.tracking import wandb_tracker

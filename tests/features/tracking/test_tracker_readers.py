@@ -27,7 +27,7 @@ from tracker_helpers import (
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.tracking.tracker_protocol import Position
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings of the packages
+pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]  # warnings of the packages
 POINT = "eval/grid/geom.*.friction 0.4 body.trunk.mass *0.7"
 STILL = io.BytesIO()
 Image.new("RGB", (8, 6)).save(STILL, "PNG")

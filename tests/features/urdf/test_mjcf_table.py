@@ -165,7 +165,7 @@ def test_only_a_job_that_says_something_has_the_table_in_its_spec(tmp_path: Path
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_init_adds_actuators_to_robots_and_not_to_parts_of_them(tmp_path: Path) -> None:
     (tmp_path / "robot.xml").write_text(legged())
     (tmp_path / "part.xml").write_text("<mujocoinclude/>")

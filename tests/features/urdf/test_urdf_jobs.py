@@ -49,7 +49,7 @@ BARE = """<robot name="u"><link name="a"/><link name="b"><inertial><mass value="
 <limit lower="-1" upper="1" effort="3" velocity="1"/></joint></robot>"""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_unusable_urdfs_are_shown_at_once_and_nothing_is_launched(tmp_path: Path) -> None:
     for name, text in URDFS.items():
         (tmp_path / f"{name}.urdf").write_text(text)
@@ -98,7 +98,7 @@ def test_a_folder_without_robots_is_told_from_one_with_urdfs(tmp_path: Path) -> 
     assert "no *.xml or *.urdf in this folder" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_init_writes_what_urdfs_lack_and_leaves_out_what_it_cannot_guess(tmp_path: Path) -> None:
     folder = REPOSITORY / "mjcf" / "urdf"
     done = succeed("init", folder, "--json", cwd=tmp_path)
@@ -133,7 +133,7 @@ def test_init_sets_only_what_files_of_robots_lack(tmp_path: Path) -> None:
     assert not (tmp_path / "jobs.toml").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_five_urdf_robots_of_different_shapes_and_faults_are_trained(tmp_path: Path) -> None:
     succeed("run", URDF_JOBS, "--run-dir", "run", *SETTINGS, cwd=tmp_path)
     rows = summary(tmp_path / "run")
@@ -146,7 +146,7 @@ def test_five_urdf_robots_of_different_shapes_and_faults_are_trained(tmp_path: P
         assert (model.key(0).name, model.nu > 0) == ("home", True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_urdf_is_trained_once_and_a_changed_table_is_told(tmp_path: Path) -> None:
     table = {"base": "floating", "actuators": "position"}
     pony = {
@@ -184,7 +184,7 @@ def test_check_shows_what_is_added_and_what_is_wrong(tmp_path: Path) -> None:
         assert any(shown in message for message in rows["pony-s0"]["messages"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_xacro_is_told_how_it_becomes_a_urdf(tmp_path: Path) -> None:
     for name in ("arm.urdf.xacro", "leg.xacro"):
         (tmp_path / name).write_text(BARE)

@@ -95,8 +95,7 @@ def verified(directory: Path, *jobs: dict[str, Any]) -> dict[str, dict[str, Any]
     return {entry["job_id"]: entry for entry in written["jobs"]}
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a run that is verified")
+@pytest.mark.nightly
 def test_all_jobs_of_a_cleaned_run_directory_pass_without_their_original_files(
     finished: Experiment,
 ) -> None:
@@ -120,8 +119,7 @@ def test_all_jobs_of_a_cleaned_run_directory_pass_without_their_original_files(
     assert invoke("status", finished.run_dir, cwd=finished.cwd).returncode == 0
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a run that is verified")
+@pytest.mark.nightly
 def test_a_job_that_paused_at_a_rung_passes(finished: Experiment) -> None:
     with contextlib.closing(sqlite3.connect(RunPaths(finished.run_dir).ledger)) as ledger:
         ledger.execute("UPDATE declared SET spec = json_set(spec, '$.pause_at', 128)")
@@ -135,7 +133,7 @@ def test_a_job_that_paused_at_a_rung_passes(finished: Experiment) -> None:
     assert entry["neighbours"] >= 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_only_jobs_that_depend_on_neighbours_randomness_or_state_outside_of_the_checkpoint_fail(
     tmp_path: Path,
 ) -> None:
@@ -165,7 +163,7 @@ def test_only_jobs_that_depend_on_neighbours_randomness_or_state_outside_of_the_
         assert all(word in reason for word in words)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_interrupted_it_leaves_no_process_and_no_scratch(finished: Experiment) -> None:
     command = commands.command("verify", finished.run_dir, "--iterations", "100000")
     with commands.start(command, cwd=finished.cwd) as process:

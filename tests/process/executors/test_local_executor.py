@@ -283,7 +283,7 @@ def test_eighty_launches_leak_no_descriptor_and_leave_no_zombie(tmp_path: Path) 
     assert not children("orphan_reaper")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_hundred_executors_leak_nothing_either(tmp_path: Path) -> None:
     before, children_before = descriptors(), children("")
     for number in range(20):

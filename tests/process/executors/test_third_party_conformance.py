@@ -15,7 +15,7 @@ from orchestrator.executors.base import BackendSettings
 from orchestrator.machine import topology
 
 EXAMPLE = Path(__file__).parents[3] / "examples/third_party_feature"
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture

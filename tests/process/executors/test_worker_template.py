@@ -129,7 +129,10 @@ def test_a_forked_worker_is_known_by_its_own_token_and_is_a_child_of_the_supervi
 
 @pytest.mark.parametrize(
     "how",
-    ["is killed", *(pytest.param(how, marks=pytest.mark.slow) for how in ("exits", "is closed"))],
+    [
+        "is killed",
+        *(pytest.param(how, marks=pytest.mark.nightly) for how in ("exits", "is closed")),
+    ],
 )
 def test_descendants_of_a_forked_worker_end_with_it(tmp_path: Path, how: str) -> None:
     before = children()
@@ -168,7 +171,7 @@ def test_workers_outlive_their_template_and_another_one_forks_the_next(tmp_path:
 @pytest.mark.parametrize(
     ("at_fork", "forked"),
     [
-        pytest.param(SIGKILL_ITSELF, False, id="before it forks", marks=pytest.mark.slow),
+        pytest.param(SIGKILL_ITSELF, False, id="before it forks", marks=pytest.mark.nightly),
         pytest.param(f"fork() and {SIGKILL_ITSELF}", True, id="when it has forked"),
         pytest.param(f"fork() or {SIGKILL_ITSELF}", False, id="the worker, before anything else"),
     ],
@@ -199,7 +202,7 @@ def test_a_worker_that_is_killed_before_it_is_ready_is_reaped_and_its_template_f
     assert children() == before
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("prepare", "forked"),
     [
@@ -331,7 +334,7 @@ def test_while_a_template_imports_for_long_workers_are_execed(tmp_path: Path) ->
             "import threading, time; threading.Thread(target=time.sleep, args=[600], daemon=True).start()",
             "2 threads",
         ),
-        pytest.param("import no_such_module", "named 'no_such_module'", marks=pytest.mark.slow),
+        pytest.param("import no_such_module", "named 'no_such_module'", marks=pytest.mark.nightly),
     ],
 )
 def test_what_cannot_be_forked_safely_is_execed_and_the_log_says_why(
@@ -387,7 +390,7 @@ def test_workers_are_forked_also_where_all_low_descriptors_are_taken(tmp_path: P
     assert is_forked(tmp_path, "a")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_template_is_no_process_of_any_attempt(tmp_path: Path) -> None:
     """A sweep after an attempt must not find it, and its token has room for that of any worker."""
     with forking() as executor:

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fuzz_helpers import changed, emptied, few_or_many, fuzz
+from fuzz_helpers import changed, emptied, fuzz
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -135,15 +135,14 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examination_requests, "MEMORY_SHARE", 0.0)
 
 
-@pytest.mark.slow
-@few_or_many(1, 5)
+@pytest.mark.nightly
 def test_any_bytes_of_a_robot_give_a_verdict_in_one_line_and_concern_no_other_robot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examples: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(robot_check, "SIMULATE_S", 0.01)
     folder = tmp_path / "robots"
 
-    @fuzz(examples)
+    @fuzz(1)
     @given(contents=st.lists(CONTENTS, min_size=4, max_size=8))
     @example(
         contents=[
@@ -168,13 +167,10 @@ def test_any_bytes_of_a_robot_give_a_verdict_in_one_line_and_concern_no_other_ro
     check()
 
 
-@few_or_many(1, 5)
-def test_any_bytes_of_a_robot_are_refused_in_one_line_before_a_run(
-    tmp_path: Path, examples: int
-) -> None:
+def test_any_bytes_of_a_robot_are_refused_in_one_line_before_a_run(tmp_path: Path) -> None:
     """As ``run`` examines them: staged, with a task, and not alone."""
 
-    @fuzz(examples)
+    @fuzz(1)
     @given(contents=st.lists(CONTENTS, min_size=4, max_size=8))
     def check(contents: list[bytes]) -> None:
         folder = emptied(tmp_path / "robots")

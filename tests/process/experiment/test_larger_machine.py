@@ -11,7 +11,7 @@ import command_helpers as commands
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_a_job_that_was_too_large_is_trained_without_its_job_file(tmp_path: Path) -> None:
     job = {"xml": commands.HOPPER, "eval_episodes": 0, "preview": False}
@@ -36,7 +36,7 @@ def test_a_job_that_was_too_large_is_trained_without_its_job_file(tmp_path: Path
     assert rows["small-s0"]["attempts"] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_a_begun_job_that_became_too_large_goes_on_from_its_checkpoint_without_retry(
     tmp_path: Path,

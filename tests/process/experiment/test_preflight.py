@@ -417,7 +417,7 @@ def test_a_dry_run_tells_how_many_robots_it_has_examined(tmp_path: Path) -> None
     assert counts[-1] == (2, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_file_elsewhere_that_is_no_mjcf_needs_the_jobs_permission(tmp_path: Path) -> None:
     robot = tmp_path / "robot/main.xml"
     robot.parent.mkdir()

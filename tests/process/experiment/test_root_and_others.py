@@ -18,7 +18,7 @@ from orchestrator.experiment.processes import done_by_owner
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_root_pauses_and_retries_jobs_of_an_idle_run_as_the_user_to_whom_it_belongs(
     run_dir_of_user: Path,
 ) -> None:

@@ -171,7 +171,7 @@ def warnings_by_feature(lines: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_two_features_have_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = feature.features()[0].name
     install(tmp_path, package(name=own), entry=f"{own} = greeting_package")
@@ -180,7 +180,7 @@ def test_no_two_features_have_one_name(tmp_path: Path, monkeypatch: pytest.Monke
     assert f"the feature {own} (greeting_package) cannot be loaded: there is a f" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_help_of_a_command_is_its_own_or_its_docstring(tmp_path: Path) -> None:
     install(tmp_path, package().replace('command("greet")', 'command("greet", help="Own text.")'))
     assert "Own text." in orchestrator(tmp_path, "--help").stdout
@@ -360,7 +360,7 @@ def parts(part: str, name: str = "greeting") -> str:
     return PARTS.replace("{part}", part).replace("{name}", name)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_executor_that_there_is_not_is_named_with_what_is_wrong(tmp_path: Path) -> None:
     install(tmp_path, parts("executors=lambda: [3]"))
     (tmp_path / "jobs.toml").write_text('name = "t"\n[[jobs]]\nenv = "Pendulum-v1"\nname = "p"\n')
@@ -531,7 +531,7 @@ UNREADABLE = {
 """Tables, with their feature and what is said of it."""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_tables_that_their_features_cannot_read_harm_no_job_file_without_them(
     tmp_path: Path,
 ) -> None:
@@ -571,7 +571,7 @@ FEATURE = Feature(
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_executor_that_cannot_say_what_it_left_harms_no_run_of_others(tmp_path: Path) -> None:
     install(tmp_path, PARTS.partition("FEATURE")[0] + LEFT)
     run_dir = tmp_path / "run"

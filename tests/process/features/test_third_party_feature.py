@@ -178,7 +178,7 @@ def test_its_executor_starts_workers_by_another_program_and_is_kept(
     assert "[prefixed] in the job file has no effect" in without.stdout + without.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_it_cannot_use_is_told_like_anything_else(installed: Path, tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, JOB)
     chosen = ("run", jobs, "--executor", "prefixed")
@@ -192,7 +192,7 @@ def test_what_it_cannot_use_is_told_like_anything_else(installed: Path, tmp_path
     assert "prefixed: unknown key" in without.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(
     find_spec("orchestrator.features.pool") is None, reason="the feature was taken away"
 )
@@ -206,7 +206,7 @@ def test_a_pool_which_has_no_tables_trains_with_it(installed: Path, tmp_path: Pa
     assert "prefixed" not in done.stderr + log
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_help_and_doctor_name_it(installed: Path, tmp_path: Path) -> None:
     shown = orchestrator(installed, "run", "--help", cwd=tmp_path).stdout
     assert "--prefix" in shown
@@ -217,7 +217,7 @@ def test_help_and_doctor_name_it(installed: Path, tmp_path: Path) -> None:
     assert schema["properties"]["prefixed"]["default"] == {}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_its_table_of_jobs_acts_in_the_training_and_has_a_column_of_status(
     packages: Path, calmed: Path
 ) -> None:
@@ -236,7 +236,7 @@ def test_its_table_of_jobs_acts_in_the_training_and_has_a_column_of_status(
     assert policy.ent_coef == 0.0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_its_task_trains_in_workers_of_both_kinds(calmed: Path) -> None:
     starts = {}
     for job_id in ("hopper-s0", "never-s0"):
@@ -250,7 +250,7 @@ def test_its_task_trains_in_workers_of_both_kinds(calmed: Path) -> None:
     assert starts == {"hopper-s0": "exec", "never-s0": "fork"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_directory_keeps_the_settings_of_its_table(
     packages: Path, calmed: Path, tmp_path: Path
 ) -> None:
@@ -266,7 +266,7 @@ def test_a_run_directory_keeps_the_settings_of_its_table(
     assert "calm: unknown key" in gone.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_its_table_did_to_a_job_is_still_done_when_the_job_is_extended(
     packages: Path, calmed: Path, tmp_path: Path
 ) -> None:
@@ -286,7 +286,7 @@ def test_what_its_table_did_to_a_job_is_still_done_when_the_job_is_extended(
         assert extended["calm since"] == row["calm since"] == before[job_id]["calm since"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_whose_feature_is_gone_is_shown_and_ended_but_not_trained(
     packages: Path, calmed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,7 +318,7 @@ def test_a_run_whose_feature_is_gone_is_shown_and_ended_but_not_trained(
     assert "declared with calm_above, which nothing here can read" in kept.stdout + kept.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_is_built_installed_into_a_fresh_environment_and_trains(tmp_path: Path) -> None:
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=True)

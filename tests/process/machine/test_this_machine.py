@@ -60,7 +60,7 @@ has as many."""
     "child",
     [
         pytest.param(COUNTED, id="told"),
-        pytest.param(thread_census._CHILD, id="counted", marks=pytest.mark.slow),
+        pytest.param(thread_census._CHILD, id="counted", marks=pytest.mark.nightly),
     ],
 )
 def test_warnings_and_notes_say_what_to_do_and_json_holds_all(child: str) -> None:

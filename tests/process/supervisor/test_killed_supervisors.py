@@ -68,10 +68,10 @@ def descendants(root: Path, kind: str) -> list[int]:
     [
         ("nobody", "workers"),
         ("all workers", "ranks"),
-        pytest.param("nobody", "ranks", marks=pytest.mark.slow),
-        pytest.param("all workers", "workers", marks=pytest.mark.slow),
+        pytest.param("nobody", "ranks", marks=pytest.mark.nightly),
+        pytest.param("all workers", "workers", marks=pytest.mark.nightly),
         *(
-            pytest.param(also, kind, marks=pytest.mark.slow)
+            pytest.param(also, kind, marks=pytest.mark.nightly)
             for also in ("the first", "the last", "a stopped one")
             for kind in ("workers", "ranks")
         ),
@@ -98,7 +98,7 @@ def test_when_the_supervisor_is_killed_nothing_survives(
     [
         "nobody",
         *(
-            pytest.param(also, marks=pytest.mark.slow)
+            pytest.param(also, marks=pytest.mark.nightly)
             for also in ("the template", "the orphan reaper")
         ),
     ],
@@ -129,7 +129,7 @@ def test_when_the_terminal_signals_everybody_the_reaper_still_does_its_duty(tmp_
     await_gone(pids)
 
 
-@pytest.mark.parametrize("kind", ["workers", pytest.param("ranks", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["workers", pytest.param("ranks", marks=pytest.mark.nightly)])
 def test_when_supervisor_and_reaper_are_killed_together_workers_end_by_themselves(
     tmp_path: Path, kind: str
 ) -> None:

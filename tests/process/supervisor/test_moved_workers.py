@@ -168,7 +168,7 @@ def hog(cpu: int) -> Iterator[int]:
             process.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_training_that_was_moved_has_the_weights_of_one_that_was_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,7 +137,7 @@ def free_port() -> int:
     raise AssertionError("no free port")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_stranger_who_comes_to_the_meeting_place_first_is_refused(
     tmp_path: Path, code: tuple[bytes, Path]
 ) -> None:
@@ -158,7 +158,7 @@ def test_a_stranger_who_comes_to_the_meeting_place_first_is_refused(
     assert not file.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["auto", "gloo"])
 def test_ranks_with_different_secrets_do_not_believe_each_other(
     tmp_path: Path, backend: str

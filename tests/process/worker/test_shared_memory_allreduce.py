@@ -171,7 +171,7 @@ def lost(group: ProcessGroup) -> tuple[bool, str]:
     return group.shares_memory, str(error.value)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_processes_share_memory_and_tell_each_other_from_the_dead(tmp_path: Path) -> None:
     (shares, told), (also, _) = helpers.together(2, tmp_path / "ranks", lost)
     assert shares is also is True
@@ -181,7 +181,7 @@ def test_processes_share_memory_and_tell_each_other_from_the_dead(tmp_path: Path
     assert "rank 1 has ended" in told
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_gloo_is_over_the_network_where_it_is_asked_for(tmp_path: Path) -> None:
     (shares, told), _ = helpers.together(2, tmp_path / "ranks", lost, backend="gloo")
     assert not shares

@@ -48,7 +48,7 @@ def trained(directory: Path, program: str) -> JobPaths:
     return paths
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_worker_trains_the_same_bits_as_the_libraries_alone_in_less_memory(
     tmp_path: Path,
 ) -> None:

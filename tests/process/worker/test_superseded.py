@@ -72,7 +72,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> ExitRecord:
     return helpers.train_to_its_end(job(tmp_path_factory.mktemp("undisturbed") / "job"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("place", "channel"),
     [
@@ -100,7 +100,7 @@ def test_a_suspended_worker_leaves_the_job_to_the_attempt_that_came_after_it(
     assert "attempt 2 of this job has begun" in suspended.log
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_ranks_of_a_suspended_attempt_leave_the_job_to_the_next(tmp_path: Path) -> None:
     paths = job(tmp_path / "job", of_ranks=2)
     with ranks.Attempt(paths, STOP_AT=str(IN_TRAINING // 2)) as suspended:

@@ -44,7 +44,7 @@ def holds(interval: Estimate, truth: float) -> bool:
     return interval.low <= truth <= interval.high
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 class TestCoverage:
     @pytest.mark.parametrize("n", [5, 10, 30])
     @pytest.mark.parametrize("shape", SHAPES)
@@ -119,7 +119,7 @@ class TestEdges:
             assert interval.low >= 0
         assert (estimate([-5.0, 3.0, 1.0, -2.0, 4.0]).low or 0.0) < 0
 
-    @pytest.mark.slow
+    @pytest.mark.nightly
     def test_thousands_of_values_need_little_memory(self) -> None:
         import tracemalloc
 

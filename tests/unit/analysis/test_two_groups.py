@@ -167,7 +167,7 @@ def test_what_cannot_be_compared_is_refused(a: object, b: object, said: str) -> 
         compare(a, b)  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("times_as_high", [0.1, 10.0])
 def test_intervals_of_ratios_far_from_one_hold_the_truth(times_as_high: float) -> None:
     rng = np.random.default_rng(0)
@@ -182,7 +182,7 @@ def test_intervals_of_ratios_far_from_one_hold_the_truth(times_as_high: float) -
     assert held >= 935
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("n", [3, 5, 10])
 def test_intervals_hold_the_truth_in_95_of_100_cases(n: int) -> None:
     rng = np.random.default_rng(n)
@@ -209,7 +209,7 @@ def test_intervals_hold_the_truth_in_95_of_100_cases(n: int) -> None:
     assert min(held.values()) >= 0.92 * times, held
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_equal_groups_differ_by_chance_in_5_of_100_cases() -> None:
     rng = np.random.default_rng(0)
     p = [compare([rng.normal(size=5)], [rng.normal(size=5)]).p or 1.0 for _ in range(400)]

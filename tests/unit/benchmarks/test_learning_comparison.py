@@ -162,13 +162,13 @@ class TestPromises:
         assert Design(seeds=3, experiments=200).found_with() == math.inf
         assert interval([pair([1, 2, 3], [101, 102, 103])]) == (-math.inf, math.inf)
 
-    @pytest.mark.slow
+    @pytest.mark.nightly
     def test_only_the_energy_distance_finds_a_learner_that_is_more_erratic(self) -> None:
         erratic = Design(seeds=8, robots=2, experiments=300, draws=300)
         assert erratic.power(ratio=6) < 0.15
         assert replace(erratic, statistic=energy_distance).power(ratio=6) > 0.5
 
-    @pytest.mark.parametrize("robots", [1, pytest.param(3, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("robots", [1, pytest.param(3, marks=pytest.mark.nightly)])
     def test_the_interval_holds_the_true_difference_as_often_as_promised(
         self, robots: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -383,7 +383,7 @@ class TestCommand:
             assert learning.main([str(runs[0]), str(bad)]) == 2
             assert said in capsys.readouterr().err
 
-    @pytest.mark.slow
+    @pytest.mark.nightly
     def test_published_results_stand_beside_ours(
         self, runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -23,7 +23,6 @@ from fuzz_helpers import (
     changed,
     contents,
     each_special,
-    few_or_many,
     fuzz,
     mutated,
     of_feature,
@@ -199,9 +198,8 @@ def changed_rows(root: Path, cells: list[tuple[str, str]], values: list[Any]) ->
         ledger.write_bytes(before)
 
 
-@few_or_many(3, 60)
-def test_any_row_of_the_ledger_is_read_or_called_damaged(finished: Path, examples: int) -> None:
-    @fuzz(examples)
+def test_any_row_of_the_ledger_is_read_or_called_damaged(finished: Path) -> None:
+    @fuzz(3)
     @example([("declared", "position")], [-5])
     @example([("jobs", "env_steps")], ["many"])
     @example([("jobs", "eval_mean")], [float("inf")])
@@ -346,9 +344,8 @@ def replaced(path: Path, make: Callable[[Path], object]) -> Iterator[None]:
             path.parent.rmdir()
 
 
-@few_or_many(4, 80)
-def test_any_file_in_a_run_directory_is_read_or_left_out(finished: Path, examples: int) -> None:
-    @fuzz(examples)
+def test_any_file_in_a_run_directory_is_read_or_left_out(finished: Path) -> None:
+    @fuzz(4)
     @given(
         file=st.sampled_from(sorted(FILES)).flatmap(
             lambda name: st.tuples(st.just(name), FILES[name] | ANY)
@@ -406,9 +403,8 @@ def test_something_else_in_the_place_of_a_file_is_not_waited_for(
             rebuild(finished)
 
 
-@few_or_many(8, 150)
 def test_any_content_of_a_lock_names_a_supervisor_or_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examples: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "orchestrator.experiment.directory.run_directory.time.sleep", lambda _: None
@@ -416,7 +412,7 @@ def test_any_content_of_a_lock_names_a_supervisor_or_nobody(
     paths = RunPaths(tmp_path)
     valid = LockHolder(pid=os.getpid(), pid_start=1.0, host="here", since="now")
 
-    @fuzz(examples)
+    @fuzz(8)
     @given(content=contents(LockHolder, valid))
     @example(b'{"pid": "x", "pid_start": [], "host": 1, "since": null}')
     def check(content: bytes) -> None:
@@ -438,13 +434,12 @@ def test_any_content_of_a_lock_names_a_supervisor_or_nobody(
     check()
 
 
-@few_or_many(8, 150)
-def test_any_summary_of_another_host_is_shown_or_refused(finished: Path, examples: int) -> None:
+def test_any_summary_of_another_host_is_shown_or_refused(finished: Path) -> None:
     paths = RunPaths(finished)
     rows = run_snapshot.status(finished).rows
     columns = st.dictionaries(st.sampled_from([*rows[0]]) | TEXT, SCALARS | VALUES, max_size=4)
 
-    @fuzz(examples)
+    @fuzz(8)
     @given(wrong=columns, content=st.none() | VALUES.map(as_bytes) | changed(as_bytes(rows)))
     def check(wrong: dict[str, Any], content: bytes | None) -> None:
         text = as_bytes([{**row, **wrong} for row in rows]) if content is None else content

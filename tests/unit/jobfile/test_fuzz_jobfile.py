@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from fuzz_helpers import SCALARS, TEXT, VALUES, changed, few_or_many, fuzz
+from fuzz_helpers import SCALARS, TEXT, VALUES, changed, fuzz
 from hypothesis import example, given
 from hypothesis import strategies as st
 from jobfile_helpers import EXAMPLE, SAFE
@@ -96,9 +96,8 @@ def check_problems(error: SpecError) -> None:
         assert len(str(problem)) <= LONGEST
 
 
-@few_or_many(40, 500)
-def test_any_value_of_any_key_is_taken_or_refused_in_one_line(place: Path, examples: int) -> None:
-    @fuzz(examples)
+def test_any_value_of_any_key_is_taken_or_refused_in_one_line(place: Path) -> None:
+    @fuzz(40)
     @given(
         changes=st.lists(st.tuples(st.sampled_from(KEYS), ANY), min_size=1, max_size=3),
         robot=st.booleans(),
@@ -132,8 +131,7 @@ def test_any_value_of_any_key_is_taken_or_refused_in_one_line(place: Path, examp
     check_one()
 
 
-@few_or_many(30, 300)
-def test_any_bytes_are_a_job_file_or_refused_in_one_line(place: Path, examples: int) -> None:
+def test_any_bytes_are_a_job_file_or_refused_in_one_line(place: Path) -> None:
     lines = EXAMPLE.splitlines()
     shuffled = st.lists(st.sampled_from(lines), max_size=40).map(
         lambda some: "\n".join(some).encode()
@@ -147,7 +145,7 @@ def test_any_bytes_are_a_job_file_or_refused_in_one_line(place: Path, examples: 
     )
     path = place / "any.toml"
 
-    @fuzz(examples)
+    @fuzz(30)
     @given(content=content)
     @example(b"a." * 2_000 + b"b = 1")
     @example(b"x = {" * 3_000)

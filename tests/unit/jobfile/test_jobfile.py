@@ -535,7 +535,7 @@ def test_a_range_of_seeds_is_their_list(place: Path, seeds: str, expected: list[
     assert [job.spec.seed for job in jobs] == expected
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ten_thousand_jobs_are_distinguished(place: Path) -> None:
     experiment = resolve(
         place,

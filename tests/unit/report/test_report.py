@@ -365,7 +365,7 @@ def test_the_preview_of_a_robot_is_that_of_its_highest_return(
     }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_hundreds_of_jobs_stay_readable_and_small(tmp_path: Path) -> None:
     strip = film_strip()
     jobs = [
@@ -766,7 +766,7 @@ def test_timings_of_another_system_have_gaps_that_are_not_zero(tmp_path: Path) -
     assert found["run_delay_s"] is found["cpu_s"] is None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_thumbnails_keep_within_their_budget(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(film_strip())
     found = thumbnails.thumbnails({str(number): tmp_path / "a.png" for number in range(200)})

@@ -29,7 +29,7 @@ def trained(ranks: int, seed: int, iteration_s: float, mode: str = "allreduce") 
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_speed_up_over_ranks_is_that_of_the_same_seeds(tmp_path: Path) -> None:
     jobs = [trained(1, seed, 1.0 + seed) for seed in (0, 1)]
     jobs += [trained(2, seed, (1.0 + seed) / 1.6) for seed in (0, 1, 2)]

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from fuzz_helpers import changed, contents, each_special, emptied, few_or_many, fuzz
+from fuzz_helpers import changed, contents, each_special, emptied, fuzz
 from hypothesis import given
 from hypothesis import strategies as st
 from supervisor_helpers import Experiment, ledgers_closed, make_job, rows  # noqa: F401 - a fixture
@@ -52,9 +52,8 @@ def run_beside_a_good_job(root: Path, *bad: Callable[[Launch], Behaviour]) -> Ex
     return experiment
 
 
-@few_or_many(3, 20)
-def test_any_exit_record_concerns_its_job_alone(tmp_path: Path, examples: int) -> None:
-    @fuzz(examples)
+def test_any_exit_record_concerns_its_job_alone(tmp_path: Path) -> None:
+    @fuzz(3)
     @given(
         ends=st.lists(
             st.tuples(contents(ExitRecord, RECORD), RETURNCODES), min_size=30, max_size=30
@@ -124,9 +123,8 @@ MESSAGES = st.lists(
 )
 
 
-@few_or_many(3, 20)
-def test_any_bytes_on_the_channel_concern_their_job_alone(tmp_path: Path, examples: int) -> None:
-    @fuzz(examples)
+def test_any_bytes_on_the_channel_concern_their_job_alone(tmp_path: Path) -> None:
+    @fuzz(3)
     @given(each=st.lists(MESSAGES, min_size=20, max_size=20))
     def check(each: list[list[bytes]]) -> None:
         def sending(messages: list[Progress]) -> Behaviour:
@@ -144,11 +142,10 @@ def test_any_bytes_on_the_channel_concern_their_job_alone(tmp_path: Path, exampl
     check()
 
 
-@few_or_many(5, 30)
-def test_any_file_of_a_request_leaves_the_jobs_alone(tmp_path: Path, examples: int) -> None:
+def test_any_file_of_a_request_leaves_the_jobs_alone(tmp_path: Path) -> None:
     valid = Request(verb="stop", job_id="another supervisor")
 
-    @fuzz(examples)
+    @fuzz(5)
     @given(files=st.lists(st.lists(contents(Request, valid), max_size=3), max_size=20))
     def check(files: list[list[bytes]]) -> None:
         root = emptied(tmp_path / "run")

@@ -69,27 +69,27 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_job_is_lost_on_nodes_that_are(outcome: Outcome) -> None:
     assert outcome.node_losses > 0
     assert outcome.attempts > outcome.jobs
     assert outcome.lost == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_job_ends_and_only_those_with_a_fault_of_their_own_fail(outcome: Outcome) -> None:
     assert outcome.states.keys() == {"SUCCEEDED", "FAILED"}
     assert sum(outcome.states.values()) == outcome.jobs == 1000
     assert 0 < outcome.states["FAILED"] < 150
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_attempt_ends_once(outcome: Outcome) -> None:
     assert outcome.events["Exited"] == outcome.attempts
     assert outcome.events["Placed"] == outcome.attempts
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_little_is_trained_twice(outcome: Outcome) -> None:
     assert 0 < outcome.redone_share < 0.1
 

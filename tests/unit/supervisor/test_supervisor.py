@@ -703,7 +703,7 @@ def test_exit_code(states: list[str], interrupted: bool, code: int) -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=pytest.mark.slow)
+        pytest.param(kind, marks=pytest.mark.nightly)
         for kind in ("head does not fit", "alike", "held back")
     ],
 )

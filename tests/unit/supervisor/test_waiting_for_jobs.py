@@ -137,7 +137,7 @@ def test_a_parent_that_is_not_declared_any_more_is_not_waited_for(tmp_path: Path
     assert set(experiment.run().values()) == {"SUCCEEDED"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_supervisor_killed_at_any_turn_leaves_a_diamond_that_the_next_one_trains_in_its_order(
     tmp_path: Path,
 ) -> None:

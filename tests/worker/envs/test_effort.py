@@ -170,7 +170,7 @@ SHORT = (
 
 @pytest.mark.parametrize(
     ("robot", "task"),
-    [pytest.param(*case, marks=[pytest.mark.slow] * (case not in SHORT)) for case in CASES],
+    [pytest.param(*case, marks=[pytest.mark.nightly] * (case not in SHORT)) for case in CASES],
 )
 def test_measures_depend_on_no_other_environment_and_change_nothing(
     robot: str | None, task: str

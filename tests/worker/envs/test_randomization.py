@@ -147,11 +147,9 @@ USUAL = {
 """Attributes that are drawn often."""
 
 
-@pytest.mark.parametrize(
-    "every", [pytest.param(6, marks=pytest.mark.small), pytest.param(1, marks=pytest.mark.slow)]
-)
-def test_whatever_attribute_can_be_drawn_gives_the_edited_and_recompiled_robot(every: int) -> None:
-    """:param every: one attribute in so many is tried, beside the usual ones."""
+def test_whatever_attribute_can_be_drawn_gives_the_edited_and_recompiled_robot() -> None:
+    every = 6
+    """One attribute in so many is tried, beside the usual ones."""
     model, spec = load_model(QUADRUPED), mujoco.MjSpec.from_file(str(QUADRUPED))
     elements = {
         "body": spec.bodies,
@@ -596,11 +594,11 @@ HUMANOID = default_xml("gymnasium:Humanoid-v5")
         (QUADRUPED, "joint.*.damping", "each uniform(0.1, 2)", True),
         (QUADRUPED, "geom.*.friction", "each loguniform(0.5, 1.5)", True),
         pytest.param(
-            *(HUMANOID, "actuator.*.gear", "each scale(0.8, 1.2)", True), marks=pytest.mark.slow
+            *(HUMANOID, "actuator.*.gear", "each scale(0.8, 1.2)", True), marks=pytest.mark.nightly
         ),
         # By rounding, MuJoCo may name the principal axes of a body otherwise at one of the values.
         pytest.param(
-            *(HUMANOID, "body.*.mass", "each scale(0.5, 2)", False), marks=pytest.mark.slow
+            *(HUMANOID, "body.*.mass", "each scale(0.5, 2)", False), marks=pytest.mark.nightly
         ),
     ],
 )
@@ -860,7 +858,7 @@ def test_a_simulation_without_randomisation_is_not_touched() -> None:
     [
         ("ppo", "fast"),
         *(
-            pytest.param(*other, marks=pytest.mark.slow)
+            pytest.param(*other, marks=pytest.mark.nightly)
             for other in (("sac", "auto"), ("ppo", "sb3"))
         ),
     ],

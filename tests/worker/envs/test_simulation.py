@@ -95,7 +95,7 @@ DEAR = (("frog", "forward"), ("dog", "track"), ("walker", "forward"))
 @pytest.mark.parametrize(
     ("robot", "task", "options"),
     [
-        pytest.param(*one, marks=[pytest.mark.slow] * (one[:2] in DEAR))
+        pytest.param(*one, marks=[pytest.mark.nightly] * (one[:2] in DEAR))
         for one in (*TASKS, ("walker", "forward", {}), ("hexapod", "forward", {}))
     ],
 )

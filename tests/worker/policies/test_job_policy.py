@@ -199,7 +199,7 @@ print(json.dumps(means))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_policies_of_every_built_in_task_have_their_mean_returns_in_a_plain_script(
     tmp_path: Path,
 ) -> None:

@@ -140,7 +140,7 @@ def test_function_that_forks_has_one_answer_and_so_have_those_after_it(tmp_path:
     assert "returns None" in (nothing.problem or "")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_function_that_hangs_or_ends_the_process_is_the_problem_of_its_job_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -373,7 +373,7 @@ def test_the_job_file_knows_the_kinds_that_can_be_edited() -> None:
     assert spec_elements.SINGLE == SINGLE_KINDS
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_trains_every_body_of_a_matrix_and_tells_them_apart(tmp_path: Path) -> None:
     jobs = write_experiment(
         tmp_path,

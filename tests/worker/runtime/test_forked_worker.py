@@ -66,7 +66,7 @@ def trained(paths: JobPaths) -> list[dict[str, str]]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_weights_evaluation_and_tables_are_those_of_a_worker_that_is_execed(
     tmp_path: Path, executor: LocalExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +105,7 @@ def test_weights_evaluation_and_tables_are_those_of_a_worker_that_is_execed(
         assert trained(forked) == trained(by_exec)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_forked_worker_that_is_killed_resumes_to_the_same_weights(
     tmp_path: Path, executor: LocalExecutor
 ) -> None:
@@ -156,7 +156,7 @@ def make_env(xml=None, seed=0):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_users_code_is_imported_by_the_forked_worker_itself_and_trains_the_same_bits(
     tmp_path: Path, executor: LocalExecutor
 ) -> None:

@@ -158,7 +158,7 @@ def run_side_by_side(
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name not in LONG_WALKS)) for name in NAMES],
+    [pytest.param(name, marks=[pytest.mark.nightly] * (name not in LONG_WALKS)) for name in NAMES],
 )
 def test_a_thousand_random_steps_give_gymnasiums_numbers_through_ends_and_resets(name: str) -> None:
     truncations = run_side_by_side(name, steps=1005)

@@ -212,7 +212,7 @@ def test_the_critic_sees_what_is_left_out(randomize: dict[str, str]) -> None:
     [
         ("ppo", "fast"),
         *(
-            pytest.param(*other, marks=pytest.mark.slow)
+            pytest.param(*other, marks=pytest.mark.nightly)
             for other in (("sac", "auto"), ("ppo", "sb3"))
         ),
     ],

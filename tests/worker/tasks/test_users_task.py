@@ -77,7 +77,7 @@ def test_the_documented_task_is_under_40_lines_and_trains(
         MujocoVecEnv(HOPPER, f"{name}:Jump", n_envs=1, seed=0, task_options={"colour": "red"})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_documented_task_runs_from_a_job_file_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,7 +71,7 @@ BY_HAND: dict[str, dict[str, Any]] = {**{algo: {} for algo in ALL}, "td3": {"act
 @pytest.fixture(
     scope="module",
     params=[
-        algo if algo in ("sac", "a2c") else pytest.param(algo, marks=pytest.mark.slow)
+        algo if algo in ("sac", "a2c") else pytest.param(algo, marks=pytest.mark.nightly)
         for algo in ALL
     ],
 )
@@ -87,7 +87,7 @@ def spec_of(paths: JobPaths) -> WorkerSpec:
     return WorkerSpec.from_json(paths.spec.read_text())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_weights_statistics_and_tables_are_those_of_stock_learn(
     trained: JobPaths, tmp_path: Path
 ) -> None:
@@ -130,7 +130,7 @@ def test_conditions_of_a_curriculum_may_name_what_the_algorithm_logs(trained: Jo
     ],
     ids=["schedule, gSDE and more", "by episodes"],
 )
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_other_hyperparameters_of_sac_are_stable_baselines3s_own(
     tmp_path: Path, given: dict[str, Any], by_hand: dict[str, Any]
 ) -> None:
@@ -266,7 +266,7 @@ def make_env(xml, seed):
             "sac",
             "reward = float('inf')",
             "rewards are not finite: inf",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.nightly,
         ),
         ("td3", "observation = np.full(3, np.nan, np.float32)", "observations are not finite"),
         ("a2c", "reward = float('nan')", "rewards are not finite: nan"),

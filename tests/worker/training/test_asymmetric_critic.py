@@ -86,10 +86,10 @@ def test_the_last_observations_are_what_the_episode_has_drawn() -> None:
     [
         ("ppo",),
         *(
-            pytest.param(which, marks=pytest.mark.slow)
+            pytest.param(which, marks=pytest.mark.nightly)
             for which in (("sac",), ("ppo", "sb3"), ("a2c",), ("td3",))
         ),
-        *(pytest.param((algo,), marks=pytest.mark.slow) for algo in CONTRIB),
+        *(pytest.param((algo,), marks=pytest.mark.nightly) for algo in CONTRIB),
     ],
     ids=["fast", "sac", "sb3", "a2c", "td3", *CONTRIB],
 )
@@ -131,7 +131,7 @@ def test_a_new_actor_is_blind_before_any_training(tmp_path: Path) -> None:
     assert (weights[:, :-3] != 0).all()
 
 
-@pytest.mark.parametrize("learner", ["fast", pytest.param("sb3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("learner", ["fast", pytest.param("sb3", marks=pytest.mark.nightly)])
 def test_a_resumed_training_has_the_same_weights(
     tmp_path: Path, learner: str, trained: Callable[..., tuple[WorkerSpec, JobPaths]]
 ) -> None:
@@ -174,7 +174,7 @@ def initial(source: dict[str, Any], staged: Path, algo: str) -> ExaminationAnswe
     return check(dataclasses.replace(request, stage_to=str(staged), simulate_s=0.01))
 
 
-@pytest.mark.parametrize("algo", ["ppo", pytest.param("sac", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("algo", ["ppo", pytest.param("sac", marks=pytest.mark.nightly)])
 def test_a_job_starts_from_a_policy_whose_critic_saw_the_same(
     tmp_path: Path, algo: str, trained: Callable[..., tuple[WorkerSpec, JobPaths]]
 ) -> None:

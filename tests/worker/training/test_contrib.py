@@ -70,7 +70,7 @@ def model_of(spec: WorkerSpec, directory: Path = Path()) -> Any:
     ).model
 
 
-slow = pytest.mark.slow
+slow = pytest.mark.nightly
 
 
 def test_lstm_states_are_those_in_the_middle_of_an_episode_and_are_all_restored() -> None:
@@ -155,7 +155,7 @@ def test_what_only_memory_can_learn_is_learnt_and_evaluated(tmp_path: Path) -> N
     assert told["mean"] == 6, "a policy without memory has 3.5"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_evaluate_policy_has_the_returns_of_the_evaluation_with_a_recurrent_policy(
     tmp_path: Path,
 ) -> None:

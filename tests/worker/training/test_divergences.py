@@ -224,7 +224,7 @@ def spec_of(learner: str, **changes: Any) -> WorkerSpec:
 
 
 @pytest.mark.parametrize(
-    "learner", ["fast", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sb3", "sac"))]
+    "learner", ["fast", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("sb3", "sac"))]
 )
 def test_a_training_survives_few_divergences_and_killed_and_resumed_has_the_same_bits(
     learner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

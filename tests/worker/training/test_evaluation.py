@@ -146,7 +146,7 @@ def test_interquartile_mean_leaves_out_a_quarter_at_either_end(
     "hyperparameters",
     [
         pytest.param({}, id="plain"),
-        pytest.param({"use_sde": True}, id="gSDE", marks=pytest.mark.slow),
+        pytest.param({"use_sde": True}, id="gSDE", marks=pytest.mark.nightly),
         pytest.param({"use_sde": True, "sde_sample_freq": 4}, id="often"),
     ],
 )
@@ -330,7 +330,7 @@ def test_a_worker_evaluates_the_same_each_time_and_tells_it(tmp_path: Path) -> N
     assert found[0] == found[1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_or_stopped_during_evaluation_and_resumed_it_evaluates_the_same(
     tmp_path: Path,
 ) -> None:
@@ -376,7 +376,7 @@ print(json.dumps(returns))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_evaluation_is_reproduced_by_stable_baselines3_alone(tmp_path: Path) -> None:
     paths = helpers.job(
         tmp_path / "job", helpers.spec(env="Hopper-v5", normalize=True, eval_episodes=3)

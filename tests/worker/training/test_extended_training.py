@@ -15,7 +15,7 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 
-slow = pytest.mark.slow
+slow = pytest.mark.nightly
 
 
 def trained(directory: Path, spec: WorkerSpec, *earlier: int) -> tuple[JobPaths, ExitRecord, str]:

@@ -377,7 +377,7 @@ def test_functions_lists_and_stable_baselines3s_own_callbacks_work(tmp_path: Pat
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({}, id="plain", marks=pytest.mark.slow),
+        pytest.param({}, id="plain", marks=pytest.mark.nightly),
         pytest.param({"clip_range_vf": 0.2, "target_kl": 10.0}, id="with more to log"),
     ],
 )

@@ -173,7 +173,7 @@ def assert_same_logs(ours: FastPPO, stocks: PPO, *, to: float) -> None:
         assert mine[name] == pytest.approx(value, rel=to, abs=near, nan_ok=True), name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(**EVERYTHING)
 @example(**usual())
@@ -198,7 +198,7 @@ def test_in_float64_an_update_is_stable_baselines3s_to_float64s_rounding(**given
         trained(begun, seed)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(**EVERYTHING)
 @example(**usual())
@@ -230,19 +230,18 @@ def test_in_float32_an_update_is_stable_baselines3s_wherever_that_is_itself_exac
             nn.ReLU,
         ),
         pytest.param(
-            {"observation": (11,), "actions": 3, "n_envs": 4}, [32], nn.ELU, marks=pytest.mark.slow
+            {"observation": (11,), "actions": 3, "n_envs": 4},
+            [32],
+            nn.ELU,
+            marks=pytest.mark.nightly,
         ),
     ],
     ids=["ant", "half-cheetah", "hopper"],
 )
-@pytest.mark.parametrize(
-    "steps",
-    [pytest.param(1024, marks=pytest.mark.slow), pytest.param(256, marks=pytest.mark.small)],
-)
 def test_with_the_usual_hyperparameters_an_update_is_stable_baselines3s_without_exception(
-    shape: dict[str, Any], net_arch: Any, activation_fn: type[nn.Module], steps: int
+    shape: dict[str, Any], net_arch: Any, activation_fn: type[nn.Module]
 ) -> None:
-    options = {"n_steps": steps // shape["n_envs"], "batch_size": 64, "n_epochs": 10}
+    options = {"n_steps": 256 // shape["n_envs"], "batch_size": 64, "n_epochs": 10}
     policy_kwargs = {"net_arch": net_arch, "activation_fn": activation_fn}
     given = usual() | {"shape": shape, "policy_kwargs": policy_kwargs, "options": options}
     begun = built(PPO, given)

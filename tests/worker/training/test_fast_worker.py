@@ -196,7 +196,7 @@ def one_cpu() -> Iterator[int]:
     os.sched_setaffinity(0, before)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_beside_a_neighbour_that_takes_all_the_cpu_it_can_get_the_bits_are_the_same(
     tmp_path: Path, one_cpu: int
 ) -> None:
@@ -212,7 +212,7 @@ def test_beside_a_neighbour_that_takes_all_the_cpu_it_can_get_the_bits_are_the_s
     assert helpers.normalization(alone.vecnormalize) == helpers.normalization(beside.vecnormalize)
 
 
-@pytest.mark.parametrize("learner", ["fast", pytest.param("sb3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("learner", ["fast", pytest.param("sb3", marks=pytest.mark.nightly)])
 def test_the_simulation_uses_every_core_and_weights_and_evaluation_are_those_of_one(
     learner: str, tmp_path: Path, batches: list[Batch]
 ) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from fuzz_helpers import changed, each_special, emptied, few_or_many, fuzz
+from fuzz_helpers import changed, each_special, emptied, fuzz
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,11 +67,8 @@ def resume_beside(directory: Path, make: Callable[[Path], object]) -> None:
         assert state["env_steps"] == 100 or not store.problems
 
 
-@few_or_many(40, 400)
-def test_any_content_of_a_checkpoint_is_set_aside_or_explained(
-    tmp_path: Path, examples: int
-) -> None:
-    @fuzz(examples)
+def test_any_content_of_a_checkpoint_is_set_aside_or_explained(tmp_path: Path) -> None:
+    @fuzz(40)
     @given(content=CONTENTS)
     def check(content: bytes) -> None:
         resume_beside(emptied(tmp_path / "checkpoints"), lambda path: path.write_bytes(content))

@@ -35,7 +35,7 @@ from orchestrator.worker.training.algorithms import Model
 from orchestrator.worker.training.init_names import with_names_of
 from orchestrator.worker.training.start_policy import StartPolicy
 
-slow = pytest.mark.slow
+slow = pytest.mark.nightly
 MJCF = helpers.REPOSITORY / "mjcf"
 NET = {"net_arch": [8]}
 

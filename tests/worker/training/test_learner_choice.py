@@ -157,7 +157,7 @@ def test_one_line_says_which_learners_and_why_not_the_fast_one(
     assert learner_summary(rows) == line
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ledger_summary_status_and_report_say_which_learner_it_was_and_why(tmp_path: Path) -> None:
     jobs = write_experiment(
         tmp_path,

@@ -20,7 +20,7 @@ from orchestrator.core.task_names import EFFORT
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.training.measured_episodes import mean_measures, reported_measures
 
-slow = pytest.mark.slow
+slow = pytest.mark.nightly
 QUADRUPED = helpers.REPOSITORY / "mjcf/quadruped.xml"
 OWN = """
 from dataclasses import dataclass
@@ -117,8 +117,8 @@ MASS = {"body.trunk.mass": "uniform(2, 8)"}
     [
         ("paid:Paid", {}),
         ("track", MASS),
-        pytest.param("paid:Paid", MASS, marks=pytest.mark.slow),
-        pytest.param("track", {}, marks=pytest.mark.slow),
+        pytest.param("paid:Paid", MASS, marks=pytest.mark.nightly),
+        pytest.param("track", {}, marks=pytest.mark.nightly),
     ],
 )
 def test_paused_in_the_midst_of_episodes_measures_are_those_of_a_training_that_never_was(

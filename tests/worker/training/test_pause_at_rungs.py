@@ -16,7 +16,7 @@ from orchestrator.core.job_reader import outcome_sentence
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 
-slow = pytest.mark.slow
+slow = pytest.mark.nightly
 
 
 def attempt(

@@ -24,7 +24,7 @@ from orchestrator.worker.training.timings import COLUMNS
 HYPERPARAMETERS = {"n_steps": 256, "batch_size": 64, "n_epochs": 4}
 
 
-@pytest.mark.parametrize("learner", ["fast", pytest.param("sb3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("learner", ["fast", pytest.param("sb3", marks=pytest.mark.nightly)])
 def test_phases_add_up_every_cell_is_filled_and_times_come_in_their_order(
     learner: str, tmp_path: Path
 ) -> None:
@@ -73,7 +73,7 @@ def test_phases_add_up_every_cell_is_filled_and_times_come_in_their_order(
 @pytest.mark.parametrize(
     "env",
     [
-        pytest.param("CartPole-v1", id="stock", marks=pytest.mark.slow),
+        pytest.param("CartPole-v1", id="stock", marks=pytest.mark.nightly),
         pytest.param("Pendulum-v1", id="fast"),
     ],
 )

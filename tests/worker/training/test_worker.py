@@ -129,7 +129,7 @@ def test_weights_and_statistics_are_those_of_stock_sb3_with_normalisation_and_sc
     assert helpers.normalization(paths.vecnormalize) == helpers.normalization(statistics)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_models_load_where_this_package_is_not_installed(tmp_path: Path) -> None:
     changes = {
         "hyperparameters": {**helpers.SMALL_PPO, "clip_range": "linear(0.2, 0.1)"},
@@ -216,7 +216,7 @@ NOTHING_UNNEEDED = "LOADED [] THREADS 2"
 """One thread for training, one for the lifeline."""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("learner", ["fast", "sb3"])
 def test_no_compiler_is_loaded_and_no_thread_too_many(learner: str, tmp_path: Path) -> None:
     module(tmp_path, REPORT, after_step="report()")
@@ -317,7 +317,7 @@ def test_unstable_physics_ends_as_diverged_and_names_the_robot(
     assert "torn" in record.message
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_full_disk_ends_at_the_last_whole_checkpoint_and_goes_on_once_there_is_space(
     tmp_path: Path,
 ) -> None:
@@ -347,7 +347,7 @@ def test_full_disk_ends_at_the_last_whole_checkpoint_and_goes_on_once_there_is_s
 
 @pytest.mark.parametrize(
     ("env", "learner"),
-    [pytest.param("CartPole-v1", "sb3", marks=pytest.mark.slow), ("Pendulum-v1", "fast")],
+    [pytest.param("CartPole-v1", "sb3", marks=pytest.mark.nightly), ("Pendulum-v1", "fast")],
 )
 def test_sigterm_leaves_at_the_next_iteration_with_a_whole_checkpoint(
     env: str, learner: str, tmp_path: Path
@@ -367,7 +367,7 @@ def test_sigterm_leaves_at_the_next_iteration_with_a_whole_checkpoint(
         ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_request_before_there_is_a_handler_waits_for_the_end_of_the_first_iteration_and_changes_no_bit(
     tmp_path: Path,
 ) -> None:
@@ -464,7 +464,7 @@ def test_worker_without_a_channel_ends_with_the_process_that_started_it(tmp_path
     wait_until(lambda: not is_running(worker), "it ends with it")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_progress_is_told_at_most_twice_a_second_and_never_waited_for(tmp_path: Path) -> None:
     """And nothing is loaded that a training does not need."""
     # more than a second, however fast
@@ -495,11 +495,11 @@ def test_progress_is_told_at_most_twice_a_second_and_never_waited_for(tmp_path: 
 @pytest.mark.parametrize(
     ("env", "n_epochs"),
     [
-        pytest.param("CartPole-v1", 150, id="stock", marks=pytest.mark.slow),
+        pytest.param("CartPole-v1", 150, id="stock", marks=pytest.mark.nightly),
         pytest.param("Pendulum-v1", 2500, id="fast"),
     ],
 )
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_long_update_is_told_of_too(env: str, n_epochs: int, tmp_path: Path) -> None:
     hyperparameters = {**helpers.SMALL_PPO, "n_steps": 256, "n_epochs": n_epochs}
     paths = helpers.job(tmp_path, helpers.spec(env=env, hyperparameters=hyperparameters))
@@ -553,7 +553,7 @@ def test_entry_point_that_does_not_exist_is_named(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_training_makes_no_folder_in_the_temporary_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

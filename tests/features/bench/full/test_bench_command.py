@@ -27,6 +27,8 @@ from orchestrator.features.bench.measurement import MeasurementLog
 from orchestrator.features.bench.plan import BenchOptions
 from orchestrator.jobfile import load
 
+pytestmark = pytest.mark.nightly
+
 WORK = {"name": "balancer", "xml": BALANCER, "task": "balance"}
 QUICK = ("--repeats", "1", "--seconds", "0.2", "--retakes", "0", "--run-dir", "bench")
 MEASURED = (*QUICK, "--levels", "1,2", "--arms", "threads", "--strong-seconds", "1000")

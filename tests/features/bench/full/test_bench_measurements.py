@@ -27,6 +27,8 @@ from orchestrator.jobfile import load
 from orchestrator.machine import topology
 from orchestrator.machine.cpu_holders import CpuHolders, Holder, holders_folder
 
+pytestmark = pytest.mark.nightly
+
 WORK = {"name": "balancer", "xml": BALANCER, "task": "balance"}
 MAY_LACK = {"throttled_s", "run_delay_s"}
 """Figures that not every kernel measures."""
@@ -89,7 +91,7 @@ def test_a_thread_budget_and_affinity_are_what_the_baseline_says(
     "baseline",
     [
         "default",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("pool-fork", "pool-spawn")),
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("pool-fork", "pool-spawn")),
     ],
 )
 @pytest.mark.skipif(
@@ -183,8 +185,6 @@ def test_more_processes_than_cores_share_them(staged: workload.Work, setup: runn
     assert {len(process["cpus"]) for process in record["processes"]} == {1}
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit("a benchmark that trains")
 def test_tuning_gives_lines_that_a_job_file_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

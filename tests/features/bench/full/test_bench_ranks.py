@@ -19,6 +19,8 @@ from orchestrator.jobfile import load
 from orchestrator.jobfile.rank_rules import uneven
 from orchestrator.machine import topology
 
+pytestmark = pytest.mark.nightly
+
 WORK = {
     "name": "balancer",
     "xml": BALANCER,
@@ -37,7 +39,6 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> workload.Work:
     return workload.examine(experiment, workload.pick(experiment, None), folder / "staging")
 
 
-@pytest.mark.one_a_commit("a benchmark that trains")
 @two_cpus
 def test_every_way_is_measured_once_and_the_command_ends_with_the_verdict(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, {**WORK, "resources": {"ranks": 2}})

@@ -15,6 +15,8 @@ from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.features.curriculum.part import CurriculumSettings
 
+pytestmark = pytest.mark.nightly
+
 HOPPER = worker.REPOSITORY / "mjcf/hopper.xml"
 
 

@@ -15,6 +15,8 @@ from ray_helpers import Cluster
 import orchestrator
 from orchestrator.core.text import install_extra
 
+pytestmark = pytest.mark.nightly
+
 PROGRAM = """
 import json, os, sys
 import orchestrator
@@ -32,8 +34,6 @@ print(json.dumps({
 """
 
 
-@pytest.mark.ray
-@pytest.mark.one_a_commit("a cluster as users begin")
 def test_run_and_train_can_use_a_cluster_in_turn_and_restore_the_environment(
     tmp_path: Path, ray_cluster: Cluster
 ) -> None:

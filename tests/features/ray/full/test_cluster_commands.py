@@ -18,7 +18,7 @@ import pytest
 from cluster_helpers import Machine, free_port
 from command_helpers import REPOSITORY, wait_until
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 OTHER_TOKEN = "0123456789abcdef" * 4
 SHORT_LIVED = """
@@ -276,7 +276,6 @@ def without_token() -> Iterator[tuple[Machine, Machine, str]]:
         yield head, node, address
 
 
-@pytest.mark.slow
 def test_a_cluster_without_token_needs_the_option_insecure(
     without_token: tuple[Machine, Machine, str],
 ) -> None:
@@ -309,7 +308,6 @@ def test_status_after_a_killed_raylet_names_it_at_once_and_says_what_to_do() -> 
         assert "this machine is not a node of a cluster" in machine.refused("status")
 
 
-@pytest.mark.slow
 def test_down_ends_what_is_left_of_a_broken_node(
     without_token: tuple[Machine, Machine, str],
 ) -> None:
@@ -324,7 +322,6 @@ def test_down_ends_what_is_left_of_a_broken_node(
     assert not helpers.processes_with(facts["mark"])
 
 
-@pytest.mark.slow
 def test_down_ends_only_its_own_node(both: tuple[Machine, Machine, str]) -> None:
     """The last test with ``both``: its node has left then."""
     head, node, address = both

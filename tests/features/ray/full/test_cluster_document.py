@@ -11,6 +11,8 @@ import pytest
 from command_helpers import REPOSITORY
 from network_helpers import network
 
+pytestmark = pytest.mark.nightly
+
 DOCUMENT = REPOSITORY / "docs/cluster.md"
 MACHINES = {"head": "10.0.0.1", "node1": "10.0.0.2", "node2": "10.0.0.3"}
 SCP = """#!/bin/sh
@@ -55,9 +57,6 @@ def test_every_code_block_of_the_document_is_a_console_block() -> None:
     assert fences == ["```console", "```"] * (len(fences) // 2)
 
 
-@pytest.mark.ray
-@pytest.mark.one_a_commit("a cluster as users begin")
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_every_command_of_the_document_works(tmp_path: Path) -> None:
     hosts, programs = tmp_path / "hosts", tmp_path / "bin"

@@ -12,10 +12,9 @@ from executor_helpers import await_gone
 from ray_helpers import Cluster, checkpoints, impatient, last_attempt, options, until_resumed
 from run_helpers import LONG
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 
-@pytest.mark.one_a_commit("a cluster that fails")
 def test_a_head_that_dies_ends_the_driver_with_a_message_and_another_cluster_resumes(
     tmp_path: Path, ray_cluster: Cluster
 ) -> None:

@@ -26,7 +26,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.machine import topology
 from orchestrator.machine.process_identity import process_start, same_process
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 ADDRESSES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 HEAD = f"{ADDRESSES[0]}:6379"
@@ -133,7 +133,6 @@ def hashes(run_dir: Path) -> Mapping[str, str | None]:
     return {job_id: record.weights_sha256 for job_id, record in records.items()}
 
 
-@pytest.mark.one_a_commit("a cluster of several machines")
 def test_jobs_on_three_machines_have_the_same_weights_as_on_one(site: Site) -> None:
     jobs = write_experiment(
         site.head.home,
@@ -207,7 +206,6 @@ def until_ranks_exchange(job: str) -> list[int]:
     return found()
 
 
-@pytest.mark.one_a_commit("a cluster of several machines")
 def test_ranks_on_two_machines_have_the_same_weights_as_on_one(site: Site) -> None:
     job = {**SHORT, "total_timesteps": 20_480, "checkpoint_every": 10_240}
     jobs = too_wide_for_a_node(site, "wide", job)
@@ -265,7 +263,6 @@ def test_an_attacker_runs_no_code_in_ranks(
     assert ids(driver, "actors") == before
 
 
-@pytest.mark.one_a_commit("a cluster of several machines")
 def test_status_shows_the_jobs_of_every_node_and_a_network_that_stalls_for_20_s_loses_nothing(
     site: Site, driver: subprocess.Popen[str]
 ) -> None:
@@ -329,7 +326,6 @@ def test_status_shows_the_jobs_of_every_node_and_a_network_that_stalls_for_20_s_
     assert hashes(run_dir).keys() == summary(run_dir).keys(), "each has its exit record"
 
 
-@pytest.mark.one_a_commit("a cluster of several machines")
 def test_a_node_that_is_cut_off_ends_its_jobs_before_they_continue_elsewhere(
     site: Site, driver: subprocess.Popen[str]
 ) -> None:

@@ -20,6 +20,8 @@ from orchestrator.features.ray.scratch_directory import ScratchDirectory, lock, 
 from orchestrator.features.ray.transport import Transport
 from orchestrator.machine.process_identity import process_start
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture
 def head() -> Iterator[socket.socket]:

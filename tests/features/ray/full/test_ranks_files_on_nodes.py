@@ -22,6 +22,8 @@ from orchestrator.features.ray.file_sync.receiver import Receiver
 from orchestrator.features.ray.file_sync.sender import Sender, outgoing_chunks
 from orchestrator.worker.training import checkpoint
 
+pytestmark = pytest.mark.nightly
+
 
 class Nodes:
     """Two ranks, each on a node of its own, whose files are copied to one run directory. The clock
@@ -188,7 +190,6 @@ class SeparateNodes:
             synchronise(sender, receiver)
 
 
-@pytest.mark.one_a_commit("a cluster that fails")
 def test_ranks_on_nodes_that_share_no_files_remove_old_rows_and_lose_nothing(
     tmp_path: Path,
 ) -> None:

@@ -19,7 +19,7 @@ from orchestrator.features.ray.node_attempt import GLOO_INTERFACE_VARIABLE
 from orchestrator.features.ray.ray_executor import RayExecutor
 from orchestrator.machine.slots import RankSlot
 
-pytestmark = pytest.mark.ray
+pytestmark = pytest.mark.nightly
 
 LOOK: list[Order] = [("look", None), ("exit", 0)]
 

@@ -19,7 +19,7 @@ from run_helpers import LONG, SHORT, weights
 import orchestrator
 from orchestrator.features.ray.cluster import cluster_token
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,6 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]
     return jobs, weights(cwd / "local")
 
 
-@pytest.mark.one_a_commit
 @pytest.mark.parametrize("way", ["shared", "file"])
 def test_an_experiment_on_two_nodes_has_the_same_weights_as_on_one_machine(
     tmp_path: Path, ray_cluster: Cluster, near: tuple[Path, dict[str, str]], way: str

@@ -17,6 +17,8 @@ from orchestrator.features.ray.ray_executor import RayExecutor
 from orchestrator.features.ray.transport import Transport
 from orchestrator.machine.slots import RankSlot
 
+pytestmark = pytest.mark.nightly
+
 
 class RayStage(LocalStage):
     def __init__(self, root: Path, nodes: CompatibleNodes, node: str) -> None:

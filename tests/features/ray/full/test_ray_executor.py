@@ -45,7 +45,7 @@ from orchestrator.machine.cpu_holders import CpuHolders
 from orchestrator.machine.cpu_load import LoadSampler
 from orchestrator.machine.slots import RankSlot
 
-pytestmark = pytest.mark.ray
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture
@@ -221,7 +221,6 @@ def test_a_task_whose_process_is_killed_is_lost_and_leaves_nothing(
     await_gone(pids)
 
 
-@pytest.mark.one_a_commit("a cluster that fails")
 def test_a_suspended_node_is_lost_although_its_connections_persist(
     tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
 ) -> None:

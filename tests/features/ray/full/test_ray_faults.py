@@ -21,7 +21,7 @@ from ray_helpers import (
 )
 from run_helpers import LONG, SHORT, weights
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 GONE_WITHIN_S = 10.0
 """Documented limit for the end of all trainings after the death of their driver."""
@@ -44,7 +44,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 # -- the user, or the driver
 
 
-@pytest.mark.one_a_commit("a cluster that fails")
 def test_after_a_stop_and_after_the_death_of_the_driver_the_run_resumes(
     tmp_path: Path, ray_cluster: Cluster
 ) -> None:
@@ -88,8 +87,6 @@ def test_after_a_stop_and_after_the_death_of_the_driver_the_run_resumes(
 # -- the cluster
 
 
-@pytest.mark.slow
-@pytest.mark.one_a_commit
 @pytest.mark.parametrize(
     "kill", [Cluster.kill, Cluster.kill_raylet], ids=["the machine", "its raylet alone"]
 )
@@ -115,7 +112,6 @@ def test_a_job_whose_node_dies_resumes_elsewhere_from_the_received_checkpoint(
     assert row["weights_sha256"] == undisturbed["ending-s0"]
 
 
-@pytest.mark.one_a_commit("a cluster that gets room")
 def test_a_node_that_joins_while_a_job_waits_for_room_gets_it(
     tmp_path: Path, ray_cluster: Cluster
 ) -> None:
@@ -130,7 +126,6 @@ def test_a_node_that_joins_while_a_job_waits_for_room_gets_it(
             assert run.end() == 130
 
 
-@pytest.mark.one_a_commit("a cluster that gets room")
 def test_different_nodes_get_the_jobs_that_they_have_room_for(
     tmp_path: Path, ray_cluster: Cluster
 ) -> None:
@@ -168,7 +163,6 @@ def test_different_nodes_get_the_jobs_that_they_have_room_for(
     assert hungry == ["launched", "succeeded"] * 2, "one after the other, on its one core"
 
 
-@pytest.mark.one_a_commit("a cluster that fails")
 def test_a_job_that_fills_the_disk_of_its_node_resumes_elsewhere(
     tmp_path: Path, ray_cluster: Cluster, undisturbed: dict[str, str], small_disk: Path
 ) -> None:

@@ -18,7 +18,7 @@ from orchestrator.features.ray import internals
 from orchestrator.features.ray.connection import Connection, connect
 from orchestrator.machine.topology import detect
 
-pytestmark = pytest.mark.ray
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

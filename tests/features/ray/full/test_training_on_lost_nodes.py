@@ -21,6 +21,8 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.features.ray.file_sync.receiver import Receiver
 from orchestrator.features.ray.file_sync.sender import Sender, outgoing_chunks
 
+pytestmark = pytest.mark.nightly
+
 STOPPING = """
 import os, signal
 import gymnasium
@@ -113,7 +115,6 @@ def newest(paths: JobPaths) -> int:
     )
 
 
-@pytest.mark.one_a_commit("a cluster that fails")
 @pytest.mark.parametrize("changes", SPECS.values(), ids=SPECS.keys())
 def test_a_training_whose_node_is_lost_resumes_on_another_node_bit_identically(
     tmp_path: Path, changes: dict[str, Any]

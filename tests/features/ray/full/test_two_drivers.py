@@ -19,7 +19,7 @@ from run_helpers import LONG
 from orchestrator.machine import topology
 from orchestrator.machine.cpu_holders import CpuHolders
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 RUN_IN_THE_BACKGROUND = f"""
 import os, sys
@@ -101,7 +101,6 @@ def full_node(folder: Path, cores: int) -> bool:
     return len(bound) == cores
 
 
-@pytest.mark.one_a_commit("a cluster that fails")
 def test_two_runs_never_train_two_jobs_on_one_cpu_and_end_with_a_message_when_the_cluster_does(
     tmp_path: Path,
 ) -> None:

@@ -28,8 +28,9 @@ from orchestrator.jobfile import load
 from orchestrator.machine.imported_code import code_folder, python_files
 from orchestrator.machine.slots import RankSlot
 
+pytestmark = pytest.mark.nightly
 
-@pytest.mark.ray
+
 def test_nodes_with_other_code_get_the_drivers_until_the_session_ends(
     tmp_path: Path, ray_cluster: Cluster
 ) -> None:
@@ -160,8 +161,6 @@ def logs(run_dir: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.ray
-@pytest.mark.one_a_commit("a cluster as users begin")
 @pytest.mark.timeout(600)
 def test_a_node_that_does_not_see_the_folder_uses_its_code(
     hidden_folder_run: tuple[Path, Path],
@@ -178,7 +177,6 @@ def test_a_node_that_does_not_see_the_folder_uses_its_code(
     assert {row["state"] for row in summary(run_dir).values()} == {"SUCCEEDED"}
 
 
-@pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_workers_have_no_variables_of_ray_and_print_warnings_as_usual(
     hidden_folder_run: tuple[Path, Path],
@@ -188,8 +186,6 @@ def test_workers_have_no_variables_of_ray_and_print_warnings_as_usual(
         assert "UserWarning: the knee creaks" in log
 
 
-@pytest.mark.ray
-@pytest.mark.one_a_commit("a cluster as users begin")
 @pytest.mark.timeout(600)
 def test_the_trials_of_a_search_use_its_code_wherever_they_train_on(
     hidden_folder: tuple[Machine, Path],

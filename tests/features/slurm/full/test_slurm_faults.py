@@ -16,7 +16,7 @@ from orchestrator.executors.base import Exited, Handle
 from orchestrator.features.slurm import pilot_registry
 from orchestrator.features.slurm.slurm_settings import SlurmSettings
 
-pytestmark = pytest.mark.slurm
+pytestmark = pytest.mark.nightly
 
 
 def pair(scene: Scene) -> tuple[Handle, Handle]:

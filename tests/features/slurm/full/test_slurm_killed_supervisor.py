@@ -12,7 +12,7 @@ from run_helpers import LONG
 
 from benchmarks.slurm_cluster import SlurmCluster, until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 SLURM = '[slurm]\narray = 2\ncpus_per_task = 1\nmem = "6 GiB"\n'
 """A node has room for one pilot."""

@@ -21,7 +21,7 @@ from orchestrator.executors.base import Exited
 from orchestrator.features.slurm import pilot_registry
 from orchestrator.features.slurm.slurm_settings import SlurmSettings
 
-pytestmark = pytest.mark.slurm
+pytestmark = pytest.mark.nightly
 
 DOWN_S, SLOW_S = 30.0, 3.0
 SLOW_NAMES = Path(__file__).parents[3] / "helpers" / "slow_names.py"

@@ -15,6 +15,8 @@ from vendor_robots import ROBOTS, UnavailableError, VendorRobot
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.worker.robots.preflight_child import check
 
+pytestmark = pytest.mark.nightly
+
 SETTINGS = (
     "total_timesteps=256",
     "n_envs=2",
@@ -64,7 +66,6 @@ def test_what_becomes_of_a_vendors_robot_is_as_the_documents_say(
         assert {one.key: one.value for one in answer.chosen_settings} == robot.chosen
 
 
-@pytest.mark.one_a_commit
 @pytest.mark.parametrize(
     ("package", "folders", "jobs"),
     [
