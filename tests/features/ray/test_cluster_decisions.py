@@ -16,26 +16,18 @@ import pytest
 from cluster_helpers import cluster_home  # noqa: F401 - a fixture
 
 from orchestrator.core.errors import UsageError
-from orchestrator.features.ray import connection
 from orchestrator.features.ray.cluster import (
     address,
-    cluster_status,
     cluster_token,
-    node_settings,
-    node_state,
     query,
-    up,
 )
 from orchestrator.features.ray.cluster.cluster_status import (
     ClusterNode,
     RunningJob,
     from_facts,
     hot_spots,
-    version_lines,
 )
-from orchestrator.features.ray.cluster.node_state import LocalNode, NodeProcess, save
 from orchestrator.features.ray.cluster.query import HeadVersions
-from orchestrator.machine.process_identity import boot_id, process_start
 from orchestrator.machine.topology import Cpu, Machine
 
 TOKEN = "0123456789abcdef" * 4
@@ -70,53 +62,6 @@ def test_a_token_that_others_can_read_or_write_is_refused(mode: int) -> None:
         UsageError, match=f"others can read this token .mode 0{mode:o}.*chmod 600 {path}"
     ):
         cluster_token.check_token()
-
-
-@pytest.mark.parametrize(
-    "text", ["", "short", "two words that are long enough", "a" * 20 + "\n" + "b" * 20]
-)
-def test_an_invalid_token_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = cluster_token.create_token()
-    path.write_text(text)
-    with pytest.raises(UsageError, match=f"{path}: not a valid token"):
-        cluster_token.check_token()
-    if text:
-        monkeypatch.setenv(cluster_token.TOKEN_VARIABLE, text)
-        with pytest.raises(UsageError, match="RAY_AUTH_TOKEN: not a valid token"):
-            cluster_token.check_token()
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
-def test_another_users_token_is_refused() -> None:
-    path = cluster_token.create_token()
-    os.chown(path, 12345, 12345)
-    with pytest.raises(UsageError, match="belongs to another user"):
-        cluster_token.check_token()
-
-
-def test_a_refused_token_is_named_by_where_it_comes_from(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(address, "connect_error", lambda *_: None)
-    monkeypatch.setattr(query, "_query", lambda *_: query.TokenRefused())
-    monkeypatch.delenv(cluster_token.TOKEN_VARIABLE, raising=False)
-    cluster_token.create_token()
-    with pytest.raises(UsageError) as by_file:
-        query.facts("10.0.0.1:6379")
-    assert f"another token than {cluster_token.token_file()}" in str(by_file.value)
-    monkeypatch.setenv(cluster_token.TOKEN_VARIABLE, TOKEN)
-    with pytest.raises(UsageError) as by_variable:
-        query.facts("10.0.0.1:6379")
-    assert "than the environment's RAY_AUTH_TOKEN" in str(by_variable.value)
-
-
-def test_where_the_token_file_is(home: Path) -> None:
-    assert cluster_token.token_file({"XDG_CONFIG_HOME": "/c"}) == Path(
-        "/c/orchestrator/cluster-token"
-    )
-    assert cluster_token.token_file({cluster_token.TOKEN_FILE_VARIABLE: "~/mine"}) == home / "mine"
-    assert cluster_token.has_token({cluster_token.TOKEN_VARIABLE: TOKEN})
-    assert not cluster_token.has_token({cluster_token.TOKEN_FILE_VARIABLE: "~/mine"})
 
 
 def test_the_environment_names_the_token_or_turns_authentication_off(
@@ -160,18 +105,6 @@ def test_which_versions_of_ray_are_accepted(
             UsageError, match=r"Ray .* expected 2\.55 or later, below 3: pip install .*\[ray\]"
         ):
             cluster_token.require_ray()
-
-
-def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def version(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", version)
-    with pytest.raises(
-        UsageError,
-        match=r'^Ray is not installed here: pip install -c constraints.txt ".\[ray\]" in a',
-    ):
-        up.up()
 
 
 # -- versions of the head
@@ -226,14 +159,6 @@ def test_addresses_are_understood(text: str, found: tuple[str, int]) -> None:
     assert address.parse(address.host_port(*found)) == found
 
 
-@pytest.mark.parametrize(
-    "text", ["10.0.0.1", "10.0.0.1:", ":6379", "10.0.0.1:x", "10.0.0.1:0", "10.0.0.1:65536", ""]
-)
-def test_an_invalid_address_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"expected HOST:PORT, such as 10\.0\.0\.1:6379"):
-        address.parse(text)
-
-
 def test_an_address_must_be_of_this_machine_and_free() -> None:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
@@ -260,24 +185,6 @@ def machine(
         for index in range(cores * siblings)
     ]
     return Machine(cpus=tuple(cpus), quota=quota, memory_total_mib=memory_mib)
-
-
-def test_cores_are_counted_as_doctor_counts_them() -> None:
-    assert node_settings.offer(machine()).cores == 8, "not 16: siblings share a core"
-    assert node_settings.offer(machine(quota=2.5)).cores == 2
-    assert "--num-cpus=2" in node_settings.offer(machine(quota=2.5)).arguments()
-
-
-@pytest.mark.parametrize("memory_mib", [1_000, 4_000, 64_000, 2_000_000])
-@pytest.mark.parametrize("shared_memory_mib", [None, 64, 500, 1_000_000])
-def test_memory_is_left_for_ray_and_the_system(
-    memory_mib: int, shared_memory_mib: int | None
-) -> None:
-    offer = node_settings.offer(machine(memory_mib=memory_mib), shared_memory_mib)
-    assert 75 < offer.store_mib <= 2048, "Ray wants 75 MiB at least"
-    assert memory_mib // 2 <= offer.memory_mib < memory_mib
-    if memory_mib >= 4_000:
-        assert offer.memory_mib + offer.store_mib <= memory_mib - 700
 
 
 # -- hot spots
@@ -330,49 +237,12 @@ def test_a_node_whose_jobs_wait_is_a_hot_spot() -> None:
     assert line.startswith("busy: its jobs wait 30% of the time for a CPU")
 
 
-def test_jobs_of_several_runs_that_share_a_cpu_are_named_and_nothing_else_is_blamed() -> None:
-    jobs = (
-        job("a-s0/0", 50, 0.5, cpus=(0,)),
-        job("b-s0/1", 50, 0.5, cpus=(0,)),
-        job("c-s0/0", 99, 0.5, cpus=(1,)),
-    )
-    (line,) = hot_spots([member("one", *jobs)])
-    assert "(a-s0/0, b-s0/1)" in line
-    assert "another program" not in line
-    (line,) = hot_spots([member("one", jobs[0], jobs[2])])
-    assert "another program" in line
-
-
 def test_a_node_that_is_slower_per_core_is_a_hot_spot() -> None:
     fast = member("fast", job("a-s0/0", 100), job("b-s0/0", 10))
     also = member("also", job("a-s1/0", 200, cores=2), job("a-s2/0", 98))
     slow = member("slow", job("a-s3/1", 50), job("b-s1/0", 5))
     (line,) = hot_spots([fast, also, slow])
     assert line.startswith("slow: its jobs run at 50% of the speed per core")
-
-
-def test_jobs_of_other_names_are_not_compared() -> None:
-    assert (
-        hot_spots([member("one", job("ant-s0/0", 100)), member("two", job("humanoid-s0/0", 5))])
-        == []
-    )
-    assert hot_spots([member("one", job("a-s0/0", None)), member("two", job("a-s1/0", 5))]) == []
-    assert hot_spots([]) == []
-
-
-def test_the_usual_versions_are_shown_once_and_then_differences() -> None:
-    usual: dict[str, str | None] = {"torch": "2.13", "numpy": "2.4", "psutil": None}
-    nodes = [
-        member("one", versions=usual),
-        member("two", versions=usual),
-        member("three", versions={**usual, "numpy": None}),
-        member("four"),
-    ]
-    assert version_lines(nodes) == [
-        "versions: torch 2.13, numpy 2.4",
-        "three: numpy missing",
-        "four: timed out reporting package versions",
-    ]
 
 
 def test_status_from_the_report_of_the_cluster() -> None:
@@ -413,91 +283,3 @@ def test_status_from_the_report_of_the_cluster() -> None:
     assert last.jobs == (job("a-s0/0", 100.0, 0.5, cores=2, cpus=(0, 1)),)
     assert found.nodes[0].jobs == (job("a-s0/0", cores=2, cpus=(0, 1)),)
     assert len(found.hot_spots) == 1
-
-
-def test_the_speed_of_ranks_on_several_nodes_is_per_core_of_them_all() -> None:
-    def node(number: int, key: str, cpus: int, progress: object = None) -> dict[str, object]:
-        return {
-            "node_id": f"{number}" * 8,
-            "address": f"10.0.0.{number}",
-            "host": f"node{number}",
-            "is_head": number == 1,
-            "total": {"CPU": 4.0},
-            "free": {},
-            "versions": {},
-            "jobs": [
-                {
-                    "home": "driver",
-                    "key": key,
-                    "job_id": key.partition("/")[0],
-                    "work": "a",
-                    "cpus": list(range(cpus)),
-                    "progress": progress,
-                }
-            ],
-        }
-
-    spread_out = {"env_steps_per_s": 800.0, "run_delay_share": 0.0}
-    on_one = {"env_steps_per_s": 200.0, "run_delay_share": 0.0}
-    nodes = [
-        node(1, "a-s0/0", 2, spread_out),
-        node(2, "a-s0/0/2", 4),
-        node(3, "a-s0/0/6", 2),
-        node(4, "a-s1/0", 2, on_one),
-    ]
-    found = from_facts({"cluster": "10.0.0.1:6379", "ray": "2.60.0", "nodes": nodes})
-    speeds = {member.name: member.jobs[0].speed_per_core for member in found.nodes}
-    assert speeds == {"node1": 100.0, "node2": None, "node3": None, "node4": 100.0}
-    assert found.hot_spots == ()
-
-
-@pytest.mark.parametrize("where", [None, "10.0.0.1:6379", "10.0.0.1"])
-def test_status_names_the_process_of_the_node_here_that_has_ended_and_asks_nobody(
-    where: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = process_start(os.getpid())
-    assert start is not None
-    runs = NodeProcess(name="gcs_server", pid=os.getpid(), start=start)
-    ended = NodeProcess(name="raylet", pid=os.getpid(), start=start - 100.0)
-    save(
-        LocalNode(
-            role="head",
-            cluster="10.0.0.1:6379",
-            address="10.0.0.1",
-            insecure=False,
-            mark="0" * 32,
-            directory="/nowhere",
-            started="today",
-            boot=boot_id(),
-            processes=(runs, ended),
-        )
-    )
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(query, "facts", lambda _: pytest.fail("the cluster was asked"))
-    with pytest.raises(
-        UsageError, match=rf"raylet \(process {os.getpid()}\).*has ended.*`cluster down`"
-    ):
-        cluster_status.status(where)
-
-
-def test_auto_in_the_variable_of_ray_means_the_cluster_of_this_machine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "auto")
-    assert node_state.usual_cluster() is None
-    for call in (cluster_status.status, lambda: connection._find_cluster(node_state.AUTO)):
-        with pytest.raises(UsageError, match="this machine is not a node of a cluster"):
-            call()
-    monkeypatch.setattr(node_state, "local_cluster", lambda: "10.0.0.1:6379")
-    assert node_state.usual_cluster() == "10.0.0.1:6379"
-
-
-def test_a_cluster_that_the_variable_of_ray_names_is_used_or_the_variable_blamed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6380")
-    assert node_state.usual_cluster() == "127.0.0.1:6380"
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:no-port")
-    for call in (cluster_status.status, lambda: connection._find_cluster(node_state.AUTO)):
-        with pytest.raises(UsageError, match=r"RAY_ADDRESS: .* is not an address.*unset it"):
-            call()

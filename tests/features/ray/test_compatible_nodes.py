@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 from collections.abc import Iterable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -146,27 +143,6 @@ def test_a_late_node_that_differs_is_reported_and_not_used() -> None:
     assert made.slots.jobs_at_once == 2
 
 
-def test_nodes_without_the_run_directory_are_refused_only_if_it_must_be_shared() -> None:
-    made, _, _ = assembled(joined("a", sees_run_dir=False), mode="shared")
-    with pytest.raises(UsageError, match="does not see the run directory"):
-        made.assemble()
-    made, _, _ = assembled(joined("a", sees_run_dir=False), joined("b"))
-    made.assemble()
-    assert [made.transfer_mode(node) for node in made.all] == ["stream", "shared"]
-
-
-def test_a_suspected_node_gets_nothing_until_it_has_answered() -> None:
-    made, nodes, reports = assembled(joined("a"), joined("b"))
-    made.assemble()
-    made.suspect("a")
-    assert nodes.suspected == ["a"]
-    assert nodes_of(made.slots.acquire(1) for _ in range(3)) == ["b", "b", None]
-    nodes.pending = [joined("a")]
-    made.update()
-    assert nodes_of([made.slots.acquire(1)]) == ["a"]
-    assert not reports, "there is no report"
-
-
 def test_an_excluded_node_is_never_used_again() -> None:
     made, nodes, reports = assembled(joined("a"), joined("b"))
     made.assemble()
@@ -191,57 +167,3 @@ def test_a_node_in_use_that_becomes_incompatible_is_excluded() -> None:
     made.update()
     assert made.get("a") is None
     assert reports == ["warning: a is no longer used: checking --storage s3://b: denied"]
-
-
-def test_an_unreachable_node_does_not_prevent_a_run_and_gets_nothing_until_it_answers() -> None:
-    made, nodes, reports = assembled(
-        joined("a"), NodeFailed("b", "b", "the actor never ran", is_silent=True)
-    )
-    assert made.assemble() == ["b cannot be reached now, and will be used once it can."]
-    nodes.pending = [NodeFailed("a", "a", "the actor never ran", is_silent=True), joined("b")]
-    made.update()
-    assert nodes_of(made.slots.acquire(1) for _ in range(3)) == ["b", "b", None]
-    nodes.pending = [joined("a")]
-    made.update()
-    assert nodes_of([made.slots.acquire(1)]) == ["a"]
-    assert reports == ["node: b has joined the cluster: 2 cores"]
-
-
-def test_a_node_that_the_storage_does_not_reach_is_refused() -> None:
-    made, _, _ = assembled(
-        joined("a", storage_problem="--storage s3://b: needs a package that is not installed here")
-    )
-    with pytest.raises(UsageError, match="a: --storage s3://b: needs a package"):
-        made.assemble()
-
-
-def test_a_storage_that_is_another_folder_on_a_node_is_detected(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    here = Transport.from_option(f"file://{tmp_path}/here", tmp_path)
-    assert here.problem() is None
-    assert here.storage is not None
-    elsewhere = dataclasses.replace(here.storage, uri=f"file://{tmp_path}/there")
-    problem = dataclasses.replace(here, storage=elsewhere).problem()
-    assert problem is not None
-    assert "every machine must see the same folder" in problem
-    here.close()
-    assert not list((tmp_path / "here").iterdir())
-
-
-@pytest.mark.parametrize("option", ["nfs", "sharde"])
-def test_an_unknown_storage_is_refused_naming_the_valid_ones(option: str, tmp_path: Any) -> None:
-    with pytest.raises(UsageError, match="auto, shared, stream, or a URI"):
-        Transport.from_option(option, tmp_path)
-
-
-def test_files_left_in_the_storage_by_an_earlier_driver_are_removed(tmp_path: Any) -> None:
-    uri = f"file://{tmp_path}/place"
-    with contextlib.closing(Transport.from_option(uri, tmp_path / "run")) as first:
-        assert first.storage is not None
-        left = tmp_path / "place" / first.storage.subfolder / "left"
-        left.parent.mkdir(parents=True, exist_ok=True)
-        left.write_text("x")
-        with contextlib.closing(Transport.from_option(uri, tmp_path / "other")):
-            assert left.exists(), "another run directory's is not removed"
-        Transport.from_option(uri, tmp_path / "run")
-        assert not left.exists()

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import filecmp
-import os
-import pickle
-import tracemalloc
 from pathlib import Path
 
 import pytest
 from file_helpers import tree
 from file_sync_helpers import (
     JOB,
-    MIB,
     ROWS_0,
     ROWS_1,
-    part,
     paths_of,
-    tail,
     write,
 )
 
 from orchestrator.features.ray.file_sync import chunks
 from orchestrator.features.ray.file_sync.chunks import (
-    Chunk,
     FilePart,
     FileSyncError,
     Payload,
-    RemovedFile,
-    StoredFile,
-    payload_bytes,
 )
 from orchestrator.features.ray.file_sync.receiver import Receiver
-from orchestrator.features.ray.file_sync.sender import Sender, outgoing_chunks
+from orchestrator.features.ray.file_sync.sender import outgoing_chunks
 
 
 def test_a_worker_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
@@ -85,12 +74,6 @@ def test_a_link_among_the_files_is_an_error(tmp_path: Path) -> None:
         list(outgoing_chunks(tmp_path / "driver"))
 
 
-def test_a_link_that_matches_no_pattern_is_ignored(tmp_path: Path) -> None:
-    write(tmp_path / "driver", JOB)
-    (tmp_path / "driver/video.mp4").symlink_to(tmp_path / "elsewhere.mp4")
-    assert "spec.json" in paths_of(list(outgoing_chunks(tmp_path / "driver")))
-
-
 def test_a_job_directory_that_changes_meanwhile_is_not_sent_in_part(tmp_path: Path) -> None:
     write(tmp_path, JOB)
     sent = outgoing_chunks(tmp_path)
@@ -102,39 +85,6 @@ def test_a_job_directory_that_changes_meanwhile_is_not_sent_in_part(tmp_path: Pa
 
 
 # -- chunks
-
-
-def test_memory_is_bounded_and_compression_is_used_where_it_pays(tmp_path: Path) -> None:
-    size = 24 * MIB
-    write(tmp_path / "node", {"model.zip": b"", "worker.log": b"worker: a line\n" * (size // 15)})
-    with (tmp_path / "node/model.zip").open("wb") as file:
-        for _ in range(24):
-            file.write(os.urandom(MIB))
-    receiver = Receiver(tmp_path / "driver")
-    sender = Sender(tmp_path / "node")
-    carried = {"model.zip": 0, "worker.log": 0}
-    tracemalloc.start()
-    for chunk in sender.scan():
-        assert payload_bytes(chunk) <= MIB
-        carried[chunk.path] += payload_bytes(chunk)
-        receiver.apply(chunk)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 8 * MIB
-    assert carried["model.zip"] == size
-    assert carried["worker.log"] < size / 20
-    for name in carried:
-        assert filecmp.cmp(tmp_path / "node" / name, tmp_path / "driver" / name, shallow=False)
-
-
-@pytest.mark.parametrize(
-    "chunk",
-    [part("eval.json"), tail("a.csv", 7, b"x"), RemovedFile("a"), StoredFile("a", "b" * 32, 3)],
-)
-def test_chunks_pickle_small(chunk: Chunk) -> None:
-    content = pickle.dumps(chunk)
-    assert len(content) < 250
-    assert pickle.loads(content) == chunk
 
 
 @pytest.mark.parametrize(

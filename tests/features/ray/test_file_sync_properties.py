@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from unittest import mock
 
 import pytest
 from file_helpers import tree
-from file_sync_helpers import FakeWorker, assert_resumable, damage, synchronise
+from file_sync_helpers import FakeWorker, assert_resumable, damage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -163,49 +162,3 @@ def test_a_worker_can_resume_at_every_instant_and_both_directories_end_up_equal(
             job.finish()
 
     simulate()
-
-
-@settings(deadline=None, max_examples=50)
-@given(
-    contents=st.lists(
-        st.lists(st.tuples(st.integers(0, 300), st.binary(max_size=150)), min_size=1, max_size=4),
-        min_size=1,
-        max_size=8,
-    ),
-    aged=st.booleans(),
-)
-def test_a_log_truncated_and_appended_to_arrives_unchanged(
-    contents: list[list[tuple[int, bytes]]], aged: bool
-) -> None:
-    ages = itertools.count(1_000_000_000)
-    with small_chunks() as scratch:
-        node, driver = scratch / "node", scratch / "driver"
-        node.mkdir()
-        log = node / "worker.log"
-        log.touch()
-        log_sender, receiver = Sender(node), Receiver(driver)
-        for writes in contents:
-            for keep, data in writes:
-                with log.open("r+b") as file:
-                    file.truncate(min(keep, log.stat().st_size))
-                    file.seek(0, 2)
-                    file.write(
-                        data + f"{next(ages)}".encode() * 2
-                    )  # an end of its own, longer than what is compared
-            if aged:
-                seconds = next(ages)
-                os.utime(log, (seconds, seconds))
-            synchronise(log_sender, receiver)
-            assert (driver / "worker.log").read_bytes() == log.read_bytes()
-
-
-def test_the_properties_detect_checkpoints_sent_before_their_rows() -> None:
-    def no_rows(*_: object) -> Iterator[object]:
-        yield from ()
-        return True
-
-    with small_chunks() as scratch, mock.patch.object(Sender, "_send_table", no_rows):
-        job = Simulation(scratch, buffered=False, aged=True, storage=None)
-        job.work(60)
-        with pytest.raises(FileNotFoundError, match=r"progress\.csv"):
-            job.scan([0])

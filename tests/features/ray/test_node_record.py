@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -79,26 +78,6 @@ def test_after_a_reboot_no_recorded_process_is_ended(bystander: subprocess.Popen
     node_state.save(node(processes=(recorded(bystander),), boot="another"))
     assert down.down()[0].startswith("nothing to end: ")
     assert bystander.poll() is None
-
-
-def test_a_process_with_the_mark_is_ended_even_if_it_ignores_sigterm(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(down, "GRACE_S", 0.1)
-    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(1000)"
-    marked = node()
-    process = subprocess.Popen(
-        [sys.executable, "-c", stubborn],
-        env={**os.environ, "ORCHESTRATOR_TOKEN": marked.mark},
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
-    node_state.save(marked)
-    (line,) = down.down()
-    assert line.startswith("ended 10.0.0.2, a node of the cluster at 10.0.0.1:6379: ")
-    assert process.wait() == -9
-    process.stdout.close()
 
 
 def test_one_command_at_a_time() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from command_helpers import invoke
-
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.planning import run_executor
 from orchestrator.experiment.planning.run_plan import RunOptions
@@ -26,11 +24,3 @@ def test_the_address_and_the_storage_of_a_cluster_are_recorded_with_the_executor
     assert "--executor=ray and --ray-address=10.0.0.1:6379 and --storage=shared" in explanation
     elsewhere = run_executor.of_unclaimed(RunOptions(run_dir=paths.root, executor="local"))
     assert (elsewhere.executor, elsewhere.executor_options) == ("local", {})
-
-
-def test_help_names_the_commands_of_clusters(tmp_path: Path) -> None:
-    done = invoke("cluster", "--help", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    for name in ("up", "join", "status", "down"):
-        assert name in done.stdout
-    assert "SpecError" not in done.stdout

@@ -53,13 +53,6 @@ def test_no_chunk_is_written_through_a_link(tmp_path: Path, path: str, make: Any
     assert tree(elsewhere) == {"file": b"mine"}
 
 
-def test_a_run_directory_may_itself_be_behind_a_link(tmp_path: Path) -> None:
-    (tmp_path / "large").mkdir()
-    (tmp_path / "runs").symlink_to(tmp_path / "large")
-    Receiver(tmp_path / "runs/job").apply(part("eval.json"))
-    assert tree(tmp_path / "large") == {"job/eval.json": b"x"}
-
-
 def test_a_file_appears_when_it_is_whole_and_an_incomplete_one_is_removed(tmp_path: Path) -> None:
     write(tmp_path, {"model.zip": "before"})
     receiver = Receiver(tmp_path)
@@ -74,14 +67,6 @@ def test_a_file_appears_when_it_is_whole_and_an_incomplete_one_is_removed(tmp_pa
     with pytest.raises(FileSyncError, match=r"model.zip: received its bytes from 3 on, after None"):
         receiver.apply(part("model.zip", b"er", offset=3))
     assert (tmp_path / "model.zip").read_bytes() == b"before"
-
-
-def test_receivers_of_several_senders_do_not_disturb_each_other(tmp_path: Path) -> None:
-    one, other = Receiver(tmp_path, name="-0"), Receiver(tmp_path, name="-1")
-    one.apply(part("model.zip", b"wh", is_last=False))
-    other.apply(part("attempts/0/rank-1.exit.json"))
-    one.apply(part("model.zip", b"ole", offset=2))
-    assert (tmp_path / "model.zip").read_bytes() == b"whole"
 
 
 @pytest.mark.parametrize(

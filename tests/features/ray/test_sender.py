@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,9 @@ import pytest
 from file_helpers import tree
 from file_sync_helpers import (
     JOB,
-    LONG_AGO_S,
-    MIB,
     ROWS_0,
     ROWS_1,
-    FakeWorker,
     append,
-    part,
     paths_of,
     replace,
     synchronise,
@@ -27,24 +21,10 @@ from file_sync_helpers import (
     write,
 )
 
-from orchestrator.core.files import log_limit
 from orchestrator.features.ray.file_sync import sender as sender_module
 from orchestrator.features.ray.file_sync.chunks import Appended, FilePart, RemovedFile
 from orchestrator.features.ray.file_sync.receiver import Receiver
 from orchestrator.features.ray.file_sync.sender import Sender, outgoing_chunks
-
-
-def test_files_received_from_the_driver_are_not_sent_back(tmp_path: Path) -> None:
-    write(tmp_path / "driver", JOB, age=None)
-    receiver = Receiver(tmp_path / "node")
-    for chunk in outgoing_chunks(tmp_path / "driver"):
-        receiver.apply(chunk)
-    sender = Sender.of_copy(tmp_path / "node")
-    assert list(sender.scan()) == []
-    append(tmp_path / "node/progress.csv", "2\n")
-    assert list(sender.scan()) == [tail("progress.csv", 4, b"2\n")]
-    (tmp_path / "node/checkpoints/checkpoint-000000000512.pt").unlink()
-    assert list(sender.scan()) == [RemovedFile("checkpoints/checkpoint-000000000512.pt")]
 
 
 def test_what_a_worker_removes_of_a_shorter_training_is_removed_at_the_driver(
@@ -155,29 +135,6 @@ def test_a_checkpoint_written_during_a_scan_does_not_remove_the_previous_one_ear
     assert paths_of(list(sender.scan())) == ["progress.csv", newer, older]
 
 
-def test_when_new_checkpoints_vanish_before_they_are_sent_the_receiver_keeps_the_old_ones(
-    tmp_path: Path,
-) -> None:
-    write(
-        tmp_path / "node",
-        {"checkpoints/checkpoint-000000000512.pt": "older", "progress.csv": "a\n"},
-    )
-    sender, receiver = Sender(tmp_path / "node"), Receiver(tmp_path / "driver")
-    synchronise(sender, receiver)
-    (tmp_path / "node/checkpoints/checkpoint-000000000512.pt").unlink()
-    write(tmp_path / "node", {"checkpoints/checkpoint-000000001024.pt": "newer"})
-    append(tmp_path / "node/progress.csv", "1\n")
-    for chunk in sender.scan():
-        receiver.apply(chunk)
-        (tmp_path / "node/checkpoints/checkpoint-000000001024.pt").unlink()
-        write(tmp_path / "node", {"checkpoints/checkpoint-000000002048.pt": "newest"})
-    assert sender.is_incomplete
-    assert tree(tmp_path / "driver/checkpoints") == {"checkpoint-000000000512.pt": b"older"}
-    synchronise(sender, receiver)
-    assert not sender.is_incomplete
-    assert tree(tmp_path / "driver/checkpoints") == {"checkpoint-000000002048.pt": b"newest"}
-
-
 def test_unchanged_files_are_neither_sent_nor_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,17 +146,6 @@ def test_unchanged_files_are_neither_sent_nor_opened(
     )
     assert list(sender.scan()) == []
     assert not sender.is_incomplete
-
-
-def test_a_file_changed_within_the_same_tick_of_the_clock_is_noticed(tmp_path: Path) -> None:
-    path, now_ns = tmp_path / "eval.json", time.time_ns()
-    path.write_text("old")
-    os.utime(path, ns=(now_ns, now_ns))
-    sender = Sender(tmp_path)
-    list(sender.scan())
-    path.write_text("new")
-    os.utime(path, ns=(now_ns, now_ns))
-    assert list(sender.scan()) == [part("eval.json", b"new")]
 
 
 def test_a_directory_that_is_gone_is_an_error_not_an_empty_directory(tmp_path: Path) -> None:
@@ -233,79 +179,3 @@ def test_only_the_appended_rows_of_a_table_are_sent(tmp_path: Path) -> None:
     append(node / "timings.csv", "2001\n")
     assert synchronise(sender, receiver) == [tail("timings.csv", 20_000, b"2001\n")]
     assert tree(driver) == tree(node)
-
-
-def test_a_rewritten_table_is_sent_whole_even_with_the_same_end(tmp_path: Path) -> None:
-    node, driver = tmp_path / "node", tmp_path / "driver"
-    rows = "1,2,3\n" * 2000
-    write(node, {"progress.csv": f"a,b,c\n{rows}"})
-    sender, receiver = Sender(node), Receiver(driver)
-    synchronise(sender, receiver)
-    replace(node / "progress.csv", f"a,b,d\n{rows}")
-    assert [type(chunk) for chunk in synchronise(sender, receiver)] == [FilePart]
-    assert tree(driver) == tree(node)
-
-
-def test_a_log_truncated_in_place_and_grown_again_is_sent_whole(tmp_path: Path) -> None:
-    node, driver = tmp_path / "node", tmp_path / "driver"
-    log = "attempts/0/worker.log"
-    write(node, {log: "worker: line\n" * 1000})
-    sender, receiver = Sender(node), Receiver(driver)
-    synchronise(sender, receiver)
-    os.truncate(node / log, 20)
-    append(node / log, "worker: other\n" * 1000)
-    assert [type(chunk) for chunk in synchronise(sender, receiver)] == [FilePart]
-    assert tree(driver) == tree(node)
-
-
-def test_a_log_that_is_cut_at_its_limit_and_grows_again_is_sent_whole_even_with_equal_lines(
-    tmp_path: Path,
-) -> None:
-    node, driver = tmp_path / "node", tmp_path / "driver"
-    log, line = "attempts/0/worker.log", "the same line \n"
-    write(node, {log: line * (5 * MIB // len(line))})
-    sender, receiver = Sender(node), Receiver(driver)
-    synchronise(sender, receiver)
-    log_limit.limit({node / log: 4 * MIB})
-    append(node / log, line * (4 * MIB // len(line)))
-    synchronise(sender, receiver)
-    assert tree(driver) == tree(node)
-    append(node / log, line)
-    assert [type(chunk) for chunk in synchronise(sender, receiver)] == [Appended]
-
-
-def test_a_log_changed_in_place_between_its_chunks_is_sent_whole(tmp_path: Path) -> None:
-    node, driver = tmp_path / "node", tmp_path / "driver"
-    write(node, {"worker.log": os.urandom(3 * MIB)})
-    sender, receiver = Sender(node), Receiver(driver)
-    changing = sender.scan()
-    receiver.apply(next(changing))
-    write(node, {"worker.log": os.urandom(3 * MIB)})
-    assert list(changing) == []
-    assert sender.is_incomplete
-    synchronise(sender, receiver)
-    assert tree(driver) == tree(node)
-
-
-@pytest.mark.parametrize("abandoned_after", range(1, 12))
-def test_a_scan_may_be_abandoned_after_any_piece(tmp_path: Path, abandoned_after: int) -> None:
-    node, driver = tmp_path / "node", tmp_path / "driver"
-    worker = FakeWorker(node, 0, seed=1, ages=itertools.count(LONG_AGO_S), buffered=True)
-    sender, receiver = Sender(node), Receiver(driver)
-    while not worker.is_done:
-        for chunk in itertools.islice(sender.scan(), abandoned_after):
-            receiver.apply(chunk)
-        for _ in range(9):
-            worker.step()
-    synchronise(sender, receiver)
-    assert tree(driver) == tree(node)
-
-
-def test_damaged_checkpoints_come_back_from_a_node_but_are_sent_to_none(tmp_path: Path) -> None:
-    damaged = {
-        "checkpoints/checkpoint-000000000256.pt.damaged": "bits",
-        "progress.csv.before-20261121": "a\n1\n",
-    }
-    write(tmp_path, JOB | damaged)
-    assert damaged.keys() <= set(paths_of(list(Sender(tmp_path).scan())))
-    assert not damaged.keys() & set(paths_of(list(outgoing_chunks(tmp_path))))

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import errno
 import os
 import pickle
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from executor_helpers import make_launch
 from supervisor_helpers import make_spec
 
 from orchestrator.core.errors import UsageError
@@ -21,11 +17,9 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.environment_variables import SEARCH_PATH_VARIABLE
 from orchestrator.features.ray import user_code
 from orchestrator.features.ray.driver_directory import DriverDirectory
-from orchestrator.features.ray.ray_executor import RayExecutor
-from orchestrator.features.ray.user_code import CodeCopyError, CodeFolders, UserCode
+from orchestrator.features.ray.user_code import UserCode
 from orchestrator.machine import imported_code
 from orchestrator.machine.imported_code import digest, python_files
-from orchestrator.machine.slots import RankSlot
 
 CODE = {
     "tasks.py": b"import parts.legs\n",
@@ -80,14 +74,6 @@ def test_only_python_files_are_copied(folder: Path) -> None:
     assert python_files(folder / "nowhere") == {}
 
 
-def test_links_are_followed_but_not_in_an_endless_loop(folder: Path, tmp_path: Path) -> None:
-    write_files(tmp_path / "elsewhere", {"arms.py": b"ARMS = 2\n"})
-    (folder / "more").symlink_to(tmp_path / "elsewhere")
-    for circle in (folder / "parts/all", tmp_path / "elsewhere/project"):
-        circle.symlink_to(folder)
-    assert python_files(folder) == {**CODE, "more/arms.py": b"ARMS = 2\n"}
-
-
 @pytest.mark.parametrize(
     ("limit", "most", "message"),
     [
@@ -117,91 +103,6 @@ def test_too_many_files_are_refused_with_the_limit_and_a_hint(
 def test_only_jobs_that_name_a_module_have_code(changes: dict[str, Any], is_copied: bool) -> None:
     spec = make_spec("a", **{"env": None, **changes})
     assert imported_code.code_folder(spec) == ("/p" if is_copied else None)
-
-
-def test_code_is_as_it_was_when_the_first_job_named_it(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    folders, empty = (
-        CodeFolders(driver_directory=DriverDirectory.create(tmp_path / "run")),
-        tmp_path / "empty",
-    )
-    empty.mkdir()
-    first = folders.code(str(folder), "tasks:Jump")
-    write_files(folder, {"new.py": b"added"})
-    assert folders.code(str(folder), "tasks:Jump") is first is not None
-    later = folders.code(str(folder), "new:Task")
-    assert later is not None
-    assert pickle.loads(later.copy.read_bytes()) == {
-        **pickle.loads(first.copy.read_bytes()),
-        "new.py": b"added",
-    }
-    assert folders.code(None, "") is folders.code(str(empty), "tasks:Jump") is None
-
-
-def test_a_folder_is_read_once_for_all_that_jobs_import_from_it(
-    folder: Path, tmp_path: Path
-) -> None:
-    folders = CodeFolders(driver_directory=DriverDirectory.create(tmp_path))
-    folders.read(str(folder), ["tasks:Jump", "tasks:Run"])
-    write_files(folder, {"new.py": b"added"})
-    assert (
-        folders.code(str(folder), "tasks:Run")
-        is folders.code(str(folder), "tasks:Jump")
-        is not None
-    )
-
-
-def test_code_that_is_too_large_is_read_once(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folders = CodeFolders(driver_directory=DriverDirectory.create(tmp_path))
-    with monkeypatch.context() as patch:
-        patch.setattr(imported_code, "MOST_FILES", 1)
-        with pytest.raises(CodeCopyError, match="more than 1 Python files"):
-            folders.code(str(folder), "tasks:Jump")
-    with pytest.raises(CodeCopyError, match=r"separate folder$"):
-        folders.code(str(folder), "tasks:Jump")
-    assert folders.code(str(folder), "tasks:Run") is not None
-
-
-def test_a_file_that_cannot_be_read_is_named_and_read_again(folder: Path, tmp_path: Path) -> None:
-    folders, broken = (
-        CodeFolders(driver_directory=DriverDirectory.create(tmp_path)),
-        folder / "broken.py",
-    )
-    broken.symlink_to("/proc/self/mem")  # its first page is never mapped
-    with pytest.raises(
-        CodeCopyError, match=f"^{broken}: .*{folder}.*(Input/output error).*readable"
-    ) as caught:
-        folders.code(str(folder), "tasks:Jump")
-    assert caught.value.errno == errno.EIO
-    broken.unlink()
-    assert folders.code(str(folder), "tasks:Jump") is not None
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_launch_whose_code_finds_the_disk_of_the_run_directory_full_fails_with_that(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
-) -> None:
-    """Also that of ranks, whose tasks start later: no node is lost."""
-
-    def keep(*_: object) -> Path:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(DriverDirectory, "keep", keep)
-    nodes: Any = SimpleNamespace(get=lambda _: None)
-    executor = RayExecutor(
-        nodes=nodes, code=CodeFolders(driver_directory=DriverDirectory.create(tmp_path)).code
-    )
-    slots = tuple(RankSlot(node=f"n{rank}") for rank in range(ranks))
-    launch = dataclasses.replace(make_launch(tmp_path, "a", []), ranks=ranks, rank_slots=slots)
-    with pytest.raises(
-        OSError, match=f"^{tmp_path}: .*{folder}.*No space left.*Free some space$"
-    ) as caught:
-        executor.submit(
-            dataclasses.replace(launch, code_folder=str(folder), code_name="tasks:Jump")
-        )
-    assert caught.value.errno == errno.ENOSPC
 
 
 # -- the code that a node uses
@@ -265,20 +166,3 @@ def test_the_code_is_fetched_once(
     copy = search_path(code, tmp_path)
     monkeypatch.setattr(user_code, "_fetch", lambda *_: pytest.fail("fetched again"))
     assert search_path(code, tmp_path) == copy
-
-
-def test_two_attempts_can_fetch_the_code_at_the_same_time(
-    folder: Path, code: UserCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.rmtree(folder)
-    is_other = iter([True, False])
-
-    def fetch(copy: Path, driver_node: str) -> bytes:
-        if next(is_other):
-            search_path(code, tmp_path)  # another attempt, which is faster
-        return copy.read_bytes()
-
-    monkeypatch.setattr(user_code, "_fetch", fetch)
-    copy = search_path(code, tmp_path)
-    assert python_files(copy) == CODE
-    assert list((tmp_path / "code").iterdir()) == [copy], "no partial copy is left"

@@ -4,9 +4,6 @@ real one."""
 from __future__ import annotations
 
 import contextlib
-import re
-import shlex
-import shutil
 import signal
 import tomllib
 from collections.abc import Iterator
@@ -28,7 +25,6 @@ from run_helpers import weights
 from slurm_helpers import FakeSlurm
 
 import orchestrator
-from orchestrator.jobfile import from_mapping
 
 SLURM = (
     '[slurm]\narray = 2\ncpus_per_task = 1\ntime = "2h"\nmem = "4 GiB"\nsetup = ["echo set up"]\n'
@@ -110,18 +106,6 @@ def test_ctrl_c_leaves_nothing_queued_and_the_run_directory_resumes(
     assert len(fake_slurm.pids()) == 0
 
 
-@pytest.mark.nightly
-def test_stop_cancels_what_a_killed_supervisor_has_left(
-    tmp_path: Path, fake_slurm: FakeSlurm
-) -> None:
-    with queued(tmp_path, fake_slurm) as run:
-        run.signal(signal.SIGKILL)
-    done = invoke("stop", "run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "cancelled the batch jobs" in done.stdout + done.stderr
-    assert set(fake_slurm.states().values()) == {"CANCELLED"}
-
-
 def test_a_dry_run_shows_the_script_and_submits_nothing(
     tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -151,62 +135,6 @@ def test_a_job_that_needs_more_than_a_pilot_is_refused(
     assert not fake_slurm.calls("sbatch")
 
 
-@pytest.mark.parametrize("name", ["a\nb", "a\\b"])
-def test_a_run_directory_that_sbatch_cannot_take_is_refused(
-    name: str, tmp_path: Path, fake_slurm: FakeSlurm
-) -> None:
-    jobs = with_slurm(tmp_path, {"name": "hopper", "xml": commands.HOPPER})
-    done = invoke("run", jobs, "--executor", "slurm", "--run-dir", name, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "choose a run directory" in done.stderr
-
-
-def test_without_slurm_it_says_where_to_run_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": commands.HOPPER})
-    done = invoke("run", jobs, "--executor", "slurm", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "sbatch" in done.stderr
-    assert "login node" in done.stderr
-
-
-@pytest.mark.nightly
-def test_the_commands_of_the_document_lead_to_results(
-    tmp_path: Path, fake_slurm: FakeSlurm
-) -> None:
-    """All but the first, which installs the package."""
-    for name in ("jobs", "mjcf"):
-        shutil.copytree(commands.REPOSITORY / name, tmp_path / name)
-    block = next(block for language, block in blocks("console") if "smoke" in block)
-    lines = [
-        line.partition("orchestrator ")[2] for line in block.splitlines() if "orchestrator " in line
-    ]
-    assert len(lines) == 3
-    for line in lines:
-        shown = give(*shlex.split(line), cwd=tmp_path)
-        assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.count("SUCCEEDED") >= 2
-
-
-def test_the_table_of_the_document_is_valid() -> None:
-    (table,) = (block for _, block in blocks("toml"))
-    data = {**tomllib.loads(table), "name": "x", "jobs": [{"env": "Hopper-v5"}]}
-    assert from_mapping(data, source="slurm.md", base=Path()).tables["slurm"].options == {
-        "mail-type": "END"
-    }
-
-
-def test_a_wrong_key_of_the_table_in_python_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        orchestrator.UsageError, match=r"slurm\.arry: unknown key; did you mean \"array\""
-    ):
-        orchestrator.train(
-            [commands.HOPPER], run_dir=tmp_path / "run", executor="slurm", slurm={"arry": 2}
-        )
-
-
 @pytest.mark.nightly
 def test_python_gives_the_table_as_an_argument(
     tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
@@ -218,12 +146,3 @@ def test_python_gives_the_table_as_an_argument(
     )
     assert [result.ok for result in results] == [True]
     assert "#SBATCH --array=0-1\n" in (tmp_path / "run/slurm/pilots.sh").read_text()
-
-
-def blocks(language: str) -> list[tuple[str, str]]:
-    text = (commands.REPOSITORY / "docs/slurm.md").read_text()
-    return [
-        match
-        for match in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)
-        if match[0] == language
-    ]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import pytest
 from measurement_helpers import machine_with
 
-from orchestrator.features.slurm import allocation
 from orchestrator.features.slurm.allocation import SLURM_PROGRAMS
 from orchestrator.features.slurm.slurm_doctor import findings
 
@@ -33,18 +31,6 @@ def test_the_allocation_of_slurm_is_shown_and_what_it_does_not_bind() -> None:
     assert (shown.level, warning.level) == ("ok", "warning")
     assert "lets processes use 8" in warning.detail
     assert "--max-parallel 2" in warning.cure
-
-
-@pytest.mark.parametrize(
-    ("answer", "left"),
-    [("1-02:00:00", "26.0 h left"), ("59:30", "60 min left"), ("UNLIMITED", "no time limit")],
-)
-def test_squeue_is_asked_for_the_time_that_is_left(
-    answer: str, left: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(allocation.subprocess, "check_output", lambda *_, **__: f"{answer}\n")
-    (finding,) = findings(machine_with(2), {"SLURM_JOB_ID": "15"})
-    assert left in finding.detail
 
 
 def test_outside_of_an_allocation_the_commands_of_slurm_are_looked_for(tmp_path: Path) -> None:

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 import shlex
-import tomllib
 from pathlib import Path
 
 import pytest
 from supervisor_helpers import make_job
 
-from orchestrator.core import job_parts
-from orchestrator.core.errors import Problem, SpecError
+from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job
 from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Exited, Handle, Placed, Progressed
 from orchestrator.features.slurm import mailbox
 from orchestrator.features.slurm.allocation import cores_of, memory_of, task_of
 from orchestrator.features.slurm.batch_script import batch_script, job_name
-from orchestrator.features.slurm.handover import begin_session
 from orchestrator.features.slurm.mailbox import Inbox, Outbox
 from orchestrator.features.slurm.pilot_messages import (
     EndOrder,
     JoinOrder,
     LaunchOrder,
     PilotBeat,
-    PilotBye,
     PilotHello,
 )
 from orchestrator.features.slurm.pilot_slots import PilotSlots
 from orchestrator.features.slurm.slurm_backend import SlurmBackend
 from orchestrator.features.slurm.slurm_settings import SlurmSettings
-from orchestrator.features.slurm.submission import BatchQueue
-from orchestrator.jobfile import from_mapping
 from orchestrator.machine.topology import Cpu, Machine
 
 HANDLE = Handle("hopper-s0", 3)
@@ -81,29 +73,6 @@ def test_every_message_arrives_as_it_was_sent(tmp_path: Path) -> None:
     assert inbox.receive() == [PilotBeat()]
 
 
-def test_progress_arrives_with_what_is_told_of_features_and_from_an_earlier_version(
-    tmp_path: Path,
-) -> None:
-    outbox, inbox = Outbox(tmp_path / "box"), Inbox(tmp_path / "box")
-    parts = {
-        name: part.facts() for name, part in job_parts.job_parts().items() if part.facts is not None
-    }
-    told = Progressed(HANDLE, Progress(phase="training", env_steps=7, parts=parts))
-    outbox.send(told)
-    assert inbox.receive() == [told]
-    earlier = {
-        **{"phase": "training", "env_steps": 7, "iteration": 1},
-        **{"learner": "fast", "warning": None, "cpu_share": 1.0},
-    }
-    if "curriculum" in job_parts.job_parts():
-        earlier["advanced_at"] = None
-    content = {"Progressed": {"handle": dataclasses.asdict(HANDLE), "progress": earlier}}
-    with (tmp_path / "box.0").open("ab") as file:
-        file.write(json.dumps(content).encode() + b"\n")
-    [received] = inbox.receive()
-    assert (received.progress.env_steps, received.progress.learner) == (7, "fast")
-
-
 def test_a_line_that_was_cut_off_is_skipped_and_what_is_half_written_awaited(
     tmp_path: Path,
 ) -> None:
@@ -117,14 +86,6 @@ def test_a_line_that_was_cut_off_is_skipped_and_what_is_half_written_awaited(
         end.write(b'[]\n{"Nobody": {}}\n{"PilotBeat": 3}\nnull\n{"PilotBeat": {"x": 1}}\n')
     outbox.send(PilotBeat())
     assert inbox.receive() == [PilotBeat()]
-
-
-def test_what_cannot_be_written_is_sent_later(tmp_path: Path) -> None:
-    outbox, inbox = Outbox(tmp_path / "away" / "box"), Inbox(tmp_path / "away" / "box")
-    outbox.send(JoinOrder("x"))
-    (tmp_path / "away").mkdir()
-    outbox.send(PilotBeat())
-    assert inbox.receive() == [JoinOrder("x"), PilotBeat()]
 
 
 def test_a_long_file_is_continued_in_the_next_one_and_removed_once_it_is_read(
@@ -223,51 +184,6 @@ def test_memory_and_task_of_a_pilot() -> None:
         task_of({"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_ID": "15"})
         == "12_3"
     )
-
-
-def test_pilots_of_the_session_before_have_started(tmp_path: Path) -> None:
-    queue = BatchQueue(name="tests", folder=tmp_path, pilots=1, script=str)
-    assert begin_session(tmp_path, "first", queue) == []
-    Outbox(tmp_path / "first" / "12_3.0.events").send(PilotBye())
-    queue = BatchQueue(name="renamed", folder=tmp_path, pilots=1, script=str)
-    assert begin_session(tmp_path, "second", queue) == []
-    assert queue.name == "tests"
-    assert queue.joined == {"12_3"}
-
-
-BAD = {
-    'partion = "a"': ("slurm.partion", "partition"),
-    'time = "1-12:00:00"': ("slurm.time", "a duration"),
-    "array = 0": ("slurm.array", "whole number from 1"),
-    "mem = 4000": ("slurm.mem", "size with its unit"),
-    'partition = ""': ("slurm.partition", "one line"),
-    'setup = "module load"': ("slurm.setup", "a list"),
-    "options = { job_name = 3 }": ("slurm.options.job-name", "set by the program"),
-    'options = { time = "3" }': ("slurm.options.time", "time in [slurm]"),
-    'options = { clusters = "all" }': ("slurm.options.clusters", "one cluster"),
-    'options = { nodelst = "n1" }': ("slurm.options.nodelst", "nodelist"),
-    r'options = { "qos\ntouch x #" = "1" }': ("slurm.options", "long name of an option"),
-    'options = { J = "other" }': ("slurm.options", "long name of an option"),
-    "options = 3": ("slurm.options", "options of sbatch"),
-    "options = { nice = [1] }": ("slurm.options", "nice: expected text"),
-    "options = { nice = 1.5 }": ("slurm.options", "nice: expected text"),
-    "options = { comment = 'say \"x\"' }": ("slurm.options", "comment: expected text"),
-    'options = { mail-type = "END", mail_type = "ALL" }': (
-        "slurm.options",
-        "mail-type and mail_type",
-    ),
-}
-
-
-@pytest.mark.parametrize("line", BAD)
-def test_a_wrong_key_is_named_with_what_would_be_right(line: str) -> None:
-    where, what = BAD[line]
-    data = tomllib.loads(f'name = "x"\n[slurm]\n{line}\n[[jobs]]\nenv = "Hopper-v5"\n')
-    with pytest.raises(SpecError) as raised:
-        from_mapping(data, source="robots.toml", base=Path())
-    (problem,) = raised.value.problems
-    assert problem.where == where
-    assert what in problem.message
 
 
 def test_a_job_is_refused_only_for_what_slurm_gives_a_pilot_for_certain() -> None:

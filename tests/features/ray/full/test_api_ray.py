@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -11,9 +10,6 @@ import command_helpers as commands
 import pytest
 from command_helpers import HOPPER, odd, write_experiment
 from ray_helpers import Cluster
-
-import orchestrator
-from orchestrator.core.text import install_extra
 
 pytestmark = pytest.mark.nightly
 
@@ -55,33 +51,3 @@ def test_run_and_train_can_use_a_cluster_in_turn_and_restore_the_environment(
     assert {row["weights_sha256"] for row in commands.summary(tmp_path / "far").values()} == {
         row["weights_sha256"] for row in commands.summary(tmp_path / "near").values()
     }
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"executor": "slurmm"}, 'executor="slurmm": unknown; valid: local, ray'),
-        (
-            {"executor": "ray", "storage": "cloud"},
-            'storage="cloud": unknown; valid: auto, shared, stream, or a URI',
-        ),
-        (
-            {"executor": "ray", "ray_address": "127.0.0.1:1"},
-            'ray_address="127.0.0.1:1": no Ray cluster at',
-        ),
-        (
-            {"executor": "ray", "ray_address": "nowhere"},
-            "'nowhere' is not an address: expected HOST:PORT",
-        ),
-    ],
-)
-def test_errors_are_those_of_the_command_in_the_words_of_python(
-    tmp_path: Path, options: dict[str, str], message: str
-) -> None:
-    if options["executor"] == "ray" and importlib.util.find_spec("ray") is None:
-        pytest.skip(f"Ray is an extra: {install_extra('ray')}")
-    jobs = write_experiment(tmp_path, odd("a", "nothing"))
-    with pytest.raises(orchestrator.UsageError, match=message):
-        orchestrator.run(jobs, run_dir=tmp_path / "run", **options)  # type: ignore[arg-type]
-    with pytest.raises(orchestrator.UsageError, match=message):
-        orchestrator.train([HOPPER], run_dir=tmp_path / "trained", **options)  # type: ignore[arg-type]

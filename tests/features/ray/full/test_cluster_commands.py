@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -21,29 +18,6 @@ from command_helpers import REPOSITORY, wait_until
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 OTHER_TOKEN = "0123456789abcdef" * 4
-SHORT_LIVED = """
-import sys
-from orchestrator.core.errors import OrchestratorError
-from orchestrator.features.ray.cluster import up
-up.RAY_PROGRAM = '''
-import os
-from orchestrator.features.ray.cluster import node_state
-from orchestrator.features.ray.internals import ray_command
-try:
-    ray_command()
-finally:
-    for process in node_state.processes_with(os.environ["ORCHESTRATOR_TOKEN"]):
-        if process.name == "raylet":
-            os.kill(process.pid, 9)
-            while process.is_running():
-                pass
-'''
-try:
-    up.up(host="127.0.0.1", port=int(sys.argv[1]))
-except OrchestratorError as error:
-    print(error)
-"""
-"""``cluster up`` whose raylet ends when ``ray start`` does."""
 ANY_METHOD = "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo"
 
 
@@ -85,13 +59,6 @@ def test_only_its_owner_can_read_the_token(both: tuple[Machine, Machine, str]) -
     assert len(head.token.read_text()) == 64
 
 
-def test_others_cannot_enter_rays_directory(both: tuple[Machine, Machine, str]) -> None:
-    for machine in both[:2]:
-        (ours,) = machine.temporary.glob("orchestrator-*")
-        assert stat.S_IMODE(ours.stat().st_mode) == 0o700
-        assert list(ours.glob("ray-*/session_*/sockets"))
-
-
 def test_on_loopback_nothing_listens_on_other_interfaces(
     both: tuple[Machine, Machine, str],
 ) -> None:
@@ -120,17 +87,6 @@ def test_status_shows_the_nodes_and_their_versions(both: tuple[Machine, Machine,
         return all(row["versions"] and row["versions"]["torch"] for row in rows)
 
     wait_until(answers, "versions of both nodes")
-
-
-def test_a_second_node_is_refused_naming_the_first(both: tuple[Machine, Machine, str]) -> None:
-    head, node, address = both
-    assert f"this machine runs the head at {address} already (127.0.0.1, since " in head.refused(
-        "up"
-    )
-    assert f"this machine runs the head at {address} already" in head.refused("join", address)
-    assert f"this machine runs a node of the cluster at {address} already" in node.refused(
-        "join", address
-    )
 
 
 def test_only_callers_with_the_token_are_answered(both: tuple[Machine, Machine, str]) -> None:
@@ -176,89 +132,6 @@ def run_refused(machine: Machine, address: str, **added: str) -> str:
     return done.stderr
 
 
-def test_a_run_is_refused_like_a_join(both: tuple[Machine, Machine, str]) -> None:
-    head, _, address = both
-    with helpers.machines(()) as (other,), socket.create_server(("127.0.0.1", 0)) as nothing:
-        assert f"{address}: this cluster requires a token" in run_refused(other, address)
-        other.take_token_of(head)
-        other.token.write_text(OTHER_TOKEN)
-        assert f"{address}: this cluster has another token than {other.token}" in run_refused(
-            other, address
-        )
-        silent = f"127.0.0.1:{nothing.getsockname()[1]}"
-        assert f"{silent}: what listens there is not a working head of a cluster" in run_refused(
-            other, silent
-        )
-
-
-@pytest.mark.parametrize(
-    "before", ["import ray", "import ray; ray.init(address='local', num_cpus=1)"]
-)
-def test_a_program_that_has_used_ray_otherwise_is_refused(
-    both: tuple[Machine, Machine, str], before: str
-) -> None:
-    head, _, address = both
-    program = f"{before}\nimport orchestrator\n"
-    program += f"orchestrator.run({str(REPOSITORY / 'jobs/smoke.toml')!r}, executor='ray', ray_address={address!r})"
-    done = head.run(
-        [sys.executable, "-c", program], RAY_AUTH_MODE="disabled", RAY_TMPDIR=str(head.temporary)
-    )
-    expected = (
-        "connection to Ray of its own"
-        if "init" in before
-        else "has imported Ray before, with other settings"
-    )
-    assert expected in done.stderr.splitlines()[-1]
-
-
-def test_a_node_that_ends_immediately_shows_its_logs() -> None:
-    with helpers.machines(()) as (machine,):
-        done = machine.run([sys.executable, "-c", SHORT_LIVED, str(free_port())])
-        first, *lines = done.stdout.splitlines()
-        assert first == "Ray ended immediately after its start. The last lines of its logs:", (
-            done.stdout + done.stderr
-        )
-        assert any(line.startswith("  raylet.") for line in lines)
-        assert machine.record is None
-        assert not list(machine.temporary.glob("orchestrator-*/ray-*"))
-
-
-def test_a_token_that_others_can_read_is_refused(both: tuple[Machine, Machine, str]) -> None:
-    head, _, address = both
-    with helpers.machines(()) as (other,):
-        other.take_token_of(head)
-        other.token.chmod(0o644)
-        for arguments in (
-            ["join", address],
-            ["up", "--address", "127.0.0.1"],
-            ["status", "--address", address],
-        ):
-            message = other.refused(*arguments)
-            assert f"{other.token}: others can read this token (mode 0644)" in message
-            assert f"chmod 600 {other.token}" in message
-        assert other.record is None
-
-
-def test_user_errors_have_one_message(both: tuple[Machine, Machine, str]) -> None:
-    _, _, address = both
-    taken = address.partition(":")[2]
-    with helpers.machines(()) as (other,):
-        assert "is not an address of this machine" in other.refused(
-            "up", "--address", "203.0.113.7"
-        )
-        assert "another program listens there" in other.refused(
-            "up", "--address", "127.0.0.1", "--port", taken
-        )
-        assert "no head of a cluster answers (Connection refused)" in other.refused(
-            "join", "127.0.0.1:1"
-        )
-        assert "expected HOST:PORT" in other.refused("join", "127.0.0.1:many")
-        assert "no such host" in other.refused("join", "nobody.invalid:6379")
-        assert "this machine is not a node of a cluster" in other.refused("status")
-        assert "turns authentication off" in other.refused("up", RAY_AUTH_MODE="disabled")
-        assert other.done("down").startswith("nothing to end: ")
-
-
 @pytest.fixture(scope="module")
 def without_token() -> Iterator[tuple[Machine, Machine, str]]:
     """A head without authentication, a machine that is no node yet and has a token, and the address
@@ -286,40 +159,6 @@ def test_a_cluster_without_token_needs_the_option_insecure(
     )
     for message in (node.refused("join", address), run_refused(node, address)):
         assert f"{address}: this cluster has no authentication" in message
-
-
-def test_status_after_a_killed_raylet_names_it_at_once_and_says_what_to_do() -> None:
-    with helpers.machines(()) as (machine,):
-        address = f"127.0.0.1:{free_port()}"
-        machine.done("up", "--address", "127.0.0.1", "--port", address.partition(":")[2])
-        assert machine.record is not None
-        facts = json.loads(machine.record.read_text())
-        (raylet,) = [
-            process["pid"] for process in facts["processes"] if process["name"] == "raylet"
-        ]
-        os.kill(raylet, signal.SIGKILL)
-        wait_until(lambda: raylet not in helpers.processes_with(facts["mark"]), "its end")
-        for message in (machine.refused("status"), machine.refused("status", "--address", address)):
-            assert f"raylet (process {raylet})" in message
-            assert "`cluster down` ends" in message
-        for where in (address, "auto"):
-            assert f"raylet (process {raylet})" in run_refused(machine, where)
-        machine.done("down")
-        assert "this machine is not a node of a cluster" in machine.refused("status")
-
-
-def test_down_ends_what_is_left_of_a_broken_node(
-    without_token: tuple[Machine, Machine, str],
-) -> None:
-    head, _, _ = without_token
-    assert head.record is not None
-    facts = json.loads(head.record.read_text())
-    (gcs,) = [process["pid"] for process in facts["processes"] if process["name"] == "gcs_server"]
-    os.kill(gcs, signal.SIGKILL)
-    wait_until(lambda: gcs not in helpers.processes_with(facts["mark"]), "its end")
-    assert "what is left of the head at " in head.refused("up")
-    assert head.done("down").startswith("ended the head at ")
-    assert not helpers.processes_with(facts["mark"])
 
 
 def test_down_ends_only_its_own_node(both: tuple[Machine, Machine, str]) -> None:

@@ -61,21 +61,6 @@ def test_ranks_over_nodes_have_a_secret_in_common_that_no_other_attempt_has(
     assert not [path for path in written if first.encode() in path.read_bytes()]
 
 
-def test_gloo_is_told_the_interface_that_has_the_address_of_the_node(
-    tmp_path: Path, executor: RayExecutor
-) -> None:
-    here = [
-        name
-        for name, has in psutil.net_if_addrs().items()
-        if "127.0.0.1" in {one.address for one in has}
-    ]
-    ranks = seen(tmp_path, executor, "a")
-    assert [rank["MASTER_ADDR"] for rank in ranks] == ["127.0.0.1"] * 2, (
-        "this cluster is on loopback"
-    )
-    assert [rank[GLOO_INTERFACE_VARIABLE] for rank in ranks] == here * 2
-
-
 @pytest.mark.parametrize(
     ("address", "expected"),
     [

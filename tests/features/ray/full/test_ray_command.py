@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import shutil
-import stat
-import tempfile
 from pathlib import Path
 
 import command_helpers as commands
@@ -17,7 +14,6 @@ from ray_helpers import Cluster, options
 from run_helpers import LONG, SHORT, weights
 
 import orchestrator
-from orchestrator.features.ray.cluster import cluster_token
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
@@ -50,38 +46,6 @@ def test_an_experiment_on_two_nodes_has_the_same_weights_as_on_one_machine(
     assert not list(between.glob("*")), "the storage is empty afterwards"
     shown = give("status", "far", cwd=tmp_path).stdout
     assert all(row["node"] in shown for row in summary(tmp_path / "far").values())
-
-
-def test_without_an_address_ray_is_started_here_and_ends_with_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs = write_experiment(tmp_path, SHORT)
-    for name in (
-        cluster_token.TOKEN_VARIABLE,
-        cluster_token.TOKEN_FILE_VARIABLE,
-    ):
-        monkeypatch.delenv(name, raising=False)
-    with tempfile.TemporaryDirectory(
-        prefix="ray", dir="/tmp"
-    ) as folder:  # short, as sockets want it
-        its_own = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "TMPDIR": folder}
-        command = ("run", jobs, "--run-dir", "run", "--executor", "ray", "--json")
-        done = give(*command, cwd=tmp_path, **its_own)
-        assert done.returncode == 0, done.stderr
-        token = cluster_token.token_file({"XDG_CONFIG_HOME": its_own["XDG_CONFIG_HOME"]})
-        assert stat.S_IMODE(token.stat().st_mode) == 0o600
-        (recorded,) = json.loads((tmp_path / "run/provenance.json").read_text())
-        assert (recorded["executor"], recorded["ray_address"], recorded["storage"]) == (
-            "ray",
-            "local",
-            "auto",
-        )
-        assert {json.loads(line)["event"] for line in done.stdout.splitlines()} >= {
-            "launched",
-            "succeeded",
-            "ended",
-        }
-        wait_until(lambda: not commands.mentioning(Path(folder)), "the end of Ray's processes")
 
 
 def rows(table: Path) -> int:

@@ -8,15 +8,11 @@ import json
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
-from command_helpers import wait_until
 from executor_helpers import (
     IGNORES_STOP,
     PUPPET,
@@ -29,19 +25,15 @@ from executor_helpers import (
     make_launch,
     make_rank_group,
     until_exit,
-    until_heard,
 )
-from ray_helpers import TOO_MUCH_MIB, Cluster, memory_watched_node, until_unused, until_used
+from ray_helpers import Cluster, until_unused, until_used
 
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.processes.environment_variables import GPU_SHARE_VARIABLE
 from orchestrator.core.processes.procfs import process_stat
-from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
+from orchestrator.executors.base import Event, Exited, Launch, Placed, Progressed
 from orchestrator.features.ray.compatible_nodes import CompatibleNodes
 from orchestrator.features.ray.ray_executor import RayExecutor
-from orchestrator.features.ray.ray_task import RayTask
 from orchestrator.features.ray.transport import Transport
-from orchestrator.machine.cpu_holders import CpuHolders
 from orchestrator.machine.cpu_load import LoadSampler
 from orchestrator.machine.slots import RankSlot
 
@@ -82,11 +74,6 @@ def task_of(pid: int) -> int:
     return stat.parent
 
 
-def titles() -> list[str]:
-    """Command lines of all processes; that of a Ray task is its name."""
-    return [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
-
-
 def test_attempts_on_a_node_have_different_cpus(tmp_path: Path, executor: RayExecutor) -> None:
     node = executor.nodes.registry.driver_node
     at_once = min(len(os.sched_getaffinity(0)), 4)
@@ -121,89 +108,6 @@ def test_a_worker_has_its_thread_budget_and_niceness_and_no_gpu_unless_requested
     )
 
 
-def test_attempts_on_a_node_have_different_gpus_or_shares_of_one(
-    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
-) -> None:
-    """Ray hands out GPUs by number, whether they exist or not."""
-    look: list[Order] = [("look", None), ("say", READY), ("sleep", None)]
-    with ray_cluster.further(num_cpus=3, num_gpus=2) as late:
-        until_used(executor.nodes, late.node_id)
-        launches = [
-            dataclasses.replace(
-                on_node(tmp_path, "", name, look),
-                rank_slots=(RankSlot(node=late.node_id, gpus=gpus),),
-                gpu_share=gpus,
-            )
-            for name, gpus in (("a", 0.5), ("b", 1), ("c", 0.5))
-        ]
-        taken = [placed(executor, launch).gpus for launch in launches]
-        seen = [json.loads((launch.job_dir / "seen.json").read_text()) for launch in launches]
-        assert (taken[0] == taken[2], {*taken}) == (True, {("0",), ("1",)})
-        assert [(rank["CUDA_VISIBLE_DEVICES"],) for rank in seen] == taken
-        assert [rank.get(GPU_SHARE_VARIABLE) for rank in seen] == ["0.5", None, "0.5"]
-        executor.close()
-    until_unused(executor.nodes, late.node_id)
-
-
-@pytest.fixture(scope="module")
-def further(ray_cluster: Cluster, ray_nodes: CompatibleNodes) -> Iterator[tuple[Any, Path]]:
-    """A node with as many CPUs as this machine, and its temporary directory."""
-    temporary = Path(tempfile.mkdtemp(dir=ray_cluster.folder))
-    with ray_cluster.further(num_cpus=len(os.sched_getaffinity(0)), temporary=temporary) as node:
-        until_used(ray_nodes, node.node_id)
-        yield node, temporary
-    until_unused(ray_nodes, node.node_id)
-
-
-def test_attempts_that_wait_for_the_cpus_of_others_end_when_told(
-    tmp_path: Path, further: tuple[Any, Path], executor: RayExecutor
-) -> None:
-    """Ray has room for them, so their tasks run; they have no workers yet."""
-    node, temporary = further
-    cpus = os.sched_getaffinity(0)
-    others = CpuHolders(temporary / "cpu-holders")
-    others.publish(dict.fromkeys(cpus, 1))
-    for kill, code in ((False, ExitCode.INTERRUPTED), (True, -signal.SIGKILL)):
-        waiting = executor.submit(on_node(tmp_path, node.node_id, f"waiting-{kill}", IGNORES_STOP))
-        wait_until(lambda: any("ray::waiting" in title for title in titles()), "its task")
-        assert not executor.poll(0.6)
-        executor.cancel(waiting, kill=kill)
-        assert until_exit(executor, waiting) == {waiting: Exited(waiting, code)}
-        wait_until(lambda: not any("ray::waiting" in title for title in titles()), "no task")
-    others.close()
-    placed(executor, on_node(tmp_path, node.node_id, "next", IGNORES_STOP))
-
-
-def test_a_killed_node_agent_is_replaced_by_one_that_knows_which_cpus_are_held(
-    tmp_path: Path, further: tuple[Any, Path], executor: RayExecutor
-) -> None:
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("one CPU is not enough for two attempts to have different ones")
-    until_told: list[Order] = [("say", READY), ("await", "go"), ("exit", 0)]
-    nodes, late = executor.nodes, further[0]
-    first = placed(executor, on_node(tmp_path, late.node_id, "a", until_told))
-    node = nodes.get(late.node_id)
-    assert node is not None
-    (raylet,) = late.all_processes["raylet"]
-    processes = psutil.Process(raylet.process.pid).children()
-    (agent,) = [process for process in processes if "NodeAgent" in " ".join(process.cmdline())]
-    agent.kill()
-    nodes.suspect(late.node_id)  # otherwise it is asked every 20 s
-
-    def is_replaced() -> bool:
-        nodes.update()
-        now = nodes.get(late.node_id)
-        return now is not None and now.agent != node.agent
-
-    wait_until(is_replaced, "another agent")
-    second = placed(executor, on_node(tmp_path, late.node_id, "b", until_told))
-    assert {*first.cpus}.isdisjoint(second.cpus)
-    for name in ("a", "b"):
-        (tmp_path / name / "go").touch()
-    ends = until_exit(executor, first.handle, second.handle)
-    assert [end.returncode for end in ends.values()] == [0, 0]
-
-
 def test_a_task_whose_process_is_killed_is_lost_and_leaves_nothing(
     tmp_path: Path, executor: RayExecutor
 ) -> None:
@@ -219,56 +123,6 @@ def test_a_task_whose_process_is_killed_is_lost_and_leaves_nothing(
     assert (end.returncode, end.oom_killed) == (None, False)
     assert "was killed" in (end.lost or "")
     await_gone(pids)
-
-
-def test_a_suspended_node_is_lost_although_its_connections_persist(
-    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
-) -> None:
-    with ray_cluster.further(num_cpus=3) as late:
-        until_used(executor.nodes, late.node_id)
-        event = placed(executor, on_node(tmp_path, late.node_id, "a", IGNORES_STOP))
-        (raylet,) = late.all_processes["raylet"]
-        machine = psutil.Process(raylet.process.pid)
-        processes = [machine, *machine.children(recursive=True)]
-        for process in processes:
-            process.suspend()
-        try:
-            end = until_exit(executor, event.handle)[event.handle]
-        finally:
-            for process in processes:
-                process.resume()
-        assert (end.returncode, end.lost) == (None, f"its node {ray_cluster.name(late)} was lost")
-        assert event.pid is not None
-        await_gone(
-            [event.pid]
-        )  # its agent learns that the node was declared dead; Ray there continues
-
-
-def test_an_end_by_rays_memory_monitor_is_not_a_crash(
-    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
-) -> None:
-    with memory_watched_node(ray_cluster, num_cpus=3) as late:
-        until_used(executor.nodes, late.node_id)
-        greedy: list[Order] = [("say", READY), ("allocate", TOO_MUCH_MIB), *IGNORES_STOP]
-        event = placed(executor, on_node(tmp_path, late.node_id, "a", greedy))
-        end = until_exit(executor, event.handle)[event.handle]
-        assert (end.returncode, end.oom_killed) == (-9, True)
-        assert event.pid is not None
-        await_gone([event.pid])
-    until_unused(executor.nodes, late.node_id)
-
-
-def test_an_attempt_that_was_never_placed_leaves_at_once(
-    tmp_path: Path, executor: RayExecutor
-) -> None:
-    node = executor.nodes.registry.driver_node
-    running = [
-        executor.submit(on_node(tmp_path, node, f"j{number}", IGNORES_STOP)) for number in range(4)
-    ]
-    until_heard(executor, *running)
-    waiting = executor.submit(on_node(tmp_path, node, "waiting", IGNORES_STOP))
-    executor.cancel(waiting, kill=False)
-    assert until_exit(executor, waiting)[waiting] == Exited(waiting, 11)
 
 
 # -- ranks on several nodes
@@ -359,66 +213,7 @@ def test_a_node_that_joins_late_is_used_and_one_that_dies_is_lost_with_all_that_
     assert executor.nodes.slots.jobs_at_once == cores - 4
 
 
-def test_ranks_on_several_nodes_leave_together_when_asked(
-    tmp_path: Path, executor: RayExecutor
-) -> None:
-    polite: list[list[Order]] = [
-        [("when asked", 11), ("note", f"listens-{rank}"), ("sleep", None)] for rank in (0, 1)
-    ]
-    launch = over_two_nodes(tmp_path, executor.nodes, "a", *polite)
-    handle = placed(executor, launch).handle
-    await_files(*(launch.job_dir / f"listens-{rank}" for rank in (0, 1)))
-    executor.cancel(handle, kill=False)
-    assert until_exit(executor, handle)[handle].returncode == 11
-
-
-def test_ranks_that_wait_for_room_can_be_cancelled(tmp_path: Path, executor: RayExecutor) -> None:
-    launches = [
-        over_two_nodes(tmp_path, executor.nodes, f"j{number}", IGNORES_STOP, IGNORES_STOP)
-        for number in (0, 1)
-    ]
-    placed(executor, launches[0])  # a node holds one such rank, not two
-    waiting = executor.submit(launches[1])
-    executor.cancel(waiting, kill=False)
-    assert until_exit(executor, waiting)[waiting] == Exited(waiting, 11, rank=0)
-    third = executor.submit(
-        on_node(tmp_path, executor.nodes.registry.driver_node, "third", [("exit", 0)])
-    )
-    assert until_exit(executor, third)[third].returncode == 0
-
-
 # -- ends
-
-
-@pytest.mark.parametrize(
-    ("error", "expected", "is_suspected"),
-    [
-        ("OutOfMemoryError('too much')", {"returncode": -9, "oom_killed": True}, False),
-        (
-            "WorkerCrashedError()",
-            {"returncode": None, "lost": "its Ray process on n1 was killed"},
-            True,
-        ),
-        ("NodeDiedError('gone')", {"returncode": None, "lost": "its node n1 was lost"}, True),
-        ("TaskCancelledError()", {"returncode": -9}, False),
-    ],
-)
-@pytest.mark.usefixtures("ray_cluster")
-def test_the_causes_of_a_dead_task_are_distinguished(
-    error: str, expected: dict[str, Any], is_suspected: bool
-) -> None:
-    import ray.exceptions
-
-    handle = Handle("a", 0)
-    suspected: list[str] = []
-    nodes: Any = SimpleNamespace(suspect=suspected.append)
-    node: Any = SimpleNamespace(node_id="x", name="n1")
-    task = RayTask(
-        handle=handle, assignment=Any, node=node, nodes=nodes, stream=None, receiver=None
-    )  # type: ignore[arg-type]
-    died = task._exit_of(eval(error, vars(ray.exceptions)))
-    assert died == Exited(handle, **expected)
-    assert bool(suspected) == is_suspected
 
 
 def test_a_node_with_a_full_disk_is_excluded(

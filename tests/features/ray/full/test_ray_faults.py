@@ -16,7 +16,6 @@ from ray_helpers import (
     has_progressed,
     last_attempt,
     options,
-    stubbed,
     until_resumed,
 )
 from run_helpers import LONG, SHORT, weights
@@ -110,57 +109,6 @@ def test_a_job_whose_node_dies_resumes_elsewhere_from_the_received_checkpoint(
     assert row["node"] != first["node"]
     assert last_attempt(run_dir, "ending-s0")["resumed_from"] >= 3_200
     assert row["weights_sha256"] == undisturbed["ending-s0"]
-
-
-def test_a_node_that_joins_while_a_job_waits_for_room_gets_it(
-    tmp_path: Path, ray_cluster: Cluster
-) -> None:
-    whole_node = {"cores": 4, "threads": 1, "memory": "1 GiB"}
-    jobs = write_experiment(tmp_path, {**LONG, "seeds": [0, 1, 2], "resources": whole_node})
-    with Run(jobs, *options(ray_cluster, "shared"), cwd=tmp_path, typed=stubbed) as run:
-        others = {run.until("launched")["node"] for _ in range(2)}
-        with ray_cluster.further() as late:
-            assert run.until("launched")["node"] == ray_cluster.name(late)
-            assert ray_cluster.name(late) not in others
-            run.signal(signal.SIGINT)
-            assert run.end() == 130
-
-
-def test_different_nodes_get_the_jobs_that_they_have_room_for(
-    tmp_path: Path, ray_cluster: Cluster
-) -> None:
-    """The other nodes have 4 cores and 8 GiB each."""
-    amounts = {
-        "small": {"cores": 1, "memory": "512 MiB"},
-        "hungry": {"cores": 1, "memory": "20 GiB"},
-        "wide": {"cores": 2, "memory": "4 GiB"},
-    }
-    jobs = write_experiment(
-        tmp_path,
-        *(
-            {**LONG, "name": name, "seeds": [0, 1], "resources": {"threads": 1, **amount}}
-            for name, amount in amounts.items()
-        ),
-    )
-    for name in amounts:
-        for seed in range(2):
-            (tmp_path / f"go-{name}-s{seed}").touch()
-    with (
-        ray_cluster.further(num_cpus=16, memory=1 << 30) as lean,
-        ray_cluster.further(num_cpus=1, memory=64 << 30) as thin,
-        Run(jobs, *options(ray_cluster, "shared"), cwd=tmp_path, typed=stubbed) as run,
-    ):
-        assert run.end() == 0, run.stderr
-    nodes: dict[str, list[str]] = {}
-    for row in summary(tmp_path / "shared").values():
-        nodes.setdefault(row["job_id"].partition("-")[0], []).append(row["node"])
-    assert nodes["small"] == [ray_cluster.name(lean)] * 2, "it has the most cores"
-    assert nodes["hungry"] == [ray_cluster.name(thin)] * 2, "no other has so much memory"
-    assert not {ray_cluster.name(lean), ray_cluster.name(thin)} & {*nodes["wide"]}
-    hungry = [
-        event["event"] for event in run.events if event.get("job_id", "").startswith("hungry")
-    ]
-    assert hungry == ["launched", "succeeded"] * 2, "one after the other, on its one core"
 
 
 def test_a_job_that_fills_the_disk_of_its_node_resumes_elsewhere(

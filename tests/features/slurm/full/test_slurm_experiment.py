@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import pytest
-from command_helpers import REPOSITORY, TINY, Run, give, summary, wait_until, write_experiment
-from run_helpers import LONG, weights
+from command_helpers import REPOSITORY, Run, give
+from run_helpers import weights
 
 from benchmarks.slurm_cluster import SlurmCluster, until
 
@@ -29,24 +28,4 @@ def test_the_smoke_experiment_on_two_nodes_has_the_same_weights_as_on_one_machin
     assert nodes == {"node0", "node1"}
     assert give("run", jobs, "--run-dir", "local", cwd=tmp_path).returncode == 0
     assert weights(tmp_path / "slurm") == weights(tmp_path / "local")
-    until(lambda: not slurm_cluster.queue())
-
-
-def test_a_killed_supervisor_takes_its_pilots_over_and_stop_leaves_nothing_queued(
-    tmp_path: Path, slurm_cluster: SlurmCluster
-) -> None:
-    jobs = write_experiment(tmp_path, LONG, defaults=f"{TINY}{SLURM}")
-    command = (jobs, "--run-dir", "run", "--executor", "slurm")
-    with Run(*command, cwd=tmp_path) as run:
-        run.until("launched")
-        wait_until(lambda: list((tmp_path / "run/jobs").glob("*/checkpoints/*.pt")), "a checkpoint")
-        run.signal(signal.SIGKILL)
-    tasks = slurm_cluster.queue().keys()
-    with Run(*command, cwd=tmp_path) as run:
-        run.until("launched")
-        assert slurm_cluster.queue().keys() == tasks
-        assert give("stop", "run", cwd=tmp_path).returncode == 0
-        assert run.end() == 130, run.stderr
-    (row,) = summary(tmp_path / "run").values()
-    assert (row["state"], row["attempts"], row["env_steps"] > 0) == ("PENDING", 2, True)
     until(lambda: not slurm_cluster.queue())

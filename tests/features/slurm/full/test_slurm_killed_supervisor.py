@@ -7,10 +7,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from command_helpers import TINY, Run, invoke, succeed, summary, wait_until, write_experiment
+from command_helpers import TINY, Run, invoke, summary, wait_until, write_experiment
 from run_helpers import LONG
 
-from benchmarks.slurm_cluster import SlurmCluster, until
+from benchmarks.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
@@ -71,18 +71,3 @@ def test_after_a_kill_commands_name_the_batch_jobs_the_run_directory_takes_them_
         assert "ExitCode=0:0" in shown
     if path := os.environ.get("SLURM_TRANSCRIPT"):
         Path(path).write_text("\n".join(transcript))
-
-
-def test_stop_wait_returns_when_the_pilots_of_a_killed_supervisor_have_ended(
-    tmp_path: Path, slurm_cluster: SlurmCluster
-) -> None:
-    jobs = write_experiment(tmp_path, LONG, defaults=f"{TINY}{SLURM}")
-    with Run(jobs, "--run-dir", "run", "--executor", "slurm", cwd=tmp_path) as run:
-        run.until("launched")
-        tasks = list(slurm_cluster.queue())
-        pids = [pid for task in tasks for pid in slurm_cluster.pids(task, b"orchestrator")]
-        run.signal(signal.SIGKILL)
-    assert pids
-    succeed("stop", "run", "--wait", cwd=tmp_path)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-    until(lambda: not slurm_cluster.queue())
