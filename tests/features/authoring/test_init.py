@@ -16,7 +16,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.messages import RobotSetting
 from orchestrator.experiment.examination import training_time
 from orchestrator.experiment.examination.robot_check import RobotCheck
-from orchestrator.features.authoring import init_selection, robot_entries
+from orchestrator.features.authoring import init_selection
 from orchestrator.jobfile import Experiment, from_mapping, is_job_key, job_file_text
 
 FIGURES = {"timestep_s": 0.005, "steps_per_s": 100_000.0, "control_period_s": 0.04}
@@ -118,40 +118,6 @@ def test_a_series_beside_other_files_is_one_entry(tmp_path: Path) -> None:
     assert len(experiment.jobs) == 5
 
 
-def test_bad_files_among_variants_are_left_out_by_few_patterns(tmp_path: Path) -> None:
-    bad = {17, 18, 140}
-    good = [f"v{number:03}.xml" for number in range(200) if number not in bad]
-    file, experiment = made(
-        tmp_path, *good, others=tuple(f"v{number:03}.xml" for number in sorted(bad))
-    )
-    assert trained(experiment) == [tmp_path / name for name in good]
-    assert len(tomllib.loads(file.text)["jobs"]) < 20
-
-
-def test_robots_of_one_name_in_many_folders_get_names_of_their_own(tmp_path: Path) -> None:
-    file, experiment = made(
-        tmp_path,
-        *(f"{name}/scene.xml" for name in ("ant", "dog", "eel")),
-        "ant/legs.xml",
-        others=("dog/legs.xml",),
-    )
-    assert {job.spec.name for job in experiment.jobs} == {
-        "ant/scene",
-        "dog/scene",
-        "eel/scene",
-        "legs",
-    }
-    assert [table["xml"] for table in tomllib.loads(file.text)["jobs"]] == [
-        "*/scene.xml",
-        "ant/legs.xml",
-    ]
-    _, experiment = made(
-        tmp_path / "few", "A/x.xml", "a/x.xml", "a/x.XML", "y.xml", others=("z.xml",)
-    )
-    assert {job.spec.name for job in experiment.jobs} == {"A/x", "a/x", "a/x.XML", "y"}
-    assert len({job.job_id.lower() for job in experiment.jobs}) == 4
-
-
 def test_patterns_never_take_robots_of_another_task(tmp_path: Path) -> None:
     rows = []
     for number in range(20):
@@ -185,16 +151,6 @@ def test_every_robot_is_trained_once_whatever_it_is_called(
     _, experiment = made(folder, *sorted(files), others=tuple(sorted(others)))
     assert trained(experiment) == sorted(folder / name for name in files)
     assert len({job.job_id.lower() for job in experiment.jobs}) == len(files)
-
-
-def test_a_robot_that_is_reached_in_two_ways_is_trained_once(tmp_path: Path) -> None:
-    (tmp_path / "inner").mkdir()
-    (tmp_path / "a.xml").touch()
-    file, experiment = drafted(
-        [row(tmp_path / "a.xml"), row(tmp_path / "inner/../a.xml")], tmp_path
-    )
-    assert trained(experiment) == [tmp_path / "a.xml"]
-    assert len(file.robots) == 1
 
 
 def test_a_part_is_not_trained_beside_the_robot_that_includes_it_unless_it_is_named(
@@ -231,45 +187,6 @@ def test_robots_with_files_elsewhere_are_left_out_unless_they_are_allowed(tmp_pa
     assert [job.allow_outside for job in experiment.jobs] == [True]
 
 
-def test_a_folder_of_parts_is_no_folder_of_bad_robots(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="only parts of robots"):
-        drafted([row("legs.xml", verdict="fragment", messages=("a part",))], tmp_path)
-
-
-def test_a_robot_whose_path_no_job_file_can_hold_is_left_out(tmp_path: Path) -> None:
-    for name in ("a.xml", os.fsdecode(b"\xff.xml"), "b\n.xml"):
-        (tmp_path / name).touch()
-    file, experiment = drafted([row(tmp_path / name) for name in os.listdir(tmp_path)], tmp_path)
-    assert trained(experiment) == [tmp_path / "a.xml"]
-    assert len(file.left_out) == 2
-
-
-def test_messages_cannot_leave_their_comment(tmp_path: Path) -> None:
-    (tmp_path / "a.xml").touch()
-    evil = "bad\nname = 'x'\x1b[2J\x7f \u2028 \udcff" + "y" * 1000
-    file, experiment = drafted(
-        [row(tmp_path / "a.xml"), row("b\n.xml", verdict="error", messages=(evil,))], tmp_path
-    )
-    assert len(experiment.jobs) == 1
-    assert max(map(len, file.text.splitlines())) < 500
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("200_000", 200_000), ("2e5", 200_000), ("200k", 200_000), ("1.5M", 1_500_000), ("1", 1)],
-)
-def test_timesteps_are_read_as_people_write_them(text: str, number: int) -> None:
-    assert init_selection.parse_timesteps(text) == number
-
-
-@pytest.mark.parametrize(
-    "text", ["", "k", "0", "-5", "1.5", "nan", "inf", "1e400", "1e13", "many", "2 0"]
-)
-def test_timesteps_that_are_no_number_of_steps_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="whole number from 1 to"):
-        init_selection.parse_timesteps(text)
-
-
 def test_the_preset_decides_what_is_not_asked_for(tmp_path: Path) -> None:
     (tmp_path / "a.xml").touch()
     file, experiment = drafted([row(tmp_path / "a.xml")], tmp_path, timesteps=None)
@@ -279,23 +196,6 @@ def test_the_preset_decides_what_is_not_asked_for(tmp_path: Path) -> None:
     assert tomllib.loads(file.text)["defaults"] == written
     (job,) = experiment.jobs
     assert file.time == training_time.estimate([row("a.xml")], job.spec.total_timesteps, 2)
-
-
-@pytest.mark.parametrize("timesteps", [1, 500, 4_000, 10_240, 50_000_000])
-def test_every_length_of_training_is_valid_and_has_iterations(
-    tmp_path: Path, timesteps: int
-) -> None:
-    (tmp_path / "a.xml").touch()
-    _, experiment = drafted([row(tmp_path / "a.xml")], tmp_path, timesteps=timesteps)
-    (job,) = experiment.jobs
-    assert job.spec.total_timesteps == timesteps
-    assert timesteps < 320 or timesteps // job.spec.steps_an_iteration >= 5
-
-
-def test_a_long_training_gets_the_time_that_it_needs(tmp_path: Path) -> None:
-    (tmp_path / "a.xml").touch()
-    file, experiment = drafted([row(tmp_path / "a.xml")], tmp_path, timesteps=10**9)
-    assert experiment.jobs[0].resources.timeout_s > 2 * file.time.longest_s > 7200
 
 
 def test_the_estimate_adds_physics_and_the_rest_and_divides_by_the_jobs_at_once() -> None:
@@ -320,26 +220,3 @@ def test_a_job_file_is_replaced_only_when_that_is_asked_for(tmp_path: Path) -> N
     job_file_text.write(target, text + "#", force=True)
     assert target.read_text() == text + "#"
     assert os.listdir(tmp_path) == ["jobs.toml"]
-
-
-def test_a_target_that_cannot_be_a_job_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "folder.toml").mkdir()
-    os.mkfifo(tmp_path / "pipe.toml")
-    for name, message in (
-        ("robot.xml", "ends in .toml"),
-        ("no/jobs.toml", "does not exist"),
-        ("folder.toml", "is not a regular file"),
-        ("pipe.toml", "is not a regular file"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            job_file_text.check_target(tmp_path / name, force=True)
-
-
-def test_entries_keep_the_order_of_the_robots(tmp_path: Path) -> None:
-    paths = [tmp_path / name for name in ("z.xml", "a.xml")]
-    for path in paths:
-        path.touch()
-    (first, second) = robot_entries.entries(
-        dict.fromkeys(paths, "forward"), tmp_path.resolve(), [tmp_path]
-    )
-    assert (first.name, second.name) == ("z", "a")

@@ -6,28 +6,16 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_helpers import (
     HOPPER,
-    PATIENCE_S,
     REPOSITORY,
-    bow_to_permissions,
-    command,
-    environment,
-    give,
     invoke,
-    start,
     succeed,
     summary,
-    wait_until,
 )
-
-from orchestrator.commands import run_command
 
 CART = """<mujoco><option timestep="{timestep}"/><worldbody><body><joint name="x" type="slide" axis="1 0 0"/>
 <geom size="0.1"/><body><joint name="pole" axis="0 1 0"/><geom type="capsule" fromto="0 0 0 0 0 {length}" size="0.03"/>
@@ -128,34 +116,6 @@ def test_what_cannot_become_a_job_file_is_one_message_and_writes_nothing(tmp_pat
     assert {path.name for path in tmp_path.iterdir()} == {"empty", "parts", "pipe.xml", "done.toml"}
 
 
-@pytest.mark.nightly
-def test_a_folder_that_is_not_writable_is_found_out_first(tmp_path: Path) -> None:
-    (tmp_path / "cart.xml").write_text(cart())
-    tmp_path.chmod(0o500)
-    done = give("init", "cart.xml", cwd=tmp_path, before=bow_to_permissions)
-    assert (done.returncode, "is not writable" in done.stderr) == (2, True)
-
-
-@pytest.mark.nightly
-def test_ctrl_c_leaves_no_job_file(tmp_path: Path) -> None:
-    hangs = cart(
-        tail="<worldbody>"
-        + "<body pos='0 0 9'><freejoint/><geom size='1'/></body>" * 300
-        + "</worldbody>"
-    )
-    (tmp_path / "hangs.xml").write_text(
-        hangs.replace("<worldbody>", '<option iterations="2000000000"/><worldbody>', 1)
-    )
-    (tmp_path / "temporary").mkdir()
-    its_own = environment(TMPDIR=str(tmp_path / "temporary"))
-    with start(command("init", "hangs.xml"), cwd=tmp_path, env=its_own) as process:
-        wait_until(lambda: list(tmp_path.glob("temporary/*/*/hangs.xml")), "the robot is examined")
-        process.send_signal(signal.SIGINT)
-        assert "nothing was written" in process.communicate(timeout=PATIENCE_S)[1]
-    assert process.returncode == 130
-    assert {path.name for path in tmp_path.iterdir()} == {"hangs.xml", "temporary"}
-
-
 def test_run_names_init_for_a_robot_and_for_a_folder_of_robots(tmp_path: Path) -> None:
     folder = tmp_path / "my robots"
     (folder / "inner").mkdir(parents=True)
@@ -170,29 +130,6 @@ def test_run_names_init_for_a_robot_and_for_a_folder_of_robots(tmp_path: Path) -
     (tmp_path / "empty").mkdir()
     done = invoke("run", tmp_path / "empty", cwd=tmp_path)
     assert (done.returncode, "orchestrator init" in done.stderr) == (2, False)
-
-
-def test_run_looks_for_robots_in_some_folders_only_before_it_refuses_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(40):
-        (tmp_path / f"home/{number:02}/inner").mkdir(parents=True)
-    (tmp_path / "home/39/inner/cart.xml").write_text(cart())
-    looked_into: list[str] = []
-    walk = os.walk
-
-    def walked(*arguments: Any, **options: Any) -> Iterator[Any]:
-        for found in walk(*arguments, **options):
-            looked_into.append(found[0])
-            yield found
-
-    monkeypatch.setattr(os, "walk", walked)
-    monkeypatch.setattr(run_command, "MOST_FOLDERS", 10)
-    done = invoke("run", tmp_path / "home", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "is not a run directory" in done.stderr
-    assert "orchestrator init" not in done.stderr
-    assert len(looked_into) == 10
 
 
 def test_an_imported_job_file_passes_a_dry_run(tmp_path: Path) -> None:

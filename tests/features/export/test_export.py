@@ -4,15 +4,13 @@ of policy."""
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import json
 import math
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +29,17 @@ from orchestrator.core.text import is_installed
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.features.export.formats import FORMATS, READABLE
 from orchestrator.features.export.worker import (
-    c_header,
     c_library,
     exported_check,
-    exported_policy,
     job_export,
-    network_layers,
     numpy_policy,
     onnx_file,
     policy_files,
 )
 from orchestrator.features.export.worker.exported_policy import OF_MJLAB, ExportError
-from orchestrator.features.export.worker.joint_drives import joint_drives
 from orchestrator.worker.envs import env_factory
-from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.envs.simulation_factory import make_simulation
 from orchestrator.worker.policies import job_policy
-from orchestrator.worker.tasks import Forward, Term, make_task, observation_limits, units
+from orchestrator.worker.tasks import observation_limits, units
 from orchestrator.worker.training import trained_policy
 
 SQUASHED_SDE = {
@@ -166,28 +158,6 @@ def test_a_c_header_compiles_without_a_warning_and_gives_the_actions(
 @pytest.mark.parametrize("kind", sorted({*KINDS} - {"ppo", "sac-sde", "gelu"}))
 def test_every_kind_of_policy_gives_its_actions_in_c(kind: str, tmp_path: Path) -> None:
     test_a_c_header_compiles_without_a_warning_and_gives_the_actions(kind, tmp_path)
-
-
-def test_observations_in_double_precision_are_normalised_before_they_are_rounded(
-    tmp_path: Path,
-) -> None:
-    """A constant observation has a tiny deviation, which single precision would not tell from its
-    mean."""
-    paths = job(tmp_path / "arm-s0")
-    rows, *_ = observations_and_actions(paths)
-    venv = env_factory.make(
-        WorkerSpec.from_json(paths.spec.read_text()), paths.root, n_envs=1, seed=0
-    )
-    normalized: Any = env_factory.normalized_env(WorkerSpec.from_json(paths.spec.read_text()), venv)
-    normalized.obs_rms.mean[:], normalized.obs_rms.var[:] = 8.9, 0.0
-    normalized.save(str(paths.vecnormalize))
-    exact, rounded = np.full(rows.shape, 8.9), np.full(rows.shape, 8.9, np.float32)
-    for suffix in (".pt", ".npz"):
-        policy = policy_files.read(export(paths, suffix))
-        centre, beside = policy(exact)["action"], policy(rounded)["action"]
-        zero = policy(normalized.obs_rms.mean[None].repeat(len(rows), 0))["action"]
-        assert np.array_equal(centre, zero)
-        assert not np.array_equal(centre, beside)
 
 
 def test_an_episode_of_the_exported_policy_is_that_of_the_job_to_the_bit(tmp_path: Path) -> None:
@@ -319,78 +289,6 @@ def test_entries_of_a_dictionary_are_inputs_of_every_format(
     assert (facts["input_names"], facts["input_sizes"]) == (["goal", "arm"], [2, 3])
 
 
-@needs_onnx
-def test_inputs_of_an_onnx_file_and_of_a_header_are_named_like_the_entries(
-    own: Path, tmp_path: Path
-) -> None:
-    import onnxruntime
-
-    paths = job_of_parts(tmp_path / "parts-s0", own)
-    export(paths, ".onnx")
-    export(paths, ".h")
-    session = onnxruntime.InferenceSession(paths.root / "parts-s0.onnx")
-    assert [(one.name, one.shape) for one in session.get_inputs()] == [
-        ("goal", ["batch", 2]),
-        ("arm", ["batch", 3]),
-    ]
-    header = (paths.root / "parts-s0.h").read_text()
-    assert (
-        "const float in_goal[PARTS_S0_SIZE_goal], const float in_arm[PARTS_S0_SIZE_arm]" in header
-    )
-
-
-@pytest.mark.parametrize(
-    ("kind", "suffix"),
-    [
-        ("OfOne", ".npz"),
-        pytest.param("OfOne", ".onnx", marks=needs_onnx),
-        pytest.param("OfNamesLikeNodes", ".onnx", marks=needs_onnx),
-    ],
-)
-def test_a_policy_is_played_whatever_its_entries_are_called(
-    kind: str, suffix: str, own: Path, tmp_path: Path
-) -> None:
-    paths = job_of_parts(tmp_path / "parts-s0", own, kind)
-    spec = WorkerSpec.from_json(paths.spec.read_text())
-    venv: Any = env_factory.make(spec, paths.root, n_envs=1, seed=0)
-    exported = policy_files.read(export(paths, suffix))
-    act = trained_policy.exported_policy(exported, venv)
-    assert act(None)[0].keys() == set(exported.inputs) == set(venv.observation_space.spaces)
-
-
-def test_a_policy_over_entries_is_played_in_an_environment_that_has_them(
-    own: Path, tmp_path: Path
-) -> None:
-    paths = job_of_parts(tmp_path / "parts-s0", own)
-    spec = WorkerSpec.from_json(paths.spec.read_text())
-    venv: Any = env_factory.make(spec, paths.root, n_envs=1, seed=0)
-    exported = policy_files.read(export(paths, ".npz"))
-    act = trained_policy.exported_policy(exported, venv)
-    observation, _ = act(None)
-    assert act(observation)[0].keys() == {"goal", "arm"}
-    arm = job(tmp_path / "arm-s0")
-    other = WorkerSpec.from_json(arm.spec.read_text())
-    venv = env_factory.make(other, arm.root, n_envs=1, seed=0)
-    why = "5 observations in goal and arm and 2 actions, and this job 16 observations and 5"
-    with pytest.raises(trained_policy.PolicyError, match=why):
-        trained_policy.exported_policy(exported, venv)
-
-
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("OfAMatrix", r"its observation 'grid' is Box.*FlattenObservation"),
-        ("OfAnAction", "its observation 'action' would be an input of this name; .* rename it"),
-    ],
-)
-def test_entries_that_cannot_be_inputs_are_refused_with_a_cure(
-    kind: str, message: str, own: Path, tmp_path: Path
-) -> None:
-    paths = job_of_parts(tmp_path / "parts-s0", own, kind)
-    with pytest.raises(ExportError, match=f"parts-s0 cannot be exported: {message}"):
-        export(paths, ".npz")
-
-
 # -- checked beside the policy
 
 
@@ -426,67 +324,11 @@ def test_a_file_of_another_policy_does_not_pass(tmp_path: Path) -> None:
         exported_check.check(other, spec, paths, None, {"action", "ctrl"})
 
 
-def changed_file(file: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    with np.load(file) as found:
-        arrays = {name: found[name] for name in found.files}
-    change(arrays)
-    np.savez(changed := file.with_name("changed.npz"), **arrays)
-    return changed
-
-
-def test_a_file_that_gives_no_numbers_or_no_controls_does_not_pass(tmp_path: Path) -> None:
-    paths = job(tmp_path / "arm-s0")
-    spec = WorkerSpec.from_json(paths.spec.read_text())
-    file = export(paths, ".npz")
-    outputs = {"action", "ctrl"}
-    undefined = changed_file(file, lambda arrays: arrays["bias_0"].fill(np.nan))
-    with pytest.raises(ExportError, match=r"changed\.npz does not act as .*action by inf and ctrl"):
-        exported_check.check(undefined, spec, paths, None, outputs)
-    without = changed_file(file, lambda arrays: arrays.pop("ctrl_half"))
-    with pytest.raises(
-        ExportError, match=r"changed\.npz gives action; expected action and ctrl, .*export it again"
-    ):
-        exported_check.check(without, spec, paths, None, outputs)
-
-
-def test_a_file_without_controls_is_checked_where_only_the_task_knows_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "own_actions.py").write_text(OWN_ACTIONS)
-    paths = job(tmp_path / "hopper-s0", "hopper", task="own_actions:Own")
-    export(paths, ".npz", check=True)
-    assert re.search(r"differ by at most: action by \S+ \(of", capsys.readouterr().out)
-
-
-OWN_ACTIONS = """
-from orchestrator.worker.tasks import Forward
-from orchestrator.worker.tasks.actions import Scaled
-
-
-class Halved(Scaled):
-    def ctrl(self, action):
-        return super().ctrl(action / 2)
-
-
-class Own(Forward):
-    def __init__(self, model, options):
-        super().__init__(model, options)
-        own = self.actions
-        self.actions = Halved(own.middle, own.half, own.ctrl_low, own.ctrl_high)
-"""
-
-
 def test_a_privileged_policy_and_one_with_a_history_are_checked(tmp_path: Path) -> None:
     options = {"observe": "proprioception", "history": 2}
     changes = {"task": "track", "asymmetric": True, "task_options": options}
     paths = job(tmp_path / "legs-s0", "quadruped", **changes)
     export(paths, ".onnx" if HAS_ONNX else ".pt", check=True)
-
-
-def test_noise_of_the_training_does_not_tell_a_file_from_the_policy(tmp_path: Path) -> None:
-    changes = {"task": "track", "randomize": {"observation.noise": "normal(0, 1)"}}
-    export(job(tmp_path / "legs-s0", "quadruped", **changes), ".npz", check=True)
 
 
 def test_a_header_that_cannot_be_compiled_is_told(
@@ -591,59 +433,6 @@ def test_names_units_and_period_are_in_every_format(tmp_path: Path) -> None:
         assert text in header
 
 
-def test_a_file_says_in_whose_axes_the_tasks_own_observations_are(tmp_path: Path) -> None:
-    options = {"observe": "full", "history": 2}
-    paths = job(tmp_path / "legs-s0", "quadruped", task="track", task_options=options)
-    facts = numpy_policy.load(export(paths, ".npz")).metadata
-    frames = dict(zip(facts["observation_names"], facts["observation_frames"], strict=True))
-    of_root = {f"{name} {axis}" for name in ("up", "velocity", "spin") for axis in "xyz"}
-    of_root |= {f"{name} 1 step ago" for name in of_root}
-    assert {name for name, frame in frames.items() if frame == "trunk"} == of_root
-    assert {frame for name, frame in frames.items() if name not in of_root} == {""}
-
-
-class Heated(Forward):
-    """Observes one thing more than the task it is derived from."""
-
-    def make_observation_terms(self) -> Sequence[Term]:
-        heat = Term(
-            names=["heat"],
-            units=["K"],
-            values=lambda states: np.square(states.qvel[:, :1]),
-            frame="torso",
-        )
-        return (*super().make_observation_terms(), heat)
-
-
-def test_a_term_that_a_users_task_adds_has_its_unit_and_frame_in_a_file() -> None:
-    made = make_simulation(
-        helpers.REPOSITORY / "mjcf/hopper.xml", "forward", {}, {}, n_envs=1, seed=0
-    )
-    task = Heated(made.model, made.task.options)
-    own: Any = Simulation(made.model, task, robot="hopper.xml", n_envs=1, seed=0)
-    interface = job_export._of_task(own)
-    assert interface.observation_names[-1] == "heat"
-    assert (interface.observation_units[-1], interface.observation_frames[-1]) == ("K", "torso")
-
-
-@needs_onnx
-def test_names_inputs_and_outputs_of_an_onnx_file_are_those_of_the_others(tmp_path: Path) -> None:
-    import onnxruntime
-
-    paths = job(tmp_path / "hopper-s0", "hopper", task="forward")
-    npz = facts_of(export(paths, ".npz"))
-    onnx = facts_of(file := export(paths, ".onnx"))
-    assert {name: onnx[name] for name in npz} == npz
-    assert onnx["ctrl_half"] == [1.0, 1.0, 1.0]
-    session = onnxruntime.InferenceSession(file)
-    [given], outputs = session.get_inputs(), session.get_outputs()
-    assert (given.name, given.type, given.shape) == ("observation", "tensor(float)", ["batch", 11])
-    assert [(output.name, output.shape) for output in outputs] == [
-        ("action", ["batch", 3]),
-        ("ctrl", ["batch", 3]),
-    ]
-
-
 @pytest.mark.parametrize("suffix", [".npz", pytest.param(".onnx", marks=needs_onnx), ".pt", ".h"])
 def test_a_controller_learns_how_the_joints_were_driven(suffix: str, tmp_path: Path) -> None:
     """``target = default_joint_pos + action_scale · action`` is what the servos were given."""
@@ -679,21 +468,6 @@ def test_a_controller_learns_how_the_joints_were_driven(suffix: str, tmp_path: P
         target = default[name] + scales[number] * actions[:, number]
         low, high = model.actuator_ctrlrange[number]
         np.testing.assert_allclose(controls[:, number], np.clip(target, low, high), atol=1e-6)
-
-
-def test_a_header_of_a_robot_without_joints_has_its_commands(tmp_path: Path) -> None:
-    paths = job(tmp_path / "pendulum-s0", scale=1.0, task=None, xml=None, env="Pendulum-v1")
-    policy = job_export.policy_of(WorkerSpec.from_json(paths.spec.read_text()), paths, None)
-    facts = dataclasses.replace(
-        policy.metadata, command_names=["command forward"], action_scale=[0.0]
-    )
-    text = c_header.content(dataclasses.replace(policy, metadata=facts), "drone")
-    assert "#define DRONE_JOINTS 0\n" in text
-    assert "#define DRONE_COMMANDS 1\n" in text
-    found = facts_of_header(text, "drone")
-    assert found["command_names"] == ["command forward"]
-    assert found["action_scale"] == [0.0]
-    assert "joint_names" not in found, "C has no empty arrays"
 
 
 @needs_compiler
@@ -741,27 +515,6 @@ def test_units_of_controls_follow_from_the_actuators() -> None:
     assert units.of_observations(model, names) == ["rad", "m/s", ""]
 
 
-def test_units_of_controls_behind_an_actuator_with_several_outputs_use_their_own_gears() -> None:
-    model = mujoco.MjModel.from_xml_string("""<mujoco><worldbody>
-        <body><joint name="wrist" type="ball"/><geom size="0.1"/>
-        <body pos="0.2 0 0"><joint name="turn" axis="0 1 0"/><geom size="0.05"/></body></body>
-        </worldbody><actuator><orientation joint="wrist" kp="1"/><motor joint="turn" gear="18"/>
-        <motor joint="turn" gear="5"/><motor jointinparent="turn" gear="4"/></actuator></mujoco>""")
-    assert model.nout == 6
-    assert units.of_controls(model) == ["", "", "", "18 N m", "5 N m", "4 N m"]
-
-
-def test_a_header_holds_any_name_and_number() -> None:
-    assert c_header._string('a"\\é?') == r'"a\042\134\303\251\077"'
-    assert c_header._comment("a */ b\n") == "a * / b?"
-    assert [c_header._number(value) for value in (np.float32(0.1), 1, 1e-30, -np.inf)] == [
-        "0.1f",
-        "1.0f",
-        "1e-30f",
-        "-INFINITY",
-    ]
-
-
 # -- elsewhere
 
 
@@ -791,115 +544,7 @@ def test_the_example_of_the_document_runs_with_numpy_alone(tmp_path: Path) -> No
     np.testing.assert_allclose(np.load(elsewhere / "actions.npy"), actions, rtol=0, atol=1e-6)
 
 
-def test_a_joint_without_a_limit_or_an_actuator_says_so(tmp_path: Path) -> None:
-    xml = tmp_path / "arm.xml"
-    xml.write_text(
-        """<mujoco><worldbody><body><joint name="a" axis="0 1 0"/><geom size="0.1"/>
-        <body pos="0 0 0.3"><joint name="b" axis="0 1 0" actuatorfrcrange="-3 3"/><geom size="0.1"/>
-        <body pos="0 0 0.3"><joint name="c" axis="0 1 0"/><geom size="0.1"/></body></body></body>
-        </worldbody><actuator><position joint="a" kp="5" ctrlrange="-1 1"/>
-        <motor joint="b" gear="4" ctrlrange="-1 1"/></actuator></mujoco>"""
-    )
-    model = mujoco.MjModel.from_xml_path(str(xml))
-    drives = joint_drives(model, make_task("reach", model, {}))
-    limits = dict(zip(drives.joint_names, drives.joint_force_limit, strict=True))
-    assert limits == {"a": math.inf, "b": 3.0, "c": 0.0}
-    assert exported_policy.finite(drives.joint_force_limit) == [None, 3.0, 0.0]
-
-
-def test_a_joint_without_a_name_is_called_as_in_the_observations(tmp_path: Path) -> None:
-    xml = tmp_path / "arm.xml"
-    xml.write_text(
-        """<mujoco><worldbody><body><joint name="a" axis="0 1 0"/><geom size="0.1"/>
-        <body name="tip" pos="0 0 0.3"><joint axis="0 1 0"/><geom size="0.1"/></body></body>
-        </worldbody><actuator><position joint="a" kp="5" ctrlrange="-1 1"/></actuator></mujoco>"""
-    )
-    model = mujoco.MjModel.from_xml_path(str(xml))
-    task = make_task("reach", model, {"observe": "proprioception"})
-    names = joint_drives(model, task).joint_names
-    assert names == ["a", "tip joint 0"]
-    assert task.observed_by is not None
-    assert {f"{name} velocity" for name in names} < set(task.observed_by.terms.names)
-
-
 # -- what cannot be exported, or read again
-
-OWN_OBSERVATIONS = """
-from orchestrator.worker.tasks import Forward, Observation
-
-
-class Task(Forward):
-    def observe(self, states):
-        return super().observe(states) * 2
-
-
-class Limited(Task):
-    def observation_limits(self):
-        return super().observation_limits() * 2
-
-
-class Sensors(Observation):
-    def make_terms(self):
-        return [self.joint_velocities(), self.last_action()]
-
-
-class Doubled(Sensors):
-    def observe(self, states):
-        return super().observe(states) * 2
-"""
-
-
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"task": "own_observations:Task"}, "own_observations:Task .*observation_limits()"),
-        ({"task": "own_observations:Limited"}, None),
-        ({"task_options": {"observe": "own_observations:Sensors"}}, None),
-        (
-            {"task_options": {"observe": "own_observations:Doubled"}},
-            "own_observations:Doubled .*the limit of its terms",
-        ),
-    ],
-)
-def test_clipping_that_a_file_cannot_hold_is_told_with_what_would_say_it(
-    changes: dict[str, Any],
-    why: str | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "own_observations.py").write_text(OWN_OBSERVATIONS)
-    paths = job(tmp_path / "hopper-s0", "hopper", **{"task": "forward", **changes})
-    file = export(paths, ".npz")
-    with np.load(file) as arrays:
-        assert ("observation_low" in arrays) == (why is None)
-    said = re.findall(r"(?m)^.*does not clip what is observed: .*$", capsys.readouterr().out)
-    assert len(said) == (why is not None)
-    assert why is None or re.search(why, said[0])
-
-
-def test_layers_and_extractors_that_no_format_has_are_told_with_what_to_do(
-    tmp_path: Path,
-) -> None:
-    paths = job(tmp_path / "arm-s0")
-    spec = WorkerSpec.from_json(paths.spec.read_text())
-    venv: Any = env_factory.make(spec, paths.root, n_envs=1, seed=0)
-    model: Any = trained_policy.load_model(spec, paths, venv, None)
-    cure = r"orchestrator\.load gives the policy to a script"
-    model.policy.mlp_extractor.policy_net.append(torch.nn.LayerNorm(8))
-    with pytest.raises(ExportError, match=rf"a layer .*LayerNorm.*net_arch and .*{cure}"):
-        network_layers.network_of(model)
-    model.policy.pi_features_extractor = torch.nn.Identity()
-    with pytest.raises(ExportError, match=rf"with Identity cannot .*train one of these, .*{cure}"):
-        network_layers.network_of(model)
-
-
-@pytest.mark.parametrize("suffix", READABLE)
-def test_a_pipe_is_no_exported_policy_and_is_not_waited_for(suffix: str, tmp_path: Path) -> None:
-    os.mkfifo(pipe := tmp_path / f"pipe{suffix}")
-    with pytest.raises(ExportError, match=r"cannot be read: .*is not a regular file"):
-        policy_files.read(pipe)
 
 
 def test_what_cannot_be_exported_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -947,29 +592,6 @@ def test_an_environment_that_maps_actions_itself_gives_no_controls(
             assert outputs.keys() == {"action"}
             assert np.abs(outputs["action"]).max() > 1, "its actions go from -2 to 2"
     assert "float action[PENDULUM_S0_ACTIONS])" in export(paths, ".h").read_text()
-
-
-def test_a_file_that_does_not_fit_or_is_no_policy_is_told(tmp_path: Path) -> None:
-    arm, hopper = job(tmp_path / "arm-s0"), job(tmp_path / "hopper-s0", "hopper", task="forward")
-    venv = env_factory.make(WorkerSpec.from_json(arm.spec.read_text()), arm.root, n_envs=1, seed=0)
-    why = "has 11 observations and 3 actions, and this job 16 observations and 5 actions"
-    with pytest.raises(trained_policy.PolicyError, match=why):
-        trained_policy.exported_policy(policy_files.read(export(hopper, ".npz")), venv)
-    for suffix in usable(READABLE):
-        shutil.copyfile(arm.model, other := tmp_path / f"other{suffix}")
-        with pytest.raises(
-            ExportError, match=rf"other{suffix} cannot be read: .*expected a file that `export`"
-        ):
-            policy_files.read(other)
-        with pytest.raises(
-            ExportError, match=rf"missing{suffix} cannot be read: FileNotFoundError"
-        ):
-            policy_files.read(tmp_path / f"missing{suffix}")
-    with pytest.raises(
-        trained_policy.PolicyError,
-        match=r"policy.h: expected a name that ends in .onnx, .pt or .npz",
-    ):
-        trained_policy.read_policy(Path("policy.h"))
 
 
 @pytest.mark.parametrize("kind", ["ppo", "sac"])

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
-import importlib.util
 import json
 import shutil
 import socket
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
-from command_helpers import PATIENCE_S, invoke, wait_until
+from command_helpers import PATIENCE_S, wait_until
 from live_page_helpers import (
     KERNEL_BYTES,
     Served,
@@ -32,14 +29,11 @@ from live_page_helpers import (
 )
 from report_helpers import Trained, make_run_dir
 
-from orchestrator.analysis import run_reader
-from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Cancelled
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.features.live_page import feed, folder_source, live_server, pages, request_timeout
-from orchestrator.features.live_page.pages import ASSETS
+from orchestrator.features.live_page import feed, folder_source, request_timeout
 from orchestrator.features.live_page.run_source import RunSource
 
 PREVIEW = b"\x89PNG\r\n\x1a\n" + bytes(100)
@@ -75,18 +69,6 @@ def served(ended: Path) -> Iterator[Served]:
 
 
 # -- what it shows
-
-
-def test_the_page_is_our_own_files_and_small(served: Served) -> None:
-    status, headers, page = served.request("/")
-    assert status == 200
-    assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self';")
-    parts = [served.request(f"/assets/{name}") for name in ASSETS]
-    assert [status for status, _, _ in parts] == [200] * len(ASSETS)
-    whole = b"".join([page, *(body for _, _, body in parts)])
-    assert b"https://" not in whole
-    assert whole.count(b"http://") == whole.count(b"http://www.w3.org/2000/svg")
-    assert len(whole) < 100 << 10
 
 
 def test_a_viewer_first_gets_everything(served: Served, ended: Path) -> None:
@@ -169,21 +151,6 @@ def test_learning_curves_grow_and_contention_is_told_when_it_arises(tmp_path: Pa
         )
 
 
-def test_jobs_that_have_ended_have_the_share_of_time_that_they_waited_for_a_cpu(
-    tmp_path: Path,
-) -> None:
-    paths = make_run_dir(
-        tmp_path / "run", [Trained(iteration_s=2.0), Trained(name="waits", state="PENDING")]
-    )
-    rows = run_reader.iterations(paths.job("j0-s0").timings_csv)[1:]
-    with serving(paths.root) as server, Viewer(server.port) as viewer:
-        viewer.next()
-        share = sum(row.run_delay_s or 0.0 for row in rows) / sum(row.wall_s for row in rows)
-        assert viewer.pieces["delays"] == {"j0-s0": pytest.approx(share)}
-        assert 0.0 < share < 1.0
-        assert viewer.job("j0-s0")["delay"] is None, "that of this moment"
-
-
 @pytest.mark.nightly
 def test_a_page_waits_for_its_run_and_survives_supervisor_and_directory(tmp_path: Path) -> None:
     root = tmp_path / "run"
@@ -203,44 +170,6 @@ def test_a_page_waits_for_its_run_and_survives_supervisor_and_directory(tmp_path
         RunPaths(root).ledger.write_bytes(b"no database")
         viewer.until(lambda one: one.pieces["head"]["condition"] == "unreadable")
         assert "ledger" in viewer.pieces["head"]["problem"]
-
-
-def test_a_page_with_1000_jobs_is_small(tmp_path: Path) -> None:
-    paths = make_run_dir(
-        tmp_path / "run", [Trained(name=f"r{n % 250}", seed=n, iterations=1) for n in range(1000)]
-    )
-    with serving(paths.root) as server, Viewer(server.port) as viewer:
-        viewer.next()
-        assert sum(name.startswith("job:") for name in viewer.pieces) == 1000
-        paths_of_page = ["/", *(f"/assets/{name}" for name in ASSETS)]
-        page = [server.request(path, accept_encoding="gzip")[2] for path in paths_of_page]
-        assert len(gzip.decompress(page[0])) > viewer.sizes[0], "the stream need not send it again"
-        assert sum(map(len, page)) < 100 << 10
-        assert gzip.decompress(page[1]) == server.request(paths_of_page[1])[2]
-
-
-def test_assets_are_compressed_once_and_sent_again_only_when_they_have_changed(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = "/assets/live.js"
-    _, plain, script = served.request(path)
-    _, packed, content = served.request(path, accept_encoding="br, gzip")
-    assert gzip.decompress(content) == script
-    assert (plain["cache-control"], plain["vary"]) == ("no-cache", "accept-encoding")
-    tags = plain["etag"], packed["etag"]
-    assert len({*tags, served.request("/assets/jobs.js")[1]["etag"]}) == 3
-    monkeypatch.setattr(pages.gzip, "compress", lambda *_, **__: pytest.fail("once more"))
-    assert served.request(path, accept_encoding="gzip")[2] == content
-    for tag, encoding in zip(tags, (None, "gzip"), strict=True):
-        for known in (tag, f'"other", {tag}', f"W/{tag}", "*"):
-            status, headers, body = served.request(
-                path, accept_encoding=encoding, if_none_match=known
-            )
-            assert (status, body, headers["etag"]) == (304, b"", tag)
-            assert headers["cache-control"] == "no-cache"
-        status, _, body = served.request(path, accept_encoding=encoding, if_none_match='"other"')
-        assert (status, len(body) > 0) == (200, True)
-    assert served.request(path, if_none_match=tags[1])[0] == 200, "it is in another encoding"
 
 
 def test_a_viewer_that_stops_reading_holds_up_no_other(
@@ -309,25 +238,6 @@ def test_a_folder_has_all_experiments_below_it_also_those_to_come(
         viewer.until(lambda one: len([name for name in one.pieces if name.startswith("run:")]) == 3)
 
 
-def test_a_page_is_told_when_a_folder_of_experiments_comes_where_a_run_was_awaited_and_back(
-    tmp_path: Path,
-) -> None:
-    root = tmp_path / "runs"
-    with serving(root) as server, Viewer(server.port) as viewer:
-        viewer.next()
-        assert viewer.pieces["head"]["kind"] == "run"
-        assert b'data-key="this"' in server.request("/")[2]
-        make_run_dir(root / "one", [Trained()])
-        viewer.until(lambda one: one.pieces["head"]["kind"] == "folder")
-        assert b'data-key=""' in server.request("/")[2]
-        assert server.request("/api/this/events")[0] == 404
-        with Viewer(server.port, "/api/runs/events") as folder:
-            folder.next()
-            assert folder.pieces["head"]["kind"] == "folder"
-            RunPaths(root).lock.touch()
-            folder.until(lambda one: one.pieces["head"]["kind"] == "run")
-
-
 def test_without_a_folder_it_has_the_experiments_of_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,13 +288,6 @@ def test_a_foreign_host_is_refused(served: Served, host: str | None) -> None:
         assert served.request(path, host=host)[0] in (400, 421)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.2", "127.0.1.1"])
-def test_any_address_of_the_loopback_interface_is_answered(ended: Path, host: str) -> None:
-    with serving(ended, host=host) as server:
-        assert server.request("/api/this/jobs/j0-s0", host=f"{host}:{server.port}")[0] == 200
-        assert server.request("/api/this/jobs/j0-s0", host="127.0.0.3")[0] == 421
-
-
 def test_a_page_of_another_site_gets_no_data(served: Served) -> None:
     for path in ("/api/this/events", "/api/unknown/events", "/api/this/jobs/j0-s0/preview.png"):
         assert served.request(path, sec_fetch_site="cross-site")[0] == 403
@@ -392,11 +295,6 @@ def test_a_page_of_another_site_gets_no_data(served: Served) -> None:
         "a link of another site may lead to the page"
     )
     assert served.request("/api/this/jobs/j0-s0", sec_fetch_site="same-origin")[0] == 200
-
-
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1234", "127.0.0.1:9", "[::1]:8711"])
-def test_any_port_of_this_machine_may_be_forwarded_to_it(served: Served, host: str) -> None:
-    assert served.request("/api/this/jobs/j0-s0", host=host)[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -489,32 +387,6 @@ def read_to_the_end(client: socket.socket) -> None:
             continue
 
 
-def test_requests_that_never_end_do_not_lock_others_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(live_server, "MOST_CONNECTIONS", 8)
-    monkeypatch.setattr(request_timeout, "REQUEST_S", 0.5)
-    with (
-        running(tmp_path / "run") as (paths, ledger),
-        serving(paths.root) as server,
-        Viewer(server.port) as viewer,
-    ):
-        viewer.next()
-        with contextlib.ExitStack() as stack:
-            address = server.host, server.port
-            clients = [
-                stack.enter_context(socket.create_connection(address, PATIENCE_S)) for _ in range(8)
-            ]
-            for client in clients:
-                client.sendall(HALF["half a header"])
-            for client in clients:
-                read_to_the_end(client)
-            assert server.request("/")[0] == 200
-        ledger.set_progress([("j0-s0", 300, 7.5, 100.0, "fast")])
-        ledger.commit()
-        viewer.until(lambda one: one.job("j0-s0")["steps"] == 300)
-
-
 def test_a_client_that_does_not_take_its_response_is_given_up(
     ended: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -523,21 +395,6 @@ def test_a_client_that_does_not_take_its_response_is_given_up(
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BYTES)
         client.connect((server.host, server.port))
         client.sendall(3 * b"GET /assets/overview.js HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        connections = server.server.server_state.connections
-        wait_until(lambda: len(connections) == 1, "a connection")
-        wait_until(lambda: not connections, "its end")
-
-
-def test_a_client_that_takes_nothing_of_many_responses_is_given_up(
-    ended: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(request_timeout, "REQUEST_S", 0.5)
-    with serving(ended) as server, socket.socket() as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BYTES)
-        client.connect((server.host, server.port))
-        more_than_is_buffered = 600 * b"GET /assets/overview.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        with contextlib.suppress(ConnectionResetError):
-            client.sendall(more_than_is_buffered)
         connections = server.server.server_state.connections
         wait_until(lambda: len(connections) == 1, "a connection")
         wait_until(lambda: not connections, "its end")
@@ -698,15 +555,6 @@ def test_by_a_name_that_it_was_given_data_needs_the_token(ended: Path) -> None:
             assert server.request("/", host=host)[0] == 421
 
 
-def test_the_token_stands_beside_a_password_that_a_proxy_asks(ended: Path) -> None:
-    with serving(ended, names=NAMES) as server:
-        password: dict[str, str | None] = {"authorization": "Basic eDp5"}
-        assert server.request("/api/this/jobs/j0-s0", **password)[0] == 401
-        for token, status in ((server.token, 200), (server.token[:-1], 401), ("é", 401)):
-            answer = server.request("/api/this/jobs/j0-s0", **password, x_orchestrator_token=token)
-            assert answer[0] == status
-
-
 def test_control_by_a_name_is_for_the_page_of_that_name_and_port(tmp_path: Path) -> None:
     with (
         running(tmp_path / "run") as (paths, ledger),
@@ -723,47 +571,7 @@ def test_control_by_a_name_is_for_the_page_of_that_name_and_port(tmp_path: Path)
         assert [one.verb for one in ledger.take_requests()] == ["stop"]
 
 
-def test_no_answer_leads_to_an_address_without_the_path_of_a_proxy(served: Served) -> None:
-    for path in ("/run/one/", "/api/this/events/", "/assets/page.css/"):
-        assert served.request(path)[0] == 404
-
-
 # -- the command
-
-
-def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    find: Callable[..., Any] = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name)
-    )
-    done = invoke("serve", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "uvicorn" in done.stderr
-    assert '".[web]"' in done.stderr
-
-
-def test_wrong_usage_is_one_message(tmp_path: Path, home: Path) -> None:
-    (tmp_path / "file").touch()
-    assert "expected a run directory" in invoke("serve", "file", cwd=tmp_path).stderr
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        done = invoke("serve", ".", "--port", str(taken.getsockname()[1]), cwd=tmp_path)
-        assert (done.returncode, "--port" in done.stderr) == (2, True)
-    assert invoke("serve", ".", "--host", "no.such.name.invalid", cwd=tmp_path).returncode == 2
-    done = invoke("serve", ".", "--name", "https://robots.example", cwd=tmp_path)
-    assert (done.returncode, "--name https://robots.example" in done.stderr) == (2, True)
-    home.mkdir(parents=True)
-    (home / "serve-token").write_text("0123456789abcdef0123456789abcdef")
-    (home / "serve-token").chmod(0o644)
-    done = invoke("serve", ".", "--control", "--port", "0", cwd=tmp_path)
-    assert (done.returncode, "others can read this token" in done.stderr) == (2, True)
-
-
-@pytest.mark.parametrize("wrong", ["robots.example:80", "*.example", "robots/path", "a b", ""])
-def test_a_name_is_that_of_one_host(tmp_path: Path, wrong: str) -> None:
-    with pytest.raises(UsageError, match="--name"):
-        live_server.open_server(
-            tmp_path, host="127.0.0.1", port=0, may_control=False, names=[wrong]
-        )
 
 
 def test_it_keeps_nothing_open_and_writes_nothing(tmp_path: Path) -> None:
@@ -779,13 +587,3 @@ def test_it_keeps_nothing_open_and_writes_nothing(tmp_path: Path) -> None:
             "closed",
         )
     assert {path: path.stat().st_mtime_ns for path in paths.root.rglob("*")} == before
-
-
-def test_facts_of_the_page_are_json_that_browsers_read(tmp_path: Path) -> None:
-    paths = make_run_dir(tmp_path / "run", [Trained()])
-    paths.job("j0-s0").progress_csv.write_text(
-        "time/total_timesteps,rollout/ep_rew_mean\n1,nan\n2,inf\n9000,1.0\n"
-    )
-    with serving(paths.root) as server, Viewer(server.port) as viewer:
-        assert "NaN" not in json.dumps(viewer.next())
-        assert viewer.lists["curve:j0-s0"] == [[9000, 1.0]]

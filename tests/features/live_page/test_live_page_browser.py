@@ -8,27 +8,22 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_helpers import HOPPER, Run, wait_until, write_experiment
 from PIL import Image
 from report_helpers import Trained, film_strip, make_run_dir
 
-from orchestrator.core.errors import LedgerBusyError
-from orchestrator.core.job import Cancelled, Paused
 from orchestrator.core.paths import RunPaths
 
 pytest.importorskip("selenium", reason="selenium is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from browser_helpers import DESKTOP, IN_BROWSER, PHONE, Browser
-from live_page_helpers import Served, plant, report, running, serving, stuck_viewer
-from selenium.webdriver.common.action_chains import ActionChains
+from live_page_helpers import Served, plant, running, serving
 from selenium.webdriver.common.keys import Keys
 
 from orchestrator.core.files.video_file import as_video
-from orchestrator.features.live_page import job_details
 
 pytestmark = IN_BROWSER
 
@@ -107,71 +102,6 @@ def test_a_page_that_waits_for_a_run_becomes_that_of_a_folder(
         browser.shows("#condition", "has not begun")
         make_run_dir(tmp_path / "runs/one", [Trained()])
         browser.shows("#runs", "one")
-
-
-def test_the_page_of_an_experiment_that_is_gone_says_so_and_leads_to_the_others(
-    browser: Browser, tmp_path: Path
-) -> None:
-    make_run_dir(tmp_path / "runs/one", [Trained()])
-    with serving(tmp_path / "runs") as server:
-        browser.errors()
-        browser.open(f"http://localhost:{server.port}/run/gone-0123456789")
-        browser.shows("#link", 'no experiment "gone-0123456789"')
-        assert "trying again" not in browser.text("#link")
-        assert browser.text("#up") == "All experiments"
-        browser.run("document.getElementById('up').click()")
-        browser.shows("#runs", "one")
-        # It is looked for again as long as its page is open, in case it comes back.
-        errors = browser.errors()
-        assert errors
-        for error in errors:
-            assert "/gone-0123456789/" in error
-            assert "404 (Not Found)" in error
-
-
-@contextlib.contextmanager
-def blocked(browser: Browser, *addresses: str) -> Iterator[None]:
-    """Requests to ``addresses``, patterns with ``*``, come to nothing."""
-    browser.driver.execute_cdp_cmd("Network.enable", {})
-    browser.driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": list(addresses)})
-    try:
-        yield
-    finally:
-        browser.driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
-
-
-def test_the_page_shows_its_jobs_before_its_stream_answers(
-    browser: Browser, tmp_path: Path
-) -> None:
-    paths = make_run_dir(tmp_path / "run", [Trained(), Trained(name="bad", state="FAILED")])
-    with serving(paths.root) as server, serving(tmp_path) as of_folder:
-        with blocked(browser, "*/events*"):
-            browser.open(f"http://localhost:{server.port}/")
-            browser.shows("#link", "no connection")
-            assert "succeeded" in browser.row("j0-s0")
-            assert "failed" in browser.row("j1-s0")
-            assert browser.text("#condition") == "The run has ended."
-            browser.open(f"http://localhost:{of_folder.port}/")
-            browser.shows("#runs", "1 failed")
-        browser.driver.get("about:blank")
-
-
-def test_the_stream_takes_over_from_the_first_state_without_drawing_it_anew(
-    browser: Browser, tmp_path: Path
-) -> None:
-    with running(tmp_path / "run", 3) as (paths, ledger), page(paths.root, browser) as (address, _):
-        with blocked(browser, "*/events*"):
-            browser.open(address)
-            browser.shows("#link", "no connection")
-            browser.errors()
-            kept = "[...document.querySelectorAll('#jobs tbody tr')]"
-            browser.run(f"void (window.kept = {kept})")
-        browser.shows("#link", "live")
-        ledger.set_progress([("j0-s0", 400, 12.5, 100.0, "fast")])
-        ledger.commit()
-        browser.shows('#jobs tr[data-id="j0-s0"]', "12.5")
-        assert browser.run(f"{kept}.every((one, place) => one === window.kept[place])")
-        assert browser.run("window.kept.length") == 3
 
 
 def test_without_javascript_jobs_and_their_states_are_shown(
@@ -270,77 +200,6 @@ def test_nothing_is_wider_than_the_window(
         assert browser.run("document.getElementById('panel').scrollWidth") <= size[0]
 
 
-def test_two_viewers_see_the_same_while_a_third_reads_nothing(
-    browser: Browser, tmp_path: Path
-) -> None:
-    other = Browser()
-    try:
-        with (
-            running(tmp_path / "run", 1000) as (paths, ledger),
-            page(paths.root, browser, other) as (address, server),
-            stuck_viewer(server),
-        ):
-            for one in (browser, other):
-                one.open(address)
-                one.shows('#jobs tr[data-id="j0-s0"]', "running")
-            report(paths, delay=0.5)
-            ledger.set_progress([("j0-s0", 400, 12.5, 100.0, "fast")])
-            ledger.commit()
-            for one in (browser, other):
-                one.shows('#jobs tr[data-id="j0-s0"]', "12.5")
-                one.shows('#jobs tr[data-id="j0-s0"]', "50 %")
-                one.shows("#findings", "Another program used CPU 0")
-                assert "another program" in one.run(
-                    "document.getElementById('findings-news').textContent"
-                )
-    finally:
-        other.driver.quit()
-
-
-def test_what_is_drawn_again_keeps_the_focus_of_the_keyboard(
-    browser: Browser, tmp_path: Path
-) -> None:
-    with running(tmp_path / "run", 3) as (paths, ledger), page(paths.root, browser) as (address, _):
-        report(paths, delay=0.5)
-        paths.job("j0-s0").root.mkdir(parents=True)
-        paths.job("j0-s0").progress_csv.write_text(
-            "time/total_timesteps,rollout/ep_rew_mean\n100,1.5\n"
-        )
-        ledger.set_progress([("j0-s0", 100, 1.5, 100.0, "fast")])
-        ledger.commit()
-        browser.open(address)
-        for number, (link, drawn) in enumerate(
-            [
-                ("#schedule a", "#schedule svg"),
-                ("#findings summary", "#findings li"),
-                ("#curves a", "#curves svg"),
-                ('#jobs a[href="#job=j0-s0"]', None),
-            ]
-        ):
-            wait_until(
-                lambda link=link: browser.run(
-                    "document.querySelector(arguments[0]) !== null", link
-                ),
-                link,
-            )
-            browser.run("document.querySelector(arguments[0]).focus()", link)
-            browser.run("void (window.drawn = document.querySelector(arguments[0]))", drawn or link)
-            report(paths, delay=0.6 + number / 10)
-            ledger.set_progress([("j0-s0", 200 + number, 2.5 + number, 100.0, "fast")])
-            ledger.set_state("j1-s0", Cancelled() if number % 2 else Paused())
-            ledger.commit()
-            if drawn:
-                wait_until(
-                    lambda drawn=drawn: browser.run(
-                        "document.querySelector(arguments[0]) !== window.drawn", drawn
-                    ),
-                    f"{drawn}, drawn again",
-                )
-            else:
-                browser.shows('#jobs tr[data-id="j0-s0"]', f"{2.5 + number}")
-            assert browser.run("document.activeElement.matches(arguments[0])", link)
-
-
 def test_pictures_and_videos_that_needed_the_token_are_let_go(
     browser: Browser, tmp_path: Path
 ) -> None:
@@ -397,43 +256,6 @@ def test_what_can_be_done_with_control_asks_first(browser: Browser, tmp_path: Pa
         assert [one.verb for one in ledger.take_requests()] == ["stop"]
 
 
-def emulate(browser: Browser, colours: str) -> None:
-    features = [{"name": "prefers-color-scheme", "value": colours}]
-    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-
-
-CONTRASTS = """((selector) => {
-    const channel = (value) => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
-    const luminance = (colour) => {
-        const [red, green, blue] = colour.match(/[0-9.]+/g).slice(0, 3).map((value) => channel(value / 255));
-        return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
-    };
-    const paper = luminance(getComputedStyle(document.body).backgroundColor);
-    const inks = [...document.querySelectorAll(selector)].map((one) => luminance(getComputedStyle(one).color));
-    return [paper, ...inks.map((ink) => (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05))];
-})(arguments[0])"""
-"""Luminance of the page, and the contrast of texts to it (WCAG 2.2)."""
-
-
-def test_colours_follow_the_system_and_can_be_read(browser: Browser, tmp_path: Path) -> None:
-    states = ("SUCCEEDED", "FAILED", "PENDING")
-    paths = make_run_dir(tmp_path / "run", [Trained(name=state, state=state) for state in states])
-    with page(paths.root, browser) as (address, _):
-        try:
-            for colours in ("dark", "light"):
-                emulate(browser, colours)
-                browser.open(address)
-                browser.shows("#jobs", "succeeded")
-                paper, *contrasts = browser.run(
-                    CONTRASTS, "h1, .dim, #jobs a, #jobs .state, #jobs .message, #jobs th"
-                )
-                assert (paper < 0.1) is (colours == "dark")
-                assert len(contrasts) > 3 * len(states)
-                assert min(contrasts) >= 4.5
-        finally:
-            emulate(browser, "")
-
-
 def test_what_features_show_is_a_section_with_charts_and_tables(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -466,47 +288,6 @@ def test_what_features_show_is_a_section_with_charts_and_tables(
         assert browser.run(height) == 220
         browser.run("document.querySelector('#feature-0 a').click()")
         browser.shows("#panel-title", "j0-s0")
-
-
-NARROW = """(() => {
-    const sheet = new CSSStyleSheet();
-    sheet.replaceSync("#feature-0 .scroll { width: 5rem } #feature-0 table { width: 60rem }");
-    return sheet;
-})()"""
-"""Tables that are wider than their place."""
-
-
-def test_sections_of_features_stay_where_they_were_scrolled_to(
-    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(monkeypatch)
-    with running(tmp_path / "run") as (paths, ledger), page(paths.root, browser) as (address, _):
-        browser.open(address, PHONE)
-        browser.shows("#feature-0", "looked at")
-        browser.run(f"document.adoptedStyleSheets.push({NARROW})")
-        before = browser.text("#feature-0 p")
-        table = "document.querySelector('#feature-0 .scroll')"
-        browser.run(f"{table}.scrollLeft = 40")
-        browser.run("document.querySelector('#feature-0 a').focus({ preventScroll: true })")
-        ledger.set_progress([("j0-s0", 300, 7.5, 100.0, "fast")])
-        ledger.commit()
-        wait_until(lambda: browser.text("#feature-0 p") != before, "a later look")
-        assert browser.run(f"{table}.scrollLeft") == 40
-        assert browser.run("document.activeElement.innerText") == "j0-s0"
-
-
-def test_charts_of_features_are_drawn_anew_in_another_width(
-    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(monkeypatch)
-    with running(tmp_path / "run") as (paths, _), page(paths.root, browser) as (address, _):
-        browser.open(address)
-        browser.shows("#feature-0", "looked at")
-        drawn = "document.querySelector('#feature-0 svg').getAttribute('viewBox')"
-        before = browser.run(drawn)
-        browser.resize(PHONE)
-        wait_until(lambda: browser.run(drawn) != before, "a narrower chart")
-        assert browser.run("document.querySelectorAll('#feature-0 .chart circle').length") == 3
 
 
 def test_a_video_plays_and_that_of_a_retried_job_is_shown_in_its_place(
@@ -575,61 +356,6 @@ def test_the_page_can_be_used_with_the_keyboard(browser: Browser, tmp_path: Path
         assert browser.run("document.activeElement.getAttribute('aria-pressed')") == "true"
 
 
-STOP = """((one) => {
-    const { outlineStyle, outlineWidth } = getComputedStyle(one), box = one.getBoundingClientRect();
-    const isInside = box.right > 0 && box.bottom > 0 && box.left < innerWidth && box.top < innerHeight;
-    const isMarked = outlineStyle !== "none" && parseFloat(outlineWidth) >= 1;
-    const isEnd = one === document.body || (one.dataset.reached !== undefined && one !== window.lastStop);
-    window.lastStop = one;
-    one.dataset.reached = "";
-    return [isEnd, isInside && isMarked, one.outerHTML.slice(0, 150)];
-})(document.activeElement)"""
-"""Whether all has been reached, and whether it can be seen what has the focus. A video has it for
-each of its buttons."""
-NOT_REACHED = """[...document.querySelectorAll("a[href], button, input, select, summary, video, [tabindex='0']")]
-    .filter((one) => one.checkVisibility({ visibilityProperty: true }) && one.dataset.reached === undefined)
-    .filter((one) => one.closest("dialog") || !document.querySelector("dialog[open]"))
-    .map((one) => one.outerHTML.slice(0, 150))"""
-
-
-def walk(browser: Browser) -> None:
-    """Press Tab until the page is at its end; everything that can be clicked must have had the
-    focus, visibly."""
-    browser.run("void (window.lastStop = document.activeElement).setAttribute('data-reached', '')")
-    while True:
-        ActionChains(browser.driver).send_keys(Keys.TAB).perform()
-        is_end, is_visible, element = browser.run(STOP)
-        if is_end:
-            break
-        assert is_visible, element
-    assert browser.run(NOT_REACHED) == []
-
-
-@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_everything_can_be_reached_with_the_keyboard_and_shows_that_it_has_the_focus(
-    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
-) -> None:
-    plant(monkeypatch)
-    with running(tmp_path / "runs/alive", 3) as (paths, ledger):
-        paths.job("j0-s0").root.mkdir(parents=True)
-        paths.job("j0-s0").preview.write_bytes(film_strip())
-        video = as_video([Image.new("RGB", (64, 48), "green")] * 30, 10)
-        (paths.job("j0-s0").root / "video.mp4").write_bytes(video)
-        ledger.set_state("j1-s0", Paused())
-        ledger.commit()
-        with page(tmp_path / "runs", browser, may_control=True) as (address, _):
-            browser.open(address, size)
-            browser.shows("#runs", "alive")
-            walk(browser)
-            browser.run("document.querySelector('#runs a').click()")
-            browser.shows("#schedule", "CPU 0")
-            browser.shows("#parts", "The garden")
-            walk(browser)
-            browser.run("document.querySelector('#jobs tbody a').click()")
-            browser.shows("#panel .facts", "seed")
-            walk(browser)
-
-
 def test_previews_are_in_the_table(browser: Browser, tmp_path: Path) -> None:
     paths = make_run_dir(
         tmp_path / "run", [Trained(preview=film_strip), Trained(name="other", state="PENDING")]
@@ -644,52 +370,4 @@ def test_previews_are_in_the_table(browser: Browser, tmp_path: Path) -> None:
             browser.run(f"{picture}.click()")
             browser.shows("#panel-title", "j0-s0")
             assert browser.errors() == []
-            browser.driver.get("about:blank")
-
-
-def test_the_log_of_each_rank_is_offered_and_a_refused_one_says_why(
-    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = make_run_dir(tmp_path / "run", [Trained(ranks=2), Trained(name="alone")])
-    attempt = paths.job("j0-s0").attempt(0)
-    attempt.root.mkdir(parents=True)
-    for rank in range(2):
-        attempt.log_of(rank).write_text(f"I am {rank}\n")
-    with serving(paths.root) as server:
-        browser.open(f"http://localhost:{server.port}/#job=j0-s0")
-        browser.shows("#panel .log", "I am 0")
-        browser.driver.find_element("css selector", "#panel [aria-label=Rank]").send_keys("rank 1")
-        browser.shows("#panel .log", "I am 1")
-        monkeypatch.setattr(job_details, "row", locked)
-        browser.run("void (location.hash = '#job=j1-s0')")
-        browser.shows("#panel", "503: the ledger is locked; trying again")
-        assert not browser.run(
-            "document.querySelector('#panel [aria-label=Rank]').checkVisibility()"
-        )
-        browser.driver.get("about:blank")
-
-
-def locked(*_: Any) -> None:
-    raise LedgerBusyError("the ledger is locked")
-
-
-def test_a_tab_that_is_opened_in_the_background_disconnects(
-    browser: Browser, tmp_path: Path
-) -> None:
-    paths = make_run_dir(tmp_path / "run", [Trained()])
-    hidden = "Object.defineProperty(document, 'hidden', { get: () => !window.isSeen });"
-    with serving(paths.root) as server:
-        added = browser.driver.execute_cdp_cmd(
-            "Page.addScriptToEvaluateOnNewDocument", {"source": hidden}
-        )
-        try:
-            browser.open(f"http://localhost:{server.port}/")
-            browser.shows("#link", "no connection")
-            wait_until(lambda: not server.server.server_state.connections, "no connection")
-            browser.run(
-                "void (window.isSeen = true, document.dispatchEvent(new Event('visibilitychange')))"
-            )
-            browser.shows("#link", "live")
-        finally:
-            browser.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
             browser.driver.get("about:blank")

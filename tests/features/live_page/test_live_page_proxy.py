@@ -128,25 +128,6 @@ def test_page_stream_and_control_behind_a_path_and_another_name(tmp_path: Path) 
         assert [one.verb for one in ledger.take_requests()] == ["stop"]
 
 
-def test_a_password_of_nginx_stands_beside_the_token(tmp_path: Path) -> None:
-    paths = make_run_dir(tmp_path / "run", [Trained()])
-    (tmp_path / "users").write_text("me:{PLAIN}secret\n")
-    asks = f"auth_basic robots; auth_basic_user_file {tmp_path / 'users'};"
-    with (
-        serving(paths.root, names=[NAME]) as server,
-        nginx(tmp_path / "nginx", server.port, asks) as port,
-    ):
-        proxy = through(server, port)
-        page, job = f"{PATH}/", f"{PATH}/api/this/jobs/j0-s0"
-        token = server.token
-        assert proxy.request(page, host=NAME)[0] == 401
-        password = "Basic bWU6c2VjcmV0"
-        assert proxy.request(page, host=NAME, authorization=password)[0] == 200
-        assert proxy.request(job, host=NAME, authorization=password)[0] == 401
-        answer = proxy.request(job, host=NAME, authorization=password, x_orchestrator_token=token)
-        assert answer[0] == 200
-
-
 def test_a_browser_uses_the_page_behind_a_path_and_another_name(tmp_path: Path) -> None:
     pytest.importorskip("selenium", reason="selenium is not installed")
     from browser_helpers import CHROMIUM, DRIVER, Browser

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from host_helpers import on_another_host
-from report_helpers import Trained, make_run_dir
 from supervisor_helpers import Experiment, make_job
 
-from orchestrator.analysis import job_metrics
-from orchestrator.core.errors import LedgerBusyError, LedgerFailingError
 from orchestrator.core.feature import Feature
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside.run_watch import LiveSection, RunWatch
 from orchestrator.features.live_page.folder_source import FolderSource
 from orchestrator.features.live_page.run_source import RunSource
-from orchestrator.ledger import Ledger, summary
+from orchestrator.ledger import summary
 from orchestrator.supervisor.events import News
 
 
@@ -37,77 +33,6 @@ def test_an_experiment_has_the_name_that_was_recorded_last_or_that_of_its_folder
     assert sorted(runs) == ["earlier", "the robots"]
     head = RunSource(tmp_path / "robots").read().put["head"]
     assert json.loads(head)["name"] == "the robots"
-
-
-def test_an_experiment_of_a_folder_that_could_not_be_read_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = make_run_dir(tmp_path / "run", [Trained()])
-    (paths.root / "supervisor.lock").touch()
-    source = FolderSource(tmp_path)
-
-    def fails(*_: Any, **__: Any) -> None:
-        raise LedgerFailingError("disk I/O error")
-
-    def state() -> str:
-        (text,) = (text for name, text in source.read().put.items() if name != "head")
-        return str(json.loads(text)["state"])
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "open", fails)
-        assert state() == "unreadable"
-    assert state() == "finished", "though nothing has changed"
-
-
-def test_attempts_and_delays_that_could_not_be_read_are_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = make_run_dir(tmp_path / "run", [Trained(attempts=2, message="the knee fell off")])
-    source = RunSource(paths.root)
-
-    def fails(*_: Any, **__: Any) -> None:
-        raise LedgerFailingError("disk I/O error")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(run_directory, "reading_ledger", fails)
-        patch.setattr(job_metrics, "gather", fails)
-        shown = source.read().put
-    assert not {"attempts", "delays"} & shown.keys()
-    shown = source.read().put
-    assert "knee" in shown["attempts"], "though nothing has changed"
-    assert "delays" in shown
-
-
-@pytest.mark.parametrize("last", ["look", "section"])
-def test_a_feature_that_could_not_read_is_asked_again_though_nothing_has_changed(
-    last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks: list[bool] = []
-
-    class Watch(RunWatch):
-        def look(self) -> tuple[News, ...]:
-            looks.append(True)
-            if last == "look" and len(looks) < 3:
-                raise FileNotFoundError("it is being replaced")
-            return ()
-
-        def section(self) -> LiveSection:
-            if last == "section" and len(looks) < 3:
-                raise LedgerBusyError("it is locked")
-            return LiveSection(title="Looks", text=str(len(looks)))
-
-    watching = Feature(name="watching", about="x.", watch=lambda paths: Watch())
-    monkeypatch.setattr(
-        "orchestrator.experiment.from_outside.run_watch.features", lambda: (watching,)
-    )
-    Experiment(tmp_path, [make_job("j0")]).ledger.close()
-    source = RunSource(tmp_path)
-    for _ in range(2):
-        assert json.loads(source.read().put["sections"]) == []
-    (section,) = json.loads(source.read().put["sections"])
-    assert section["text"] == "3"
-    assert "sections" not in source.read().put
-    assert len(looks) == 3, "nothing has changed"
 
 
 def test_features_are_not_asked_while_the_supervisor_runs_on_another_host(

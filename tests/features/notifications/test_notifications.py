@@ -3,9 +3,6 @@ each other."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -166,69 +163,6 @@ def test_a_program_that_takes_too_long_is_killed_with_its_children(
     assert "took more than" in scene.warnings[0]
     for name in ("own", "child"):
         commands.wait_until(lambda: is_gone(tmp_path / name), f"{name} is gone")  # noqa: B023
-
-
-@pytest.mark.parametrize(
-    ("program", "limit_s", "warning"),
-    [("exit 3", 60.0, "exit code 3"), ("exec sleep 600", 0.1, "cannot be killed")],
-)
-def test_a_program_that_runs_as_another_user_is_no_error(
-    program: str, limit_s: float, warning: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(group: int, number: int) -> None:
-        raise PermissionError
-
-    scene = Scene(tmp_path, on_failure=["sh", "-c", program])
-    with scene.beside, monkeypatch.context() as patch:
-        patch.setattr(notifications, "TIME_LIMIT_S", limit_s)
-        patch.setattr(os, "killpg", refuse)
-        scene.fail("a")
-        scene.programs.after_turn()
-        (process,) = scene.programs._running
-        commands.wait_until(
-            lambda: scene.programs.after_turn() or not scene.programs._running,
-            "it has ended, or is left alone",
-        )
-    process.popen.kill()
-    process.popen.wait()
-    assert warning in scene.warnings[0]
-
-
-def test_the_end_waits_no_longer_than_a_further_ctrl_c(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, on_end=["sh", "-c", "echo $$ > own; kill -USR1 $PPID; sleep 600"])
-    scene.outcome.begin(Counter)
-    before = signal.signal(
-        signal.SIGUSR1, lambda *_: scene.stops.handle_signal(signal.SIGINT, None)
-    )
-    try:
-        with scene.beside:
-            pass
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert "1 program of [notify] had not ended: killed" in scene.warnings[0]
-    assert "not started" not in scene.warnings[0]
-    assert is_gone(tmp_path / "own")
-
-
-def test_the_end_tells_programs_that_were_killed_from_those_that_never_ran(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, on_failure=["sleep", "600"])
-    with scene.beside:
-        for number in range(notifications.AT_ONCE + 2):
-            scene.fail(f"job-{number}")
-        scene.programs.after_turn()
-        scene.programs.after_end(scene.outcome, lambda: True)
-    killed = f"{notifications.AT_ONCE} programs of [notify] had not ended: killed"
-    assert killed in scene.warnings[0]
-    assert "2 programs of [notify] not started" in scene.warnings[0]
-
-
-def test_other_children_of_the_supervisor_are_not_reaped(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, on_failure=["true"])
-    other = subprocess.Popen(["sh", "-c", "exit 7"])
-    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
-    with scene.beside:
-        scene.fail("a")
-    assert other.wait() == 7
 
 
 def test_a_run_that_was_refused_is_no_end(tmp_path: Path) -> None:

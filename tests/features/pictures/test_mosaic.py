@@ -3,7 +3,6 @@ the test."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,30 +38,6 @@ def test_robots_stand_side_by_side_and_one_that_is_over_stands_still(tmp_path: P
             assert np.abs(picture[row, column].astype(int) - COLOURS[name]).max() < 20
         assert (picture[660, 720] == 255).all(), "nobody is there"
     assert np.ptp(shown[0][:40, :200]) > 200, "its name is written on it"
-
-
-def test_long_names_and_returns_are_readable(tmp_path: Path) -> None:
-    names = [
-        f"quadruped-thigh.pos0.7x-forcerange0.6x-lr{rate}"
-        for rate in ("1e-3", "1e-4", "3e-3", "3e-4")
-    ]
-    robots = [
-        PlayedRobot(name=name, episode_return=-0.3, video=film(tmp_path / "a.mp4", "red", 1))
-        for name in names
-    ]
-    assert [robots[0].shown_return, replace(robots[0], episode_return=-0.04).shown_return] == [
-        "-0.3",
-        "0.0",
-    ]
-    [shown] = [np.asarray(picture) for picture in mosaic.pictures(robots)]
-    height, width = shown.shape[0] // 2, shown.shape[1] // 2
-    tiles = {
-        shown[row : row + height, column : column + width].tobytes()
-        for row in (0, height)
-        for column in (0, width)
-    }
-    assert len(tiles) == 4
-    assert np.ptp(shown[:, width - 4 : width], axis=0).max() < 60, "nothing is cut off"
 
 
 def test_of_the_seeds_of_a_robot_the_best_with_a_policy_is_shown(tmp_path: Path) -> None:

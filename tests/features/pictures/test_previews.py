@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import command_helpers as commands
 import numpy as np
@@ -15,14 +14,10 @@ from drawing_helpers import assert_still
 from ended_helpers import ended_jobs
 from supervisor_helpers import RecordingReporter, make_spec
 
-from orchestrator.core.exit_codes import CANNOT_RENDER
 from orchestrator.core.job import Cause, Failed, State, Succeeded
 from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.experiment.processes.policy_process import PolicyProcess
 from orchestrator.features.pictures import after_run, previews
-from orchestrator.features.pictures.previews import MOST_IN_PROCESS, StillsRequest
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
-from orchestrator.worker.rendering import gl_library
 from orchestrator.worker.training.best_moment import BestMoment
 
 NO_LIBRARY = "no-such-library"
@@ -122,33 +117,6 @@ def test_previews_that_are_switched_off_and_processes_that_are_killed(
     assert all(paths.job(name).moment.exists() for name in names), "another time they are drawn"
 
 
-@pytest.mark.nightly
-def test_without_egl_all_are_drawn_with_osmesa_which_is_found_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MUJOCO_GL", raising=False)
-    monkeypatch.setenv("__EGL_VENDOR_LIBRARY_DIRS", str(tmp_path / "none"))
-    if gl_library._try_gl("egl") is None or gl_library._try_gl("osmesa") is not None:
-        pytest.skip("needs OSMesa, and an EGL that can be hidden")
-    monkeypatch.setattr(previews, "FEWEST_IN_PROCESS", 1)
-    monkeypatch.setattr(previews, "MOST_IN_PROCESS", 1)
-    requests: list[StillsRequest] = []
-
-    def recorded(job: JobPaths, request: StillsRequest, **options: Any) -> PolicyProcess:
-        requests.append(request)
-        return PolicyProcess(job, request, **options)
-
-    monkeypatch.setattr(previews, "PolicyProcess", recorded)
-    paths, names = RunPaths(tmp_path), ["a-s0", "b-s0", "c-s0"]
-    for name in names:
-        keep_pose(paths.job(name))
-    assert drawn(paths, names).kinds() == ["pictures"]
-    for name in names:
-        assert_still(paths.job(name))
-    assert [request.is_probing for request in requests].count(True) == 1
-    assert {request.library for request in requests} == {"", "osmesa"}
-
-
 # -- decisions
 
 
@@ -158,39 +126,6 @@ def waiting(tmp_path: Path, names: Sequence[str]) -> RunPaths:
         paths.job(name).root.mkdir(parents=True)
         paths.job(name).moment.touch()
     return paths
-
-
-def test_where_pages_show_some_by_themselves_those_are_drawn(tmp_path: Path) -> None:
-    names = [f"t{number}-s0" for number in range(4)]
-    paths = waiting(tmp_path, names)
-
-    def waiting_of(shown: Sequence[str] | None, without: Sequence[str] = ()) -> list[str]:
-        return previews.jobs_to_draw(ended_jobs(paths, names[:3], shown=shown)[0], without)
-
-    assert waiting_of(None, ["t1-s0"]) == ["t0-s0", "t2-s0"]
-    assert waiting_of([]) == [], "it has not come to its end"
-    assert waiting_of(["t3-s0", "t1-s0", "gone-s0"]) == ["t3-s0", "t1-s0"]
-
-
-@pytest.mark.parametrize(
-    ("jobs", "jobs_at_once", "sizes"),
-    [
-        (3, 2, [3]),
-        (20, 2, [10, 10]),
-        (20, 64, [8, 8, 4]),
-        (200, 2, [MOST_IN_PROCESS] * 3 + [8]),
-    ],
-)
-def test_a_process_draws_several_jobs_and_every_lane_has_some(
-    tmp_path: Path, jobs: int, jobs_at_once: int, sizes: Sequence[int]
-) -> None:
-    made = previews.drawings(
-        RunPaths(tmp_path),
-        [f"j{number}" for number in range(jobs)],
-        jobs_at_once,
-        RecordingReporter(),
-    )
-    assert [len(drawing.jobs) for drawing in made] == sizes
 
 
 def test_a_drawing_that_crashes_costs_one_robot_its_preview(tmp_path: Path) -> None:
@@ -206,44 +141,6 @@ def test_a_drawing_that_crashes_costs_one_robot_its_preview(tmp_path: Path) -> N
     assert reporter.messages() == "no preview of bad-s0: ended with signal 11"
     paths.job("c-s0").moment.unlink()
     assert rest.report_end(0, "osmesa") == []
-
-
-def test_opengl_libraries_are_tried_once(tmp_path: Path) -> None:
-    names, reporter = [f"j{number}" for number in range(3 * MOST_IN_PROCESS)], RecordingReporter()
-    paths = waiting(tmp_path, names)
-    first, second, third = previews.drawings(paths, names, 1, reporter)
-    [probing] = first.report_end(CANNOT_RENDER, "no EGL")
-    assert probing.report_end(0, "osmesa") == []
-    assert (second.outcome.library, third.outcome.library) == ("osmesa", "osmesa")
-    [again] = second.report_end(CANNOT_RENDER, "no EGL")  # it had begun before that was known
-    assert again.report_end(0, "") == []
-    assert third.outcome.library == "osmesa"
-    assert not reporter.kinds()
-
-
-def test_an_error_of_one_group_is_not_that_nothing_can_be_drawn(tmp_path: Path) -> None:
-    reporter = RecordingReporter()
-    [drawing] = previews.drawings(waiting(tmp_path, ["a-s0"]), ["a-s0"], 1, reporter)
-    assert drawing.report_end(1, "a-s0: OSError: no space left") == []
-    assert not drawing.outcome.is_impossible
-    assert "no preview of a-s0: OSError" in reporter.messages()
-
-
-def test_what_is_left_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(previews, "MOST_DRAWN", 2)
-    names = ["a-s0", "b-s0", "c-s0"]
-    paths = waiting(tmp_path, names)
-
-    def is_stopped() -> bool:
-        paths.job("a-s0").moment.unlink()  # it has been drawn meanwhile
-        return True
-
-    reporter = drawn(paths, names, is_stopped=is_stopped)
-    assert (
-        "making 2 previews; the same command makes 1 more preview another time"
-        in reporter.messages()
-    )
-    assert "stopped before 1 preview could be made" in reporter.messages()
 
 
 # -- after trainings

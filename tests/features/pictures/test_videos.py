@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import command_helpers as commands
 import numpy as np
 import pytest
-from command_helpers import HOPPER, Experiment, invoke, odd, wait_until, write_experiment
+from command_helpers import HOPPER, Experiment, odd, wait_until, write_experiment
 from ended_helpers import ended_jobs
 from play_helpers import frames, job_dir, play_here, players_of, size
 
@@ -125,18 +125,6 @@ def test_every_job_that_asks_gets_its_video_when_all_training_is_over(
 
 
 @pytest.mark.nightly
-def test_a_video_that_fails_is_a_warning_and_changes_nothing_else(filmed: Filmed) -> None:
-    experiment, events = filmed
-    [warning] = [
-        event
-        for event in events
-        if event["event"] == "warning" and event.get("job_id") == "blind-s0"
-    ]
-    assert "odd:make cannot render itself" in warning["message"]
-    assert {row["state"] for row in commands.summary(experiment.run_dir).values()} == {"SUCCEEDED"}
-
-
-@pytest.mark.nightly
 def test_the_same_command_makes_what_is_missing_or_old_and_trains_nothing(
     robot_filmed: Filmed, tmp_path: Path
 ) -> None:
@@ -178,15 +166,6 @@ def test_ctrl_c_ends_videos_under_way_and_leaves_the_results(drawing: commands.R
         drawing.events
     )
     assert not is_running(player)
-
-
-@pytest.mark.nightly
-def test_a_stop_from_elsewhere_ends_videos_too(drawing: commands.Run) -> None:
-    assert invoke("stop", "run", cwd=drawing.cwd).returncode == 0
-    assert drawing.end() == 0
-    assert any("before 1 video could be made" in event["message"] for event in drawing.events), (
-        drawing.events
-    )
 
 
 @pytest.mark.nightly

@@ -69,12 +69,6 @@ def test_tensorboard_shows_the_video_as_a_moving_picture(paths: RunPaths) -> Non
     )
 
 
-def test_tensorboard_shows_the_preview_of_a_job_without_video(paths: RunPaths) -> None:
-    paths.job(JOB).video.unlink()
-    publish(paths, "tensorboard")
-    assert images(paths, "preview") == [paths.job(JOB).preview.read_bytes()]
-
-
 @pytest.mark.nightly
 def test_mlflow_gives_video_and_preview_back(paths: RunPaths, tmp_path: Path) -> None:
     publish(paths, "mlflow")

@@ -6,14 +6,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
-import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,7 +31,7 @@ from orchestrator.core.errors import RunDirError, SpecError, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.tracking import files, sending, tracked_job
+from orchestrator.features.tracking import files, tracked_job
 from orchestrator.features.tracking.publisher import Publisher
 from orchestrator.features.tracking.tracked_job import ProgressTail
 from orchestrator.features.tracking.tracker_protocol import Position, TrackedJob, read_position
@@ -73,15 +70,6 @@ def test_settings_are_flat_and_hold_hyperparameters(paths: RunPaths) -> None:
     assert settings["seed"] == 0
     assert not {"job_id", "video"} & settings.keys()
     assert set(tracked_job.NOT_SETTINGS) <= {field.name for field in dataclasses.fields(WorkerSpec)}
-
-
-def test_large_values_of_a_grid_are_told_apart(paths: RunPaths) -> None:
-    rows = Rows()
-    end(paths, rows)
-    grid = [{"at": {"geom.*.density": value}, "mean": 5.0} for value in (1000001, 1000002)]
-    paths.job(JOB).eval.write_text(json.dumps({"grid": grid}))
-    found = tracked_job.results(paths.job(JOB), rows.row).evaluation  # type: ignore[arg-type]
-    assert found == {f"eval/grid/geom.*.density {value}": 5.0 for value in (1000001, 1000002)}
 
 
 # -- decisions, with a tracker of the test's own
@@ -159,17 +147,6 @@ def with_memory(paths: RunPaths, memory: Memory) -> tuple[Publisher, list[str]]:
     return made, messages
 
 
-def with_late_preview(paths: RunPaths) -> tuple[Publisher, Memory, Rows]:
-    """A job whose results have been sent, and whose preview has been drawn since."""
-    memory, rows = Memory(), Rows()
-    made, _ = with_memory(paths, memory)
-    write_progress(paths, [100])
-    end(paths, rows)
-    turn(made, rows)
-    paths.job(JOB).preview.write_bytes(b"a still")
-    return made, memory, rows
-
-
 def test_a_tracker_that_fails_gets_everything_later_and_once(paths: RunPaths) -> None:
     memory, rows = Memory(), Rows()
     made, messages = with_memory(paths, memory)
@@ -209,77 +186,6 @@ def test_results_are_sent_when_a_job_has_ended_and_again_when_it_ends_once_more(
     assert memory.sent == {"run-1": [100, 200]}
 
 
-def test_pictures_that_are_made_later_are_sent_alone_and_once(paths: RunPaths) -> None:
-    made, memory, rows = with_late_preview(paths)
-    memory.failing = 1
-    assert not turn(made, rows, is_last=True)
-    for _ in range(2):
-        assert turn(made, rows, is_last=True)
-    turn(with_memory(paths, memory)[0], rows, is_last=True)
-    paths.job(JOB).video.write_bytes(b"a video")
-    for _ in range(2):
-        turn(with_memory(paths, memory)[0], rows, is_last=True)
-    paths.job(JOB).preview.unlink()
-    turn(with_memory(paths, memory)[0], rows, is_last=True)
-    assert (memory.final, memory.shown_pictures) == (
-        ["SUCCEEDED"],
-        [{"preview": b"a still"}, {"video": b"a video"}],
-    )
-    assert memory.sent == {"run-1": [100]}
-
-
-def test_a_preview_that_was_written_in_the_moment_of_the_evaluation_is_sent(
-    paths: RunPaths,
-) -> None:
-    memory, rows = Memory(), Rows()
-    write_progress(paths, [100])
-    end(paths, rows)
-    made, _ = with_memory(paths, memory)
-    assert turn(made, rows, is_last=True)
-    job = paths.job(JOB)
-    job.preview.write_bytes(b"a still")
-    written = job.eval.stat().st_mtime_ns
-    os.utime(job.preview, ns=(written, written))
-    turn(with_memory(paths, memory)[0], rows, is_last=True)
-    assert memory.shown_pictures == [{"preview": b"a still"}]
-
-
-def test_what_the_version_before_has_sent_is_not_sent_again(paths: RunPaths) -> None:
-    made, memory, rows = with_late_preview(paths)
-    assert turn(made, rows, is_last=True)
-    [note] = paths.job(JOB).root.glob("track/*.json")
-    position = json.loads(note.read_text())
-    mark = position["final"]
-    numbers = json.dumps([*mark["numbers"].values(), 0])[:-1]
-    for earlier in (f"{numbers}, {mark['preview_at']}]", f"{numbers}, 0] {mark['preview_at']}"):
-        note.write_text(json.dumps(position | {"final": earlier, "results": earlier}))
-        turn(with_memory(paths, memory)[0], rows, is_last=True)
-    assert (memory.final, memory.shown_pictures) == (["SUCCEEDED"], [{"preview": b"a still"}])
-
-
-def test_previews_that_there_is_no_time_for_are_counted_and_sent_another_time(
-    paths: RunPaths,
-) -> None:
-    made, memory, rows = with_late_preview(paths)
-    made.previews_s = 0.0
-    for _ in range(2):
-        assert turn(made, rows, is_last=True), "the results are there"
-        assert (memory.shown_pictures, made.left_out) == ([], 1)
-    turn(with_memory(paths, memory)[0], rows, is_last=True)
-    assert memory.shown_pictures == [{"preview": b"a still"}]
-
-
-def test_the_end_of_a_run_says_which_previews_it_had_no_time_for(
-    paths: RunPaths, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made, _memory, rows = with_late_preview(paths)
-    made.previews_s, finish = 0.0, sending.Finish()
-    finish.set()
-    sending._loop([made], SimpleNamespace(read=rows.summary), finish)  # type: ignore[arg-type]
-    said = capsys.readouterr().out
-    assert "memory: no time for 1 preview; `publish" in said
-
-
 def test_a_preview_that_is_there_goes_with_the_results(paths: RunPaths) -> None:
     memory, rows = Memory(), Rows()
     write_progress(paths, [100])
@@ -288,17 +194,6 @@ def test_a_preview_that_is_there_goes_with_the_results(paths: RunPaths) -> None:
     turn(with_memory(paths, memory)[0], rows, is_last=True)
     turn(with_memory(paths, memory)[0], rows, is_last=True)
     assert (memory.final, memory.shown_pictures) == (["SUCCEEDED"], [])
-
-
-def test_points_that_a_tracker_has_lost_are_sent_again(paths: RunPaths) -> None:
-    memory, rows = Memory(), Rows()
-    write_progress(paths, [100, 200, 300])
-    turn(with_memory(paths, memory)[0], rows)
-    memory.kept = 100
-    end(paths, rows)
-    turn(with_memory(paths, memory)[0], rows, is_last=True)
-    assert memory.sent == {"run-1": [100, 200, 300, 200, 300]}
-    assert memory.final == ["SUCCEEDED"]
 
 
 def test_jobs_that_cannot_be_sent_do_not_keep_others_from_it(paths: RunPaths) -> None:
@@ -318,23 +213,6 @@ def test_jobs_that_cannot_be_sent_do_not_keep_others_from_it(paths: RunPaths) ->
     assert messages == ["memory: a-s0: the server is away"], "once, not for every job"
 
 
-def test_results_keep_their_step_when_they_are_sent_again(paths: RunPaths) -> None:
-    memory, rows, where = Memory(), Rows(), files.position_file(paths.job(JOB), "memory", "memory")
-    write_progress(paths, [100])
-    made, _ = with_memory(paths, memory)
-    turn(made, rows)
-    end(paths, rows)
-    memory.failing = 1
-    for _ in range(2):
-        turn(made, rows)
-    noted = read_position(where, "memory")
-    assert noted is not None
-    replace(noted, final="").write(where)  # as if it had been killed before it wrote this
-    memory.kept = 101
-    turn(with_memory(paths, memory)[0], rows)
-    assert memory.finished_at == [101, 101, 101]
-
-
 def test_a_long_table_is_sent_in_parts_before_its_job_counts_as_complete(
     paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,24 +229,6 @@ def test_a_long_table_is_sent_in_parts_before_its_job_counts_as_complete(
     assert memory.sent == {"run-1": [*steps, 3000]}
 
 
-def test_each_place_has_a_note_of_its_own(paths: RunPaths) -> None:
-    here, there, rows = Memory("here"), Memory("there"), Rows()
-    write_progress(paths, [100])
-    for memory in (here, there, here):
-        turn(with_memory(paths, memory)[0], rows)
-    assert here.sent == there.sent == {"run-1": [100]}
-
-
-def test_at_another_place_a_job_begins_anew(paths: RunPaths) -> None:
-    where = files.position_file(paths.job(JOB), "memory", "there")
-    position = Position(destination="there", began=1.5, run="run-7", env_steps=300)
-    position.write(where)
-    assert read_position(where, "there") == position
-    assert read_position(where, "elsewhere") is None
-    where.write_text("{}")
-    assert read_position(where, "there") is None
-
-
 def test_only_one_process_sends_to_a_tracker(paths: RunPaths) -> None:
     with contextlib.closing(make_publisher(paths, "wandb")) as first:
         first.lock()
@@ -376,93 +236,6 @@ def test_only_one_process_sends_to_a_tracker(paths: RunPaths) -> None:
             make_publisher(paths, "wandb").lock()
     with contextlib.closing(make_publisher(paths, "wandb")) as second:
         second.lock()
-
-
-def test_a_job_that_ended_before_its_first_iteration_is_sent_without_points(
-    paths: RunPaths,
-) -> None:
-    memory, rows = Memory(), Rows("FAILED")
-    rows.row["env_steps"] = 0
-    write_progress(paths, [])  # its header alone
-    made, _ = with_memory(paths, memory)
-    for _ in range(2):
-        assert turn(made, rows, is_last=True)
-    assert (memory.final, memory.sent) == (["FAILED"], {})
-    noted = read_position(files.position_file(paths.job(JOB), "memory", "memory"), "memory")
-    assert noted is not None
-    assert noted.began == rows.row["started_at"]
-    rows.row["state"] = "RUNNING"  # it is tried once more
-    write_progress(paths, [100])
-    turn(made, rows)
-    assert memory.sent == {"run-1": [100]}
-
-
-def test_a_job_that_was_never_launched_keeps_no_tracker_from_finishing(paths: RunPaths) -> None:
-    paths.job(JOB).spec.unlink()
-    memory = Memory()
-    assert turn(with_memory(paths, memory)[0], Rows("CANCELLED"), is_last=True)
-    assert memory.begun == 0
-
-
-def test_an_ended_job_that_a_tracker_has_lost_is_sent_as_a_new_run(paths: RunPaths) -> None:
-    memory, rows = Memory(), Rows()
-    write_progress(paths, [100, 200])
-    end(paths, rows)
-    turn(with_memory(paths, memory)[0], rows, is_last=True)
-    memory.kept = -1
-    assert turn(with_memory(paths, memory)[0], rows, is_last=True)
-    assert memory.sent == {"run-1": [100, 200], "run-2": [100, 200]}
-    assert memory.final == ["SUCCEEDED", "SUCCEEDED"]
-
-
-def test_each_kind_of_failure_is_reported_once(
-    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, messages = with_memory(paths, Memory())
-    texts = iter([f"<Connection at 0x{number:x}> refused after {number} s" for number in range(8)])
-
-    def fail(job_id: str, noted: Position) -> None:
-        raise ConnectionError(next(texts, "no space left"))
-
-    made._tracker.known = fail  # type: ignore[union-attr, method-assign, assignment]
-    Position(destination="memory", began=0.0).write(
-        files.position_file(paths.job(JOB), "memory", "memory")
-    )
-    for _ in range(12):
-        turn(made, Rows())
-    assert made.failures == 12
-    assert messages == [
-        f"memory: {JOB}: <Connection at 0x0> refused after 0 s",
-        f"memory: {JOB}: no space left",
-    ]
-
-
-def test_a_busy_tracker_keeps_no_other_waiting_and_the_ledger_is_read_once_a_turn(
-    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    needs("tensorboard")
-
-    class Finishing(sending.Finish):
-        def wait(self, timeout: float | None = None) -> bool:
-            assert memory.sent == {"run-1": [100]}
-            assert not files.tensorboard(paths.root).exists()
-            self.set()
-            return True
-
-    memory, rows, reads, messages = Memory(), Rows(), list[int](), list[str]()
-    write_progress(paths, [100])
-    end(paths, rows)
-    jobs: Any = SimpleNamespace(read=lambda: reads.append(1) or rows.summary())  # type: ignore[func-returns-value]
-    elsewhere, busy = make_publisher(paths), make_publisher(paths)
-    busy.report = messages.append
-    monkeypatch.setattr(sending.time, "sleep", lambda seconds: elsewhere.close())
-    elsewhere.lock()
-    with contextlib.closing(busy):
-        sending._loop([busy, with_memory(paths, memory)[0]], jobs, Finishing())
-    assert len(reads) == 3
-    assert len(messages) == 1
-    assert "another process is sending it to tensorboard" in messages[0]
-    assert scalars(paths)["train/loss"] == [100]
 
 
 # -- the job file
@@ -553,43 +326,6 @@ def test_tensorboard_has_no_point_twice_after_a_kill_between_file_and_position(
     assert "summary/text_summary" in read
 
 
-@pytest.mark.parametrize("left", [None, 0, 200])
-def test_a_file_of_tensorboard_that_has_lost_something_is_written_anew(
-    paths: RunPaths, left: int | None
-) -> None:
-    needs("tensorboard")
-    rows = Rows()
-    write_progress(paths, [100, 200, 300])
-    send(paths, rows)
-    [file] = (files.tensorboard(paths.root) / JOB).iterdir()
-    file.unlink() if left is None else os.truncate(file, left)
-    write_progress(paths, [100, 200, 300, 400])
-    send(paths, rows)
-    assert scalars(paths)["train/loss"] == [100, 200, 300, 400]
-    assert file.read_bytes().count(b"brain.Event:2") == 1
-
-
-def test_a_folder_of_tensorboard_that_is_deleted_is_written_anew(paths: RunPaths) -> None:
-    needs("tensorboard")
-    rows = Rows()
-    write_progress(paths, [100, 200])
-    with contextlib.closing(make_publisher(paths)) as publisher:
-        publisher.report = lambda message: None
-        turn(publisher, rows)
-        [file] = (files.tensorboard(paths.root) / JOB).iterdir()
-        file.unlink()  # under a process that has sent to it
-        write_progress(paths, [100, 200, 300])
-        assert not turn(publisher, rows)
-        assert turn(publisher, rows)
-    assert scalars(paths)["train/loss"] == [100, 200, 300]
-    end(paths, rows)
-    send(paths, rows, is_last=True)
-    shutil.rmtree(files.tensorboard(paths.root))
-    assert send(paths, rows, is_last=True)
-    assert scalars(paths)["train/loss"] == [100, 200, 300]
-    assert scalars(paths)["eval/deterministic/mean"] == [300]
-
-
 def test_a_job_that_starts_over_has_a_new_file_in_tensorboard(paths: RunPaths) -> None:
     needs("tensorboard")
     write_progress(paths, [100, 200, 300])
@@ -642,15 +378,3 @@ def test_publish_does_not_open_the_ledger_of_another_host(
         monkeypatch.setattr("socket.gethostname", lambda: "another-host")
         with pytest.raises(RunDirError, match="runs on another host"):
             publish_command.publish(paths.root, "tensorboard", {})
-
-
-def test_makers_of_trackers_are_told_nothing_unless_the_user_says_so(
-    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    needs("tensorboard")
-    monkeypatch.setenv("WANDB_ERROR_REPORTING", "true")
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "")  # restored after the test
-    monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY")
-    send(paths, Rows())
-    assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
-    assert os.environ["WANDB_ERROR_REPORTING"] == "true"

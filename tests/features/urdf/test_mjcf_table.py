@@ -9,9 +9,7 @@ from typing import Any
 import mujoco
 import pytest
 from command_helpers import invoke, succeed
-from jobfile_helpers import problems, resolve
 
-from orchestrator.core.errors import SpecError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.worker.robots.preflight_child import check
 
@@ -93,13 +91,6 @@ def test_a_robot_that_has_actuators_keeps_them(tmp_path: Path) -> None:
     assert any("1 actuator of its own" in note for note in answer.notes)
 
 
-def test_a_floor_and_a_pose_alone_leave_actuators_as_they_are(tmp_path: Path) -> None:
-    tail = '<actuator><motor joint="f_hip" ctrlrange="-5 5"/></actuator>'
-    model = model_of(tmp_path, ask(tmp_path, legged(tail=tail), floor=True, pose={"f_hip": 0.3}))
-    assert (model.nu, model.key("home").qpos[7]) == (1, 0.3)
-    assert model.geom("floor").bodyid == 0
-
-
 @pytest.mark.parametrize(("ctrl", "expected"), [("0.15 2", [0.35, 2]), ("0 0", [0, 0])])
 def test_servos_of_the_file_follow_a_pose_that_is_given(
     ctrl: str, expected: list[float], tmp_path: Path
@@ -135,34 +126,6 @@ def test_what_does_not_fit_is_told_with_what_would(
     problem = str(ask(tmp_path, legged(), **settings).problem)
     assert problem.startswith(str(tmp_path / "r.xml"))
     assert [fragment for fragment in fragments if fragment not in problem] == [], problem
-
-
-def test_a_mistake_in_the_file_is_told_of_the_users_file(tmp_path: Path) -> None:
-    broken = legged().replace('type="box" size="0.3 0.1 0.05"', 'type="box" size="-1 0.1 0.05"')
-    problem = str(ask(tmp_path, broken, actuators="position").problem)
-    assert problem.startswith(str(tmp_path / "r.xml"))
-
-
-def test_only_a_job_that_says_something_has_the_table_in_its_spec(tmp_path: Path) -> None:
-    for name in ("a.xml", "a.urdf"):
-        (tmp_path / name).touch()
-
-    def spec(**settings: Any) -> dict[str, Any]:
-        job = resolve(tmp_path, {"xml": "a.xml", "task": "forward", **settings}).jobs[0]
-        return json.loads(job.spec.to_json())
-
-    assert "mjcf" not in spec()
-    assert spec(mjcf={"actuators": "position"})["mjcf"] == {"actuators": "position"}
-    bare = {"actuators": "position", "floor": False, "kd": 0}
-    assert spec(mjcf={**bare, "passive": [], "frequency": 5})["mjcf"] == bare
-    with pytest.raises(SpecError) as refused:
-        spec(xml="a.urdf", mjcf={"floor": True})
-    assert problems(refused) == [
-        (
-            "jobs[0].mjcf",
-            "is for an MJCF, a robot whose file name ends with .xml; this job has none",
-        )
-    ]
 
 
 @pytest.mark.nightly

@@ -3,14 +3,10 @@ diverge, the folders of its meshes. A job is told of what would help it."""
 
 from __future__ import annotations
 
-import json
-import math
 from pathlib import Path
-from typing import Any
 
 import mujoco
 import pytest
-from jobfile_helpers import resolve
 from urdf_helpers import GOOD, TETRAHEDRON, examiner, inertial, joint, link, robot
 
 from orchestrator.core.messages import ExaminationAnswer
@@ -82,62 +78,9 @@ def test_what_has_no_plain_legs_stays_fixed(case: str, tmp_path: Path) -> None:
     assert "base" not in chosen(examiner(tmp_path)(NO_LEGS[case]))
 
 
-def test_legs_with_joints_that_nothing_drives_are_not_plain(tmp_path: Path) -> None:
-    answer = examiner(tmp_path)(legged(4, 2), request={"alone": True}, passive=["*_1_joint"])
-    assert "base" not in chosen(answer)
-
-
-def test_what_the_user_gives_is_not_chosen(tmp_path: Path) -> None:
-    ask = examiner(tmp_path)
-    assert chosen(ask(legged(4, 2), base="fixed")) == {}
-    assert chosen(ask(legged(4, 2), actuators="motor")) == {"base": "floating"}
-
-
-def test_legs_are_looked_for_in_the_pose_that_is_given(tmp_path: Path) -> None:
-    upside_down = legged(4, 2, down=0.3).replace("revolute", "continuous")
-    answer = examiner(tmp_path)(upside_down, pose={"leg*_0_joint": math.pi})
-    assert chosen(answer)["base"] == "floating"
-
-
 def test_a_job_is_as_it_says_and_its_robot_is_not_guessed(tmp_path: Path) -> None:
     answer = examiner(tmp_path)(legged(4, 2), task="reach")
     assert chosen(answer) == {}
-
-
-def about_legs(answer: ExaminationAnswer) -> list[str]:
-    return [text for text in answer.warnings if "legs" in text]
-
-
-def test_a_job_with_legs_and_without_base_and_task_is_warned(tmp_path: Path) -> None:
-    ask = examiner(tmp_path)
-    [warning] = about_legs(ask(legged(4, 2), task="auto"))
-    assert warning.startswith("4 legs of 2 joints end in ")
-    assert 'set urdf.base = "floating"' in warning
-    for text, settings in (
-        (legged(4, 2), {"task": "reach"}),
-        (legged(4, 2), {"task": "auto", "base": "fixed"}),
-        (legged(4, 2), {"task": "auto", "base": "floating"}),
-        (legged(3, 3), {"task": "auto"}),
-        (legged(4, 2), {"request": {"alone": True}}),
-    ):
-        assert about_legs(ask(text, **settings)) == []
-
-
-@pytest.mark.parametrize("table", [{}, {"urdf": {"actuators": "position"}}])
-def test_only_a_base_that_the_job_sets_is_one_that_it_has_chosen(
-    table: dict[str, Any], tmp_path: Path
-) -> None:
-    (tmp_path / "r.urdf").touch()
-
-    def settings(**more: str) -> dict[str, Any]:
-        urdf = {**table.get("urdf", {}), **more}
-        entry = {"xml": "r.urdf", **({"urdf": urdf} if urdf else {})}
-        [job] = resolve(tmp_path, entry).jobs
-        assert json.loads(job.spec.to_json())["urdf"]["base"] == more.get("base", "fixed")
-        return dict(job.robot_settings)
-
-    assert "base" not in settings()
-    assert settings(base="fixed")["base"] == "fixed"
 
 
 def test_motors_that_diverge_are_servos_and_a_job_is_told_so(tmp_path: Path) -> None:
@@ -175,16 +118,6 @@ def test_motors_that_are_too_strong_for_what_they_move_are_servos(tmp_path: Path
     assert chosen(examiner(tmp_path)(arm(0.1))) == {}
 
 
-def test_servos_of_a_light_robot_that_diverge_are_softer(tmp_path: Path) -> None:
-    text = (
-        legged(4, 2)
-        .replace(inertial(0.5, 0.01), inertial(0.001, 1e-7))
-        .replace('effort="6"', 'effort="1000"')
-    )
-    answer = examiner(tmp_path)(text)
-    assert chosen(answer) == {"base": "floating", "actuators": "position", "frequency": 2.0}
-
-
 def test_meshes_are_looked_for_in_the_users_folder_too(tmp_path: Path) -> None:
     own = tmp_path / "arm" / "urdf"
     own.mkdir(parents=True)
@@ -213,20 +146,6 @@ def test_a_dummy_inertia_of_a_frame_is_removed_and_one_of_a_moving_link_is_not(
     assert "remove the <inertial>" in str(examiner(tmp_path)(moving).problem)
 
 
-def test_a_dummy_inertia_of_a_link_that_moves_with_what_is_fixed_to_it_is_removed(
-    tmp_path: Path,
-) -> None:
-    text = robot(
-        *(link("pivot"), link("rod", DUMMY), link("tip")),
-        joint("swing", "pivot", "rod"),
-        joint("weld", "rod", "tip", kind="fixed"),
-    )
-    answer = examiner(tmp_path)(text)
-    assert answer.problem is None, answer.problem
-    model = mujoco.MjModel.from_xml_path(str(tmp_path / "staged" / str(answer.xml)))
-    assert model.body("rod").mass == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize("dummy", ["rod", "foot"])
 @pytest.mark.parametrize("colliding", ["collision", "visual"])
 def test_geometry_with_a_dummy_inertia_adds_no_mass(
@@ -247,24 +166,6 @@ def test_geometry_with_a_dummy_inertia_adds_no_mass(
     assert model.body("rod").mass == pytest.approx(1.0, abs=1e-5)
 
 
-@pytest.mark.parametrize("dummy", ["rod", "tip"])
-@pytest.mark.parametrize("other", ["", DUMMY], ids=["no inertia", "a dummy inertia"])
-def test_geometry_is_the_mass_where_nothing_else_has_one(
-    tmp_path: Path, dummy: str, other: str
-) -> None:
-    parts = {"rod": other, "tip": other, dummy: f"{DUMMY}{ball()}"}
-    text = robot(
-        *(link("pivot"), link("rod", parts["rod"]), link("tip", parts["tip"])),
-        joint("swing", "pivot", "rod"),
-        joint("weld", "rod", "tip", kind="fixed"),
-    )
-    answer = examiner(tmp_path)(text)
-    assert answer.problem is None, answer.problem
-    assert any("<inertial> removed" in note and dummy in note for note in answer.notes)
-    model = mujoco.MjModel.from_xml_path(str(tmp_path / "staged" / str(answer.xml)))
-    assert model.body("rod").mass == pytest.approx(0.5236, abs=1e-3)
-
-
 def test_an_inertia_that_no_body_can_have_is_made_round_where_that_is_asked_for(
     tmp_path: Path,
 ) -> None:
@@ -272,19 +173,3 @@ def test_an_inertia_that_no_body_can_have_is_made_round_where_that_is_asked_for(
     assert "urdf.balance_inertia = true" in str(examiner(tmp_path)(thin).problem)
     answer = examiner(tmp_path)(thin, balance_inertia=True)
     assert answer.problem is None
-
-
-def test_a_readable_mesh_beside_one_that_is_not_is_taken(tmp_path: Path) -> None:
-    text = GOOD.replace('<box size="0.1 0.1 0.2"/>', '<mesh filename="a.dae"/>')
-    (tmp_path / "a.dae").write_text("<COLLADA/>")
-    assert "a.obj beside it" in str(examiner(tmp_path)(text).problem)
-    (tmp_path / "a.obj").write_text(TETRAHEDRON.format(size=0.2))
-    answer = examiner(tmp_path)(text)
-    assert answer.problem is None
-    assert any("a.obj in the place of a.dae" in note for note in answer.notes)
-
-
-def test_what_is_chosen_reaches_the_process_that_asks(tmp_path: Path) -> None:
-    answer = examiner(tmp_path)(legged(4, 2))
-    again = ExaminationAnswer.from_line(answer.to_line())
-    assert chosen(again) == chosen(answer) != {}

@@ -44,21 +44,6 @@ def test_damping_of_a_given_stiffness_is_critical(tmp_path: Path) -> None:
     assert kd[0] == pytest.approx(2 * kd_of_frequency[0], rel=1e-3)
 
 
-def test_gains_ask_for_servos(tmp_path: Path) -> None:
-    refused = examiner(tmp_path)(ARM, actuators="motor", kd=1.0)
-    assert (
-        'urdf.kd is for servos, and the actuators are motors; set urdf.actuators = "position"'
-        in str(refused.problem)
-    )
-    alone = examiner(tmp_path)(ARM, kp=20.0)
-    chosen = [(one.key, one.value) for one in alone.chosen_settings]
-    assert chosen == [("actuators", "position")]
-
-
-def test_jobs_with_motors_may_share_the_frequency_of_servos(tmp_path: Path) -> None:
-    assert examiner(tmp_path)(ARM, actuators="motor", frequency=3.0).problem is None
-
-
 def test_the_pose_is_that_of_the_start_and_held_by_the_servos(tmp_path: Path) -> None:
     model = model_of(tmp_path, **SERVOS, pose={"*_knee": 0.5, "wrist": -0.25})
     assert model.key_qpos[0].tolist() == model.key_ctrl[0].tolist() == [0.5, 0.5, -0.25]

@@ -78,26 +78,6 @@ def test_check_finds_urdfs_in_folders_and_tells_one_of_another_name(tmp_path: Pa
     assert "no link has a <collision>" in said["robot.urdf"][1]
 
 
-def test_the_dry_run_does_not_list_the_table_as_changing_over_the_training(tmp_path: Path) -> None:
-    pony = {
-        "xml": REPOSITORY / "mjcf/urdf/pony.urdf",
-        "task": "stand",
-        "task_options": {"push_speed": "linear(0, 1)"},
-        "urdf": {"base": "floating"},
-    }
-    write_experiment(tmp_path, pony, defaults=TINY)
-    done = succeed("run", "jobs.toml", "--dry-run", cwd=tmp_path)
-    changing = done.stdout.partition("Changing over the training:")[2].splitlines()
-    assert "task_options.push_speed" in changing[1]
-    assert "urdf" not in changing[1]
-
-
-def test_a_folder_without_robots_is_told_from_one_with_urdfs(tmp_path: Path) -> None:
-    done = invoke("check", ".", "--json", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "no *.xml or *.urdf in this folder" in done.stderr
-
-
 @pytest.mark.nightly
 def test_init_writes_what_urdfs_lack_and_leaves_out_what_it_cannot_guess(tmp_path: Path) -> None:
     folder = REPOSITORY / "mjcf" / "urdf"
@@ -117,20 +97,6 @@ def test_init_writes_what_urdfs_lack_and_leaves_out_what_it_cannot_guess(tmp_pat
     assert declared["defaults"]["urdf"] == {"effort": 1.5}
     assert {job["name"] for job in declared["jobs"]} >= {"pony", "trolley"}
     assert invoke("check", "jobs.toml", cwd=tmp_path).returncode == 0
-
-
-def test_init_sets_only_what_files_of_robots_lack(tmp_path: Path) -> None:
-    (tmp_path / "r.urdf").write_text(urdf.GOOD)
-    for setting, message in (
-        ("seeds=[1]", "only what the files of robots lack (urdf.KEY"),
-        ("urdf=fixed", "only what the files of robots lack"),
-        ("urdf.base=flaoting", 'did you mean "floating"?'),
-        ("urdf.base", "expected key=value"),
-    ):
-        done = invoke("init", "r.urdf", "--set", setting, cwd=tmp_path)
-        assert done.returncode == 2
-        assert message in done.stderr
-    assert not (tmp_path / "jobs.toml").exists()
 
 
 @pytest.mark.nightly
@@ -197,20 +163,3 @@ def test_a_xacro_is_told_how_it_becomes_a_urdf(tmp_path: Path) -> None:
         done = invoke(*arguments, cwd=tmp_path)
         assert done.returncode != 0
         assert command in done.stdout + done.stderr
-
-
-def test_a_folder_of_xacros_alone_is_told_how_one_becomes_a_urdf(tmp_path: Path) -> None:
-    for name in ("go/arm.xacro", "go/xacro/go.urdf.xacro"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(BARE)
-    done = invoke("check", "go", cwd=tmp_path)
-    assert done.returncode == 2
-    for text in (
-        "go: no *.xml or *.urdf in this folder or below it, but 2 files of which one is made",
-        "go/xacro/go.urdf.xacro: is no URDF yet, but makes one: xacro go.urdf.xacro > go.urdf",
-    ):
-        assert text in done.stderr
-    (tmp_path / "go/go.urdf").write_text(BARE)
-    done = invoke("check", "go", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "xacro" not in done.stdout + done.stderr

@@ -62,14 +62,6 @@ def test_only_a_urdf_has_the_table_in_its_spec_and_so_in_its_fingerprint(place: 
     assert changed_keys(fixed, floating) == ['urdf.base: "fixed" → "floating"']
 
 
-def test_the_order_of_keys_is_no_change(place: Path) -> None:
-    pose = {"knee": 0.5, "ankle": 0.25}
-    before = job(place, urdf={"pose": pose})
-    after = job(place, urdf={"pose": dict(reversed(pose.items()))}, total_timesteps=10_000_000)
-    assert [line for line in changed_keys(before, after) if "pose" in line] == []
-    assert changed_keys(before, after) != []
-
-
 def test_a_matrix_varies_the_table(place: Path) -> None:
     jobs = resolve(
         place, {"xml": "pony.urdf", "matrix": {"urdf.actuators": ["motor", "position"]}}
@@ -146,11 +138,6 @@ def test_mistakes_are_answered_with_what_would_be_right(
     found = problems(refused)
     assert [one for one, _ in found] == [where]
     assert message in found[0][1]
-
-
-def test_a_urdf_in_the_place_of_a_job_file_is_told_from_one(place: Path) -> None:
-    with pytest.raises(SpecError, match="this is a robot, not a job file"):
-        load(place / "pony.urdf")
 
 
 def test_shipped_job_file_has_five_urdf_robots() -> None:

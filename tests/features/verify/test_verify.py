@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import command_helpers as commands
 import pytest
 from command_helpers import Experiment, invoke, odd, succeed, wait_until, write_experiment
 
-from orchestrator.core.paths import RunPaths
 from orchestrator.features.verify import certificate
 
 SHORT = ("--iterations", "4")
@@ -117,20 +115,6 @@ def test_all_jobs_of_a_cleaned_run_directory_pass_without_their_original_files(
     assert {entry["job_id"] for entry in written["jobs"]} == {"hopper-s0", "balancer-s0"}
     assert not (finished.run_dir / "verify").exists(), "nothing but the certificate is left"
     assert invoke("status", finished.run_dir, cwd=finished.cwd).returncode == 0
-
-
-@pytest.mark.nightly
-def test_a_job_that_paused_at_a_rung_passes(finished: Experiment) -> None:
-    with contextlib.closing(sqlite3.connect(RunPaths(finished.run_dir).ledger)) as ledger:
-        ledger.execute("UPDATE declared SET spec = json_set(spec, '$.pause_at', 128)")
-        ledger.commit()
-    done = invoke(
-        "verify", finished.run_dir, *SHORT, "--jobs", "balancer-s0", "--json", cwd=finished.cwd
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    [entry] = json.loads(done.stdout)["jobs"]
-    assert entry["verdict"] == "PASS"
-    assert entry["neighbours"] >= 1
 
 
 @pytest.mark.nightly

@@ -15,7 +15,7 @@ from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_hash import hash_of_copy
 from orchestrator.features.verify import cases, verification, verification_runs
-from orchestrator.features.verify.cases import MAX_CASES, Case, case_job, choose, neighbour_of
+from orchestrator.features.verify.cases import Case, case_job, choose, neighbour_of
 from orchestrator.features.verify.certificate import Evidence, judge
 from orchestrator.features.verify.verification import VerifyOptions, verify
 from orchestrator.features.verify.verification_runs import Kill, ShortTraining
@@ -63,17 +63,6 @@ def named(name: str, xml: str | None = "/robots/hopper.xml") -> Job:
     return dataclasses.replace(make_job(name), xml_source=None if xml is None else Path(xml))
 
 
-def test_by_default_it_takes_the_first_of_every_robot_and_says_what_it_left_out() -> None:
-    jobs = [named("hopper-s0"), named("hopper-s1"), named("walker-s0", "/robots/walker.xml")]
-    chosen, left_out = choose(jobs, [], Path("jobs.toml"))
-    assert [one.job_id for one in chosen] == ["hopper-s0", "walker-s0"]
-    assert left_out == {"hopper-s1": "has the same robot and task as hopper-s0"}
-    many = [named(f"r{number}-s0", f"/robots/{number}.xml") for number in range(MAX_CASES + 1)]
-    chosen, left_out = choose(many, [], Path("jobs.toml"))
-    assert len(chosen) == MAX_CASES
-    assert list(left_out) == [f"r{MAX_CASES}-s0"]
-
-
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
@@ -90,37 +79,12 @@ def test_jobs_are_named_by_id_beginning_or_pattern(names: list[str], expected: l
     assert left_out == {}
 
 
-def test_a_name_that_fits_no_job_is_refused() -> None:
-    with pytest.raises(
-        UsageError, match=r"jobs\.toml: --jobs hoper: no such job; did you mean hopper-s0\?"
-    ):
-        choose([named("hopper-s0")], ["hoper"], Path("jobs.toml"))
-    with pytest.raises(
-        UsageError, match=r"--jobs xy: no such job; valid: r0, r1, r2, r3, r4 and 2 more"
-    ):
-        choose([named(f"r{number}") for number in range(7)], ["xy"], Path("jobs.toml"))
-
-
 def test_a_job_that_paused_at_a_rung_trains_to_the_end_of_its_verification() -> None:
     at_rung = make_job("a-s0", spec={"pause_at": 64, "checkpoint_every": 64})
     short = case_job(at_rung, 6)
     assert short.spec.attempt_end == 6 * at_rung.spec.steps_an_iteration
     neighbour = neighbour_of([Case(job=at_rung, bundle=None)], 0).job
     assert neighbour.spec.attempt_end == neighbour.spec.total_timesteps > short.spec.attempt_end
-
-
-def test_a_search_has_no_job_to_verify_but_its_run_directory_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "jobs.toml"
-    path.write_text(
-        "name = 'e'\n[[jobs]]\nname = 'good'\nenv = 'CartPole-v1'\ntotal_timesteps = 640\n"
-        "[search]\nobjective = 'eval_mean'\ntrials = 4\n"
-        "[search.space]\n'ppo.learning_rate' = { low = 1e-4, high = 1e-3 }\n"
-    )
-    with pytest.raises(UsageError, match=r"a search makes its jobs as it runs.*run directory"):
-        verify(path, VerifyOptions(), lambda _: None)
 
 
 def test_an_altered_robot_is_not_verified(tmp_path: Path) -> None:
@@ -223,22 +187,6 @@ def test_the_slow_down_is_of_iterations_or_of_repeats() -> None:
     assert (twice.median, twice.n) == (2.0, 2)
 
 
-def test_where_no_neighbour_fits_the_certificate_says_so() -> None:
-    alone = dataclasses.replace(SAME, neighbours=0)
-    verdict = judge("hopper-s0", evidence(together=[alone]))
-    assert verdict.verdict == "PASS"
-    assert len(verdict.notes) == 1
-    assert "no neighbour fits" in verdict.notes[0]
-
-
-def test_a_training_that_waited_for_a_cpu_is_noted() -> None:
-    disturbed = dataclasses.replace(SAME, iteration_s=(1.0, 1.0), waited_s=0.5)
-    verdict = judge("hopper-s0", evidence(alone=[disturbed]))
-    assert verdict.verdict == "PASS"
-    assert len(verdict.notes) == 1
-    assert "alone it waited 25% of the time" in verdict.notes[0]
-
-
 def test_a_subject_is_its_job_but_short_and_a_neighbour_goes_on_and_on() -> None:
     job = named("hopper-s0")
     job = dataclasses.replace(
@@ -258,21 +206,6 @@ def test_a_subject_is_its_job_but_short_and_a_neighbour_goes_on_and_on() -> None
     assert neighbour.job.job_id == neighbour.job.spec.job_id == "neighbour-0"
     assert neighbour.job.spec.total_timesteps > 1000 * short.spec.total_timesteps
     assert neighbour.job.max_retries == 0
-
-
-def test_a_neighbour_starts_from_the_policy_of_its_model() -> None:
-    init = Path("/policies/init.pt")
-    assert neighbour_of([Case(job=named("hopper-s0"), bundle=None, init=init)], 0).init == init
-
-
-def test_a_neighbour_that_fails_is_told_and_a_case_is_not() -> None:
-    told: list[str] = []
-    reporter = verification_runs._CaseReporter(
-        [Case(job=named("a-s0"), bundle=None)], lambda: None, told.append
-    )
-    for job_id in ("a-s0", "neighbour-0"):
-        reporter.event("failed", f"{job_id} failed: no policy", job_id=job_id)
-    assert told == ["neighbour-0 failed: no policy"]
 
 
 def test_jobs_that_learn_late_are_killed_after_they_have_begun_to_learn(
@@ -309,48 +242,3 @@ def test_jobs_that_learn_late_are_killed_after_they_have_begun_to_learn(
     waiting = case_job(sac, 6).spec.total_timesteps // sac.spec.steps_an_iteration - 6
     assert waiting > 3
     assert asked == [{"ppo-s0": 3, "sac-s0": waiting + 3}, {"ppo-s0": 2, "sac-s0": waiting + 2}]
-
-
-def test_a_neighbour_of_a_job_of_several_ranks_has_one_and_the_memory_of_all() -> None:
-    wide = make_job("wide-s0", ranks=3)
-    assert neighbour_of([Case(job=wide, bundle=None)], 0).job.resources.all_memory_mib == 300
-    assert neighbour_of([Case(job=wide, bundle=None)], 0).job.resources.ranks == 1
-    assert neighbour_of([Case(job=wide, bundle=None)], 0).job.spec.ranks == 1
-    assert [job.job_id for job in choose([make_job("one-s0"), wide], [], Path("jobs.toml"))[0]] == [
-        "one-s0",
-        "wide-s0",
-    ]
-
-
-def test_what_fits_into_the_time_limit_is_said_before_the_second_group_and_the_rest_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str] = []
-    cases = [Case(job=named(f"r{number}-s0"), bundle=None) for number in range(3)]
-    one = verification._Verification(
-        cases=list(cases),
-        left_out={},
-        options=VerifyOptions(),
-        scratch=RunPaths(tmp_path),
-        stops=StopRequests(),
-        tell=told.append,
-    )
-    clock = [0.0]
-
-    def train(
-        _name: str, some: list[Case], _jobs_at_once: int, **_: Any
-    ) -> dict[str, ShortTraining]:
-        clock[0] += 50.0
-        return {case.job.job_id: dataclasses.replace(SAME, was_killed=True) for case in some}
-
-    monkeypatch.setattr(verification._Verification, "_train", staticmethod(train))
-    monkeypatch.setattr(verification.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(verification_runs, "groups", lambda some, _room: [[case] for case in some])
-    certificate = one.run()
-    assert [text for text in told if "Training" not in text] == [
-        "To be verified: 3 jobs in 3 groups; after 150 s no further group is begun, and its jobs are named as left out",
-        "The first group took 100 s: about 2 of 3 jobs fit into the time limit; --jobs NAME verifies others",
-    ]
-    assert told[1].startswith("Training alone"), "what is due is said before anything begins"
-    assert [job.job_id for job in certificate.jobs] == ["r0-s0", "r1-s0"]
-    assert certificate.left_out.keys() == {"r2-s0"}
