@@ -21,8 +21,6 @@ import pytest
 from command_helpers import BALANCER, HOPPER, odd, write_experiment
 
 import orchestrator
-from orchestrator.experiment.from_outside import control
-from orchestrator.ledger import Ledger
 
 SHORT: dict[str, Any] = {
     "total_timesteps": 256,
@@ -116,40 +114,6 @@ def test_what_is_wrong_with_all_of_them_is_raised(arguments: dict[str, Any], fra
         orchestrator.train([HOPPER], **{**SHORT, **arguments})
 
 
-def test_what_is_near_an_argument_is_suggested_and_nothing_else_is() -> None:
-    for arguments, fragment in (
-        ({"on_chang": "keep"}, 'did you mean "on_change"?'),
-        ({"max_paralel": 2}, 'did you mean "max_parallel"?'),
-        ({"on_change": "restrat"}, 'expected one of "refuse"'),
-        ({"max_parallel": 0}, "expected a whole number from 1 on"),
-        ({"max_parallel": 1.5}, "expected a whole number from 1 on"),
-        ({"seeds": 3}, "expected a sequence of whole numbers"),
-        ({"run_dir": 3}, "3 is of type int; expected the path"),
-        ({"on_result": "print"}, "expected a function"),
-    ):
-        with pytest.raises(orchestrator.UsageError, match=".*" + fragment.replace("?", r"\?")):
-            orchestrator.train([HOPPER], **arguments)
-    with pytest.raises(orchestrator.UsageError, match="is of type int; expected a path, a pattern"):
-        orchestrator.train(3)  # type: ignore[arg-type]
-    with pytest.raises(orchestrator.UsageError, match="3 is of type int"):
-        orchestrator.run(3)  # type: ignore[arg-type]
-    with pytest.raises(orchestrator.UsageError, match="overrides: a key must be text, found 3"):
-        orchestrator.run("jobs.toml", overrides={3: 0.9})  # type: ignore[dict-item]
-    with pytest.raises(
-        orchestrator.UsageError, match=r"overrides is \['ppo.n_steps=512'\]; expected"
-    ):
-        orchestrator.run("jobs.toml", overrides=["ppo.n_steps=512"])  # type: ignore[arg-type]
-    with pytest.raises(
-        orchestrator.UsageError, match=r'until is 7200; expected a text, "18:00" or'
-    ):
-        orchestrator.run("jobs.toml", until=7200)  # type: ignore[arg-type]
-    with pytest.raises(orchestrator.UsageError, match="3 is of type int"):
-        orchestrator.load(3)  # type: ignore[call-overload]
-    with pytest.raises(orchestrator.UsageError) as caught:
-        orchestrator.train([HOPPER], colour=True)
-    assert "did you mean" not in str(caught.value)
-
-
 @pytest.mark.nightly
 def test_what_has_changed_is_refused_in_the_words_of_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -195,46 +159,6 @@ def test_run_is_the_command_and_goes_on_where_it_was(
     assert 'did you mean "gamma"?' in str(caught.value) or 'did you mean "ppo.gamma"?' in str(
         caught.value
     )
-
-
-@pytest.mark.nightly
-def test_a_trained_robot_whose_file_is_broken_later_stays_as_it_was_trained(tmp_path: Path) -> None:
-    (tmp_path / "common.xml").write_text("<mujocoinclude><size memory='1M'/></mujocoinclude>")
-    robot = tmp_path / "bodies/robot.xml"
-    robot.parent.mkdir()
-    robot.write_text(
-        HOPPER.read_text().replace("</mujoco>", '<include file="../common.xml"/></mujoco>')
-    )
-    for _ in range(2):
-        (result,) = orchestrator.train([robot], run_dir="run", allow_outside=True, **SHORT)
-        assert result.ok, result.error
-        robot.write_text(NO_ACTUATORS)
-    ledger = Ledger.open(tmp_path / "run/ledger.sqlite3", read_only=True)
-    assert ledger.jobs()[0].job.spec.xml == "robot/bodies/robot.xml"
-    ledger.abandon()
-
-
-def test_with_absolute_paths_no_current_directory_is_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands.examine_nothing(monkeypatch)
-    commands.instant_workers(monkeypatch, tmp_path)
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    (result,) = orchestrator.train([HOPPER], run_dir=tmp_path / "run", **SHORT)
-    assert result.ok, result.error
-    assert result.job_dir is not None
-    assert (result.job_dir / "started_in").read_text() == str(result.job_dir)
-    for needs_it in (
-        lambda: orchestrator.train(["hopper.xml"], run_dir=tmp_path / "run"),
-        lambda: orchestrator.train([HOPPER]),
-        lambda: orchestrator.run("jobs.toml", run_dir=tmp_path / "run"),
-        lambda: orchestrator.run(write_experiment(tmp_path, odd("a", "nothing"))),
-    ):
-        with pytest.raises(orchestrator.UsageError, match="the current directory has been removed"):
-            needs_it()
 
 
 def leftovers() -> tuple[int, int, int]:
@@ -319,28 +243,6 @@ def test_ctrl_c_in_a_script_is_a_keyboard_interrupt_once_all_have_left(tmp_path:
     assert last.startswith("interrupted tiny: ")
     assert f"run_dir='{tmp_path / 'runs/tiny'}'" in last
     assert commands.summary(tmp_path / "runs/tiny")["hopper-s0"]["state"] == "PENDING"
-
-
-def test_a_stop_asked_for_elsewhere_is_no_keyboard_interrupt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands.examine_nothing(monkeypatch)
-    commands.stub_workers(monkeypatch)
-    jobs = write_experiment(
-        tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 1_000_000}
-    )
-
-    def ask() -> None:
-        commands.wait_until((tmp_path / "here/jobs/hopper-s0/started").exists, "a worker")
-        control.stop(tmp_path / "here", [])
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    done = orchestrator.run(jobs, run_dir="here")
-    thread.join()
-    assert done.exit_code == 130
-    assert (done.results[0].ok, done.results[0].state) == (False, "PENDING")
-    assert "stopped before it was finished" in str(done.results[0].error)
 
 
 # -- what a finished job leaves

@@ -14,8 +14,6 @@ import pytest
 from command_helpers import odd, write_experiment
 
 import orchestrator
-from orchestrator.core.errors import LedgerBusyError, LedgerFailingError, LedgerUnavailableError
-from orchestrator.ledger import Ledger
 
 
 @pytest.fixture(autouse=True)
@@ -63,31 +61,6 @@ def test_every_result_is_handed_over_as_its_job_ends(waiting_workers: Path) -> N
     again: list[str | None] = []
     orchestrator.run(jobs, run_dir="run", on_result=lambda result: again.append(result.job_id))
     assert again == ["a-s0", "a-s1", "b-s0"], "those that ended before come at first"
-
-
-@pytest.mark.parametrize("kind", [LedgerBusyError, LedgerFailingError])
-def test_a_job_that_cannot_be_reported_at_the_end_is_an_error_and_is_reported_by_the_same_call(
-    kind: type[LedgerUnavailableError], waiting_workers: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs = write_experiment(waiting_workers, odd("a", "nothing"))
-    (waiting_workers / "go-a-s0").touch()
-    ended: list[str | None] = []
-
-    def is_unavailable(*_: object) -> Any:
-        raise kind("the ledger cannot be read just now")
-
-    def run() -> orchestrator.ExperimentResult:
-        return orchestrator.run(
-            jobs, run_dir="run", on_result=lambda result: ended.append(result.job_id)
-        )
-
-    with monkeypatch.context() as locked:
-        locked.setattr(Ledger, "summary_of", is_unavailable)
-        with pytest.raises(kind, match="not told how a-s0 ended"):
-            run()
-    assert not ended
-    assert run().ok
-    assert ended == ["a-s0"]
 
 
 @pytest.mark.parametrize("kind", ["on_result", "on_progress"])
@@ -188,18 +161,6 @@ def test_a_notebook_shows_one_table_that_is_updated(
     assert "<td>SUCCEEDED</td>" in done._repr_html_()
 
 
-def test_results_in_html_are_escaped(here: Path) -> None:
-    result = orchestrator.Result(
-        ok=False, error="<script>x</script>\x1b[2J", job_id="a-s0", xml=None, seed=0, state="FAILED"
-    )
-    many = orchestrator.Results([result, result])
-    for page in (result._repr_html_(), many._repr_html_()):
-        assert "&lt;script&gt;" in page
-        assert "<script" not in page
-        assert "\x1b" not in page
-    assert many._repr_html_().count("<td>FAILED</td>") == 2
-
-
 def test_fitness_is_the_evaluation_or_the_training_or_the_default() -> None:
     def result(**more: Any) -> orchestrator.Result:
         return orchestrator.Result(error=None, xml=None, seed=0, state="", **more)
@@ -208,10 +169,3 @@ def test_fitness_is_the_evaluation_or_the_training_or_the_default() -> None:
     assert result(ok=True, ep_rew_mean=3.0).fitness(default=1.0) == 3.0
     assert result(ok=True).fitness(default=1.0) == 1.0
     assert result(ok=False, eval_mean=5.0).fitness() == -math.inf
-
-
-def test_a_result_with_measures_can_be_a_key() -> None:
-    result = orchestrator.Result(
-        ok=True, error=None, xml=None, seed=0, state="SUCCEEDED", measures={"distance_m": 2.0}
-    )
-    assert {result: 1}[result] == 1

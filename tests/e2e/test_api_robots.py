@@ -15,7 +15,6 @@ import pytest
 from command_helpers import BALANCER, HOPPER, REPOSITORY
 
 import orchestrator
-from orchestrator.core.errors import DiskFullError
 from orchestrator.core.job import Job
 from orchestrator.experiment.examination import preflight
 from orchestrator.jobfile.robot_arguments import robot_arguments
@@ -81,28 +80,6 @@ def test_text_and_specs_are_trained_and_leave_no_temporary_files(here: Path) -> 
     assert [result.ok for result in again] == [result.ok for result in results]
 
 
-def test_what_text_and_specs_cannot_do_is_said(here: Path) -> None:
-    mesh = '<mujoco><asset><mesh file="part.stl"/></asset></mujoco>'
-    results = orchestrator.train([mesh, built(), "<mujoco"], run_dir="run", total_timesteps=1000)
-    assert [result.index for result in results] == [0, 1, 2]
-    assert "orchestrator-temporary" not in (here / "run/summary.csv").read_text()
-    assert [row["xml"] for row in json.loads((here / "run/summary.json").read_text())] == [
-        "xmls[0]",
-        "xmls[2]",
-    ]
-    assert results[2].job_dir is not None
-    assert (results[2].job_dir / "robot.invalid.xml").read_text() == "<mujoco"
-    assert str(results[2].job_dir) in str(results[2].error)
-    for result, fragment in zip(results, ("part.stl", "cube.obj", "xmls[2]"), strict=True):
-        assert fragment in str(result.error)
-        assert "orchestrator-temporary" not in str(result.error)
-    assert "write it to a file" in str(results[0].error)
-    with pytest.raises(orchestrator.UsageError, match="leads out of"):
-        orchestrator.train(built(**{"../cube.obj": CUBE}))
-    with pytest.raises(orchestrator.UsageError, match=r"xmls\[1\] is of type MjModel"):
-        orchestrator.train([HOPPER, mujoco.MjModel.from_xml_path(str(HOPPER))])  # type: ignore[list-item]
-
-
 def test_robots_of_finished_jobs_are_not_examined_again(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,17 +132,6 @@ def test_patterns_and_folders_are_their_files(here: Path) -> None:
     assert names("bodies:make") == ["bodies:make"], "a file"
 
 
-def test_a_folder_for_robots_that_is_gone_or_full_is_named(
-    tmp_path: Path, small_disk: Path
-) -> None:
-    with pytest.raises(
-        orchestrator.UsageError, match=f"^train: xmls.0.: {tmp_path}/gone/.*: No such file or dir"
-    ):
-        robot_arguments("<mujoco/>", lambda: tmp_path / "gone")
-    with pytest.raises(DiskFullError, match="no space left on the disk"):
-        robot_arguments(f"<mujoco>{(4 << 20) * ' '}</mujoco>", lambda: small_disk)
-
-
 def starts_of(results: Sequence[orchestrator.Result]) -> list[str | None]:
     """``init`` of each job."""
     assert all(result.ok for result in results), [result.error for result in results]
@@ -194,20 +160,3 @@ def test_every_robot_starts_from_the_policy_that_is_given_for_it(
     assert starts_of(of_one) == [of_balancer, None, None]
     of_all = orchestrator.train([HOPPER] * 2, init=parents[0], run_dir="of-all", **given)
     assert starts_of(of_all) == [of_hopper] * 4
-
-
-def test_another_number_of_start_policies_than_of_robots_is_refused(here: Path) -> None:
-    failed = orchestrator.Result(ok=False, error="no legs", xml="a.xml", seed=0, state="FAILED")
-    shutil.copy(HOPPER, here / "one.xml")
-    shutil.copy(HOPPER, here / "two.xml")
-    for xmls, init, fragment in (
-        ([HOPPER, HOPPER], ["a"], "init has 1 policy for 2 robots; give one for each robot"),
-        (here, ["a"], "init has 1 policy for 2 robots"),
-        (HOPPER, [], "init has 0 policies for 1 robot;"),
-        ([HOPPER, HOPPER], [None, failed], r"init\[1\]: a.xml has no policy: no legs"),
-        (HOPPER, failed, "init: a.xml has no policy: no legs"),
-        ([HOPPER, HOPPER], [None, 3], r"train: init\[1\] is of type int; expected a result"),
-    ):
-        with pytest.raises(orchestrator.UsageError, match=fragment):
-            orchestrator.train(xmls, init=init)  # type: ignore[arg-type]
-    assert not (here / "runs").exists()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,8 +29,6 @@ from command_helpers import (
     wait_until,
     write_experiment,
 )
-
-from orchestrator.core.text import LONGEST_TEXT
 
 AS_ROOT = os.geteuid() == 0
 NO_ACTUATORS = "<mujoco><worldbody><body><freejoint/><geom size='.1'/></body></worldbody></mujoco>"
@@ -162,24 +159,6 @@ def test_an_unreadable_robot_is_refused(tmp_path: Path) -> None:
     assert "permission denied" in done.stderr.lower()
 
 
-def test_odd_names_make_safe_directories_and_are_kept_as_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "work").mkdir()
-    commands.examine_nothing(monkeypatch)
-    commands.instant_workers(monkeypatch, tmp_path / "work")
-    names = ["../../etc", "Läufer №1"]
-    jobs = write_experiment(
-        tmp_path / "work", *(odd(name, "nothing", total_timesteps=128) for name in names)
-    )
-    succeed("run", jobs, "--run-dir", "run", cwd=tmp_path / "work")
-    rows = commands.summary(tmp_path / "work/run")
-    assert [row["name"] for row in rows.values()] == names
-    assert sorted(path.name for path in (tmp_path / "work/run/jobs").iterdir()) == sorted(rows)
-    assert all(job_id.isascii() and "/" not in job_id and " " not in job_id for job_id in rows)
-    assert [path.name for path in tmp_path.iterdir()] == ["work"]
-
-
 # -- run directories
 
 
@@ -195,26 +174,6 @@ def test_a_directory_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert "mine: exists and is not a run directory" in done.stderr
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
-
-
-@pytest.mark.parametrize(
-    ("run_dir", "fragment"),
-    [
-        ("file", "is a file"),
-        ("file/below", "Not a directory"),
-        ("x" * 300, "too long"),
-        ("/proc/run", "--run-dir"),
-    ],
-    ids=["a file", "below a file", "a name too long", "where nothing can be made"],
-)
-def test_an_impossible_run_directory_is_refused(
-    run_dir: str, fragment: str, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    done = invoke("run", job(tmp_path), "--run-dir", run_dir, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert fragment in done.stderr
-    assert "--run-dir" in done.stderr
 
 
 def fill(folder: Path) -> Path:
@@ -251,21 +210,6 @@ def test_a_read_only_run_directory_is_refused_and_still_shown(finished: Experime
     assert shown.returncode == 0, shown.stderr
     assert "hopper-s0" in shown.stdout
     assert retried.returncode == 0
-
-
-def test_a_full_disk_at_the_start_is_refused_and_leaves_nothing(
-    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands.examine_nothing(monkeypatch)
-    commands.instant_workers(monkeypatch, tmp_path)
-    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 256})
-    ballast = fill(small_disk)
-    done = invoke("run", jobs, "--run-dir", small_disk / "run", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "no space left on the disk" in done.stderr
-    assert [path.name for path in small_disk.iterdir()] == ["ballast"]
-    ballast.unlink()
-    assert invoke("run", jobs, "--run-dir", small_disk / "run", cwd=tmp_path).returncode == 0
 
 
 @pytest.mark.nightly
@@ -333,15 +277,6 @@ def test_a_damaged_ledger_is_rebuilt_on_request(how: str, finished: Experiment) 
             "attempts",
         ):
             assert row[key] == rows[job_id][key], key
-
-
-def test_a_ledger_is_not_rebuilt_from_what_cannot_be_read(finished: Experiment) -> None:
-    (finished.run_dir / "jobs/hopper-s0/spec.json").write_text("{")
-    before = (finished.run_dir / "ledger.sqlite3").read_bytes()
-    done = invoke("run", finished.jobs, "--run-dir", "run", "--rebuild-ledger", cwd=finished.cwd)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "hopper-s0/spec.json: cannot be read" in done.stderr
-    assert (finished.run_dir / "ledger.sqlite3").read_bytes() == before
 
 
 # -- workers that misbehave: the others go on
@@ -427,18 +362,6 @@ def test_errors_of_the_users_code_are_shown_with_their_place_and_not_retried(
         "exit code 0 alone is no success"
     )
     assert all(rows[name]["attempts"] == 1 for name in ("fail", "leave", "vanish"))
-
-
-def test_a_message_of_any_content_and_length_is_stored_shortened_and_shown_harmlessly(
-    misbehaving: Misbehaving,
-) -> None:
-    row, status = misbehaving[0]["babble"], misbehaving[1]
-    assert row["message"].startswith("ValueError: cannot read /dM\\udcfcl\x1b]52;c;")
-    assert row["message"].endswith(")"), "with its place"
-    assert row["traceback"].splitlines()[-1].startswith("ValueError: cannot read /dM\\udcfcl")
-    assert len(row["traceback"]) <= LONGEST_TEXT
-    assert r"/dM\udcfcl\u001b]52;c;ZXZpbA==" in status
-    assert "\x1b" not in status
 
 
 def test_a_crash_is_retried_as_often_as_asked(misbehaving: Misbehaving) -> None:
@@ -631,32 +554,3 @@ def test_ctrl_c_twice_does_not_wait(tmp_path: Path) -> None:
         assert run.end() == 130
     wait_until(lambda: not carriers(token), "the end of every process", patience_s=2)
     assert commands.summary(tmp_path / "run")["deaf-s0"]["state"] == "PENDING"
-
-
-@pytest.mark.nightly
-def test_hanging_up_twice_is_not_impatience(tmp_path: Path) -> None:
-    jobs = write_experiment(
-        tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 1_000_000}
-    )
-    with Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
-        run.until("launched")
-        wait_until(lambda: list(tmp_path.glob("run/jobs/*/checkpoints/*.pt")), "a checkpoint")
-        run.signal(signal.SIGHUP)
-        run.signal(signal.SIGHUP)
-        assert run.end() == 130
-    record = json.loads((tmp_path / "run/jobs/hopper-s0/attempts/0/exit.json").read_text())
-    assert record["code"] == 11, "it left at a whole checkpoint"
-
-
-@pytest.mark.nightly
-def test_few_open_files_are_enough(tmp_path: Path) -> None:
-    jobs = write_experiment(
-        tmp_path, *(odd(f"job{index}", "nothing", total_timesteps=128) for index in range(2))
-    )
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, before[1]))
-    try:
-        done = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert done.returncode == 0, done.stderr + done.stdout

@@ -5,12 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import psutil
 import pytest
@@ -26,11 +24,10 @@ from command_helpers import (
     write_experiment,
 )
 
-from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, MeasurementRequest
+from orchestrator.core.messages import ExaminationRequest
 from orchestrator.experiment.examination import (
     examination_requests,
     examining_process,
-    robot_check,
     side_by_side,
 )
 from orchestrator.experiment.examination.robot_check import FIGURES
@@ -164,42 +161,6 @@ def test_what_is_no_readable_file_is_an_error(
     assert message in text
 
 
-def test_a_folder_is_searched_once_through_and_copies_are_pointed_out(
-    nasty: dict[str, dict[str, Any]],
-) -> None:
-    others = {
-        "\udcff.xml",
-        "pipe.xml",
-        "self.xml",
-        "nowhere.xml",
-        "secret.xml",
-        "locked",
-        "copy.XML",
-    }
-    assert set(nasty) == {*NASTY, *others}
-    copy = nasty["copy.XML"]
-    assert copy["verdict"] == "ok"
-    assert copy["messages"] == [f"the same robot as {nasty['good.xml']['path']}"]
-    assert copy["hash"] == nasty["good.xml"]["hash"] != nasty["mark.xml"]["hash"]
-
-
-def test_the_figures_of_a_good_robot_are_shown(nasty: dict[str, dict[str, Any]]) -> None:
-    row = nasty["good.xml"]
-    assert (row["nq"], row["nv"], row["nu"], row["root"], row["actuators"]) == (
-        2,
-        2,
-        1,
-        "slide",
-        {"motor": 1},
-    )
-    assert (row["task"], row["job"]) == ("balance", None)
-    assert "pole" in row["task_reason"]
-    assert len(row["hash"]) == 64
-    assert row["steps_per_s"] > 0
-    assert all(row[name] is not None for name in FIGURES)
-    assert all(nasty["junk.xml"][name] is None for name in FIGURES)
-
-
 @pytest.mark.nightly
 def test_a_robot_that_hangs_is_given_up_after_its_time(tmp_path: Path) -> None:
     (tmp_path / "hangs.xml").write_text(HANGS)
@@ -275,102 +236,6 @@ def test_a_crash_is_attributed_to_the_robot_that_was_examined(tmp_path: Path) ->
     assert counts[-1] == (5, 5)
 
 
-KILLED_AT_FIRST = """
-import os
-def make(params, folder):
-    with open({log!r}, "a") as log:
-        log.write(".")
-    if os.path.getsize({log!r}) <= params["kills"]:
-        os.kill(os.getpid(), {signal})
-    return {robot!r}
-"""
-
-
-@pytest.mark.parametrize(
-    ("kills", "number"),
-    [pytest.param(1, signal.SIGTERM, marks=pytest.mark.nightly), (2, signal.SIGKILL)],
-)
-def test_a_robot_is_blamed_only_if_the_process_that_examines_it_is_killed_twice(
-    kills: int, number: int, tmp_path: Path
-) -> None:
-    log = tmp_path / "log"
-    (tmp_path / "maker.py").write_text(
-        KILLED_AT_FIRST.format(log=str(log), signal=int(number), robot=str(HOPPER))
-    )
-    made = ExaminationRequest(
-        robot_maker="maker:make", params={"kills": kills}, task="forward", search_path=str(tmp_path)
-    )
-    (answer,) = side_by_side.ask([made], processes=1)
-    assert log.read_text() == ".."
-    if kills == 1:
-        assert answer.problem is None
-    else:
-        assert all(
-            part in str(answer.problem)
-            for part in ("maker:make", f"signal {int(number)} ", "memory", "second")
-        )
-
-
-def test_a_child_that_is_killed_before_it_is_asked_blames_no_robot() -> None:
-    """As the kernel does when the thread ends that has started it: a pool may be made in such a
-    one."""
-    warm = examining_process.Child()
-    child = psutil.Process(warm._popen.pid)
-    child.kill()
-    wait_until(lambda: child.status() == psutil.STATUS_ZOMBIE, "the end of the child")
-    (answer,) = side_by_side.ask(
-        [ExaminationRequest(xml=str(HOPPER), task="forward")], processes=1, warm=warm
-    )
-    assert answer.problem is None
-
-
-class KilledOnce:
-    """In place of an examining process: that of ``b`` is killed at first; notes who is asked beside
-    whom."""
-
-    asked: list[tuple[str, ...]]
-    busy: list[str]
-    nothing: IO[bytes]
-    answered, hung = 0, False
-
-    def __init__(self) -> None:
-        self.was_killed = self.may_be_blameless = False
-
-    def __enter__(self) -> KilledOnce:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def fileno(self) -> int:
-        return self.nothing.fileno()
-
-    def suits(self, _: ExaminationRequest) -> bool:
-        return True
-
-    def ask(self, request: ExaminationRequest, time_limit_s: float) -> None:
-        self.robot = str(request.xml)
-        self.busy.append(self.robot)
-        self.asked.append(tuple(self.busy))
-
-    def answer(self, *, can_be_read: bool) -> ExaminationAnswer | str:
-        self.busy.remove(self.robot)
-        self.was_killed = self.may_be_blameless = self.robot == "b" and ("b",) not in self.asked
-        return "it was killed" if self.was_killed else ExaminationAnswer()
-
-
-def test_what_was_examined_when_memory_ran_out_is_examined_again_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    KilledOnce.asked, KilledOnce.busy = [], []
-    monkeypatch.setattr(examining_process, "Child", KilledOnce)
-    monkeypatch.setattr(side_by_side, "ROBOTS_A_CHILD", 1)
-    with Path(os.devnull).open("rb") as KilledOnce.nothing:
-        answers = side_by_side.ask([ExaminationRequest(xml=name) for name in "abcde"], processes=2)
-    assert [answer.problem for answer in answers] == [None] * 5
-    assert KilledOnce.asked == [("a",), ("a", "b"), ("b",), ("c",), ("c", "d"), ("e",)]
-
-
 def test_no_child_stays_once_all_is_answered() -> None:
     before = psutil.Process().children()
     with examining_process.Child() as warm:
@@ -409,58 +274,6 @@ def test_job_files_are_checked_with_their_tasks(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.nightly
-def test_more_can_be_asked_of_what_can_be_trained_alone(tmp_path: Path) -> None:
-    """The process that examines a robot measures what a feature asks for."""
-    for name, text in (("part", "<mujocoinclude/>"), ("broken", "<mujoco>")):
-        (tmp_path / f"{name}.xml").write_text(text)
-    shutil.copy(HOPPER, tmp_path / "hopper.xml")
-    rows = {Path(row.path).stem: row for row in robot_check.check([tmp_path])}
-    assert {name: row.request is None for name, row in rows.items()} == {
-        "part": True,
-        "broken": True,
-        "hopper": False,
-    }
-    (tmp_path / "weighing.py").write_text(
-        "def measured(request, answer, simulation, settings):\n"
-        "    return {'task': answer.task, 'mass': simulation.model.body_mass.sum() * settings['g']}\n"
-    )
-    request = rows["hopper"].request
-    assert request is not None
-    weighed = replace(
-        request,
-        task=rows["hopper"].task,
-        measurement=MeasurementRequest(module="weighing", settings={"g": 10}),
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-        (answer,) = side_by_side.ask([weighed], processes=1)
-    mass_kg = rows["hopper"].figures["mass_kg"]
-    assert answer.problem is None
-    assert answer.measured == {"task": rows["hopper"].task, "mass": pytest.approx(10 * mass_kg)}
-
-
-def test_a_run_warns_once_a_robot_and_says_what_it_chose(tmp_path: Path) -> None:
-    unlimited = tmp_path / "unlimited.xml"
-    unlimited.write_text(cart(actuator='<motor joint="x"/>'))
-    many = {
-        "xml": unlimited,
-        "task": "auto",
-        "seeds": [0, 1, 2],
-        "matrix": {"ppo.gamma": [0.9, 0.99]},
-    }
-    jobs = write_experiment(
-        tmp_path, {"name": "cart", **many}, {"name": "hopper", "task": "gymnasium:Swimmer-v5"}
-    )
-    done = invoke("run", jobs, "--dry-run", "--json", cwd=tmp_path)
-    plan = json.loads(done.stdout)
-    (warning,) = (text for text in plan["warnings"] if "ctrlrange" in text)
-    assert warning.startswith("cart: 1 actuator has no ctrlrange ('0')")
-    (choice,) = plan["choices"]
-    assert choice.startswith("cart: task balance (")
-    assert {job["task"] for job in plan["jobs"]} == {"balance", "gymnasium:Swimmer-v5"}
-
-
 def test_errors_stop_a_run_with_their_place(tmp_path: Path) -> None:
     wild = tmp_path / "wild.xml"
     wild.write_text(cart(actuator=MOTOR.replace('"5"', '"1e12"')))
@@ -468,37 +281,6 @@ def test_errors_stop_a_run_with_their_place(tmp_path: Path) -> None:
     done = invoke("run", jobs, cwd=tmp_path)
     assert done.returncode == 2
     assert f"jobs.toml: jobs[0]: {wild}: physics diverges under random actions" in done.stderr
-
-
-def test_a_job_file_that_is_wrong_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "jobs.toml").write_text(
-        'name = "x"\n[[jobs]]\nname = "a"\nxml = "no.xml"\ntask = "forward"\ncolour = 1\n'
-    )
-    row = check("jobs.toml", cwd=tmp_path, code=1)["jobs.toml"]
-    assert row["verdict"] == "error"
-    assert any("colour" in message for message in row["messages"])
-
-
-@pytest.mark.nightly
-def test_a_part_that_is_named_is_still_a_part_but_other_xml_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "part.xml").write_text("<mujocoinclude/>")
-    assert check("part.xml", cwd=tmp_path, code=0)["part.xml"]["verdict"] == "fragment"
-    (tmp_path / "package.xml").write_text("<package/>")
-    row = check("package.xml", "part.xml", cwd=tmp_path, code=1)["package.xml"]
-    assert (row["verdict"], row["messages"]) == (
-        "error",
-        ["the root element is <package>, expected <mujoco>"],
-    )
-
-
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [("nowhere", "no such file or folder"), (".", "no *.xml")],
-)
-def test_nothing_to_check_is_wrong_usage(path: str, message: str, tmp_path: Path) -> None:
-    done = invoke("check", path, "--json", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
 
 
 def test_people_get_a_table_and_the_reasons(tmp_path: Path) -> None:
@@ -532,28 +314,3 @@ def test_the_robots_of_the_packages_we_build_on_are_judged_sensibly(tmp_path: Pa
     }
     assert rows["swimmer.xml"]["task"] == "forward"
     assert rows["pusher_v5.xml"]["task"] == "reach"
-
-
-@pytest.mark.nightly
-def test_names_of_files_and_elements_are_shown_harmlessly_whatever_they_hold(
-    tmp_path: Path,
-) -> None:
-    folder = tmp_path / os.fsdecode(b"R\xfcben")
-    folder.mkdir()
-    (folder / "good.xml").write_text(cart())
-    (folder / "bad.xml").write_text(
-        cart(head='<worldbody><geom type="mesh" mesh="\x1b]52;c;x\x07"/></worldbody>')
-    )
-    done = invoke("check", folder, cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stdout.count("R\\udcfcben/bad.xml") == 2, (
-        "in the table and above its messages, not in them"
-    )
-    assert r"\u001b]52;c;x" in done.stdout
-    assert "\x1b" not in done.stdout
-    rows = json.loads(invoke("check", folder, "--json", cwd=tmp_path).stdout)
-    assert {Path(row["path"]).name: row["verdict"] for row in rows} == {
-        "bad.xml": "error",
-        "good.xml": "ok",
-    }
-    assert all(Path(row["path"]).parent == folder for row in rows)

@@ -133,16 +133,6 @@ def test_what_is_listed_is_removed_and_nothing_else(littered: Experiment) -> Non
     assert "nothing to remove" in invoke("clean", "run", cwd=littered.cwd).stdout
 
 
-def test_a_folder_that_is_a_symbolic_link_is_not_entered(finished: Experiment) -> None:
-    job = RunPaths(finished.run_dir).job(JOB)
-    job.checkpoints.rename(finished.cwd / "checkpoints")
-    job.checkpoints.symlink_to(finished.cwd / "checkpoints")
-    before = contents(finished.cwd / "checkpoints")
-    assert len(before) == 2
-    assert invoke("clean", "run", cwd=finished.cwd).returncode == 0
-    assert contents(finished.cwd / "checkpoints") == before
-
-
 def test_jobs_that_are_not_done_keep_every_checkpoint(finished: Experiment) -> None:
     with contextlib.closing(
         sqlite3.connect(finished.run_dir / "ledger.sqlite3", isolation_level=None)

@@ -12,8 +12,6 @@ import subprocess
 import tempfile
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import command_helpers as commands
 import pytest
@@ -29,11 +27,8 @@ from command_helpers import (
     write_experiment,
 )
 
-from orchestrator.core.feature import Feature
 from orchestrator.core.processes.environment_variables import THREAD_VARIABLES
 from orchestrator.jobfile import json_schema
-from orchestrator.machine import provenance
-from orchestrator.supervisor.events import Note
 
 RUN_OPTIONS = (
     "--run-dir",
@@ -76,7 +71,6 @@ HELP = {
     ("doctor",): ("--json",),
     ("schema",): ("--help",),
 }
-HEAVY = ("torch", "stable_baselines3", "gymnasium", "mujoco")
 
 
 @pytest.mark.parametrize("path", HELP, ids=lambda path: " ".join(path) or "orchestrator")
@@ -93,42 +87,9 @@ def test_version_is_that_of_the_package(tmp_path: Path) -> None:
     assert give("--version", cwd=tmp_path).stdout == f"{project['name']} {project['version']}\n"
 
 
-@pytest.mark.nightly
-def test_shell_completion_is_offered_and_completes_commands_and_options(tmp_path: Path) -> None:
-    assert {"--install-completion", "--show-completion"} <= set(
-        invoke("--help", cwd=tmp_path).stdout.split()
-    )
-    for words, expected in (
-        ("orchestrator st", ["status", "stop"]),
-        ("orchestrator status --w", ["--watch"]),
-    ):
-        completing = {"_ORCHESTRATOR_COMPLETE": "complete_bash", "COMP_WORDS": words}
-        done = give(cwd=tmp_path, COMP_CWORD=str(words.count(" ")), **completing)
-        assert done.stdout.split() == expected
-
-
-def test_schema_command_prints_the_schema(tmp_path: Path) -> None:
-    done = invoke("schema", cwd=tmp_path)
-    assert json.loads(done.stdout) == json_schema()
-
-
 def test_schema_command_writes_the_schema_to_a_file(tmp_path: Path) -> None:
     assert not succeed("schema", "--to", "jobs.schema.json", cwd=tmp_path).stdout
     assert json.loads((tmp_path / "jobs.schema.json").read_text()) == json_schema()
-
-
-def test_schema_command_names_the_file_that_it_cannot_write(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for file, reason in [
-        ("nowhere/jobs.schema.json", "No such file or directory"),
-        ("pipe", "is not a regular file"),
-        (".", "is not a regular file"),
-    ]:
-        done = invoke("schema", "--to", file, cwd=tmp_path)
-        assert done.returncode == 2
-        assert f"--to {file}: cannot be written ({reason}" in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
-    assert (tmp_path / "pipe").is_fifo()
 
 
 @pytest.mark.parametrize(
@@ -256,25 +217,6 @@ def test_json_is_one_object_a_line_and_nothing_else(mixed: tuple[Experiment, Run
     assert (failed["state"], failed["cause"], failed["number"]) == ("FAILED", "error", 0)
 
 
-def test_the_end_in_json_has_what_features_say_of_the_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    commands.examine_nothing(monkeypatch)
-    commands.instant_workers(monkeypatch, tmp_path)
-
-    def saying(text: str) -> Feature:
-        watch = SimpleNamespace(look=tuple, note=lambda: Note(text=text), section=lambda: None)
-        return Feature(name=text, about="x.", watch=lambda paths: watch)
-
-    features = (saying("3 trials"), saying("2 gaits"))
-    monkeypatch.setattr("orchestrator.experiment.from_outside.run_watch.features", lambda: features)
-    jobs = write_experiment(tmp_path, {"name": "good", "env": "CartPole-v1"})
-    done = commands.succeed("run", jobs, "--run-dir", "run", "--json", cwd=tmp_path)
-    *_, last = map(json.loads, done.stdout.splitlines())
-    assert (last["event"], last["exit_code"]) == ("ended", 0)
-    assert last["message"] == "1 of 1 jobs succeeded; 3 trials; 2 gaits"
-
-
 def test_provenance_has_versions_and_machine(mixed: tuple[Experiment, Run]) -> None:
     run_dir = mixed[0].run_dir
     (session,) = json.loads((run_dir / "provenance.json").read_text())
@@ -379,21 +321,6 @@ def test_logs_show_the_end_or_all_of_what_a_worker_printed(finished: Experiment)
     assert (
         invoke("logs", "run", "hopper-s0", "-f", "-n", "1", cwd=finished.cwd).stdout
         == "line 99999 é\n"
-    )
-
-
-def test_logs_without_a_job_lists_them_with_their_last_lines(finished: Experiment) -> None:
-    log = finished.run_dir / "jobs/hopper-s0/attempts/0/worker.log"
-    log.write_text("x" * 5000 + "\nthe last \x1b line\n\n")
-    (finished.run_dir / "jobs/balancer-s0/attempts/0/worker.log").unlink()
-    shown = invoke("logs", "run", cwd=finished.cwd).stdout
-    assert re.search(
-        r"^hopper-s0 +SUCCEEDED +1 +4\.9 KiB +the last \\u001b line$", shown, re.MULTILINE
-    )
-    assert re.search(r"^balancer-s0 +SUCCEEDED +1 +– +cannot be read", shown, re.MULTILINE)
-    assert (
-        invoke("logs", "run", "hopper", "--attempt", "1", cwd=finished.cwd).stdout
-        == log.read_text()
     )
 
 
@@ -540,24 +467,6 @@ def test_changed_jobs_are_refused_with_the_difference(
     assert aside == ["balancer-s0", "hopper-s0"]
 
 
-def test_changed_robot_is_refused_by_name(finished: Experiment) -> None:
-    robot = finished.cwd / "robot.xml"
-    robot.write_text(commands.HOPPER.read_text().replace("</mujoco>", "<!-- new --></mujoco>"))
-    finished.jobs.write_text(finished.jobs.read_text().replace(str(commands.HOPPER), "robot.xml"))
-    done = invoke("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
-    assert done.returncode == 2
-    assert f"robot: the contents of {robot} changed" in done.stderr
-    assert "balancer-s0" not in done.stderr
-
-
-def test_limits_may_change_without_a_question(finished: Experiment) -> None:
-    finished.jobs.write_text(
-        finished.jobs.read_text().replace('memory = "2 GiB"', 'memory = "3 GiB"\ntimeout = "1h"')
-    )
-    done = succeed("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
-    assert "launched" not in done.stdout
-
-
 def test_fresh_starts_over_and_keeps_what_was(
     finished: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -570,42 +479,6 @@ def test_fresh_starts_over_and_keeps_what_was(
     assert str(aside) in done.stdout
     assert "former run directories" in invoke("clean", "run", cwd=finished.cwd).stdout
     assert not aside.exists()
-
-
-@pytest.mark.nightly
-def test_fresh_puts_nothing_aside_when_nothing_can_be_launched(finished: Experiment) -> None:
-    finished.jobs.write_text(finished.jobs.read_text().replace(str(commands.HOPPER), "gone.xml"))
-    (finished.cwd / "gone.xml").write_text("<mujoco/>")
-    before = sorted(finished.cwd.rglob("*"))
-    done = invoke("run", finished.jobs, "--run-dir", "run", "--fresh", cwd=finished.cwd)
-    assert done.returncode == 2
-    assert "nothing was launched" in done.stderr
-    assert sorted(finished.cwd.rglob("*")) == before
-
-
-def test_provenance_knows_commit_and_dirtiness(tmp_path: Path) -> None:
-    def git(*arguments: str) -> str:
-        who = ("-c", "user.name=a", "-c", "user.email=a@b")
-        done = subprocess.run(
-            ["git", "-C", tmp_path, *who, *arguments], check=True, capture_output=True, text=True
-        )
-        return done.stdout.strip()
-
-    def facts() -> dict[str, Any] | None:
-        repository = provenance.Repository(tmp_path)
-        try:
-            return repository.facts()
-        finally:
-            repository.close()
-
-    assert facts() is None
-    (tmp_path / "file").write_text("one")
-    git("init")
-    git("add", "file")
-    git("commit", "-m", "first")
-    assert facts() == {"commit": git("rev-parse", "HEAD"), "dirty": False}
-    (tmp_path / "file").write_text("two")
-    assert facts() == {"commit": git("rev-parse", "HEAD"), "dirty": True}
 
 
 @pytest.mark.nightly

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import command_helpers as commands
 import pytest
-from command_helpers import Experiment, give, odd, write_experiment
+from command_helpers import Experiment, odd, write_experiment
 
 IN_A_TERMINAL = """
 import fcntl, os, sys, termios
@@ -80,32 +80,6 @@ def test_live_table_is_drawn_in_a_terminal_and_ctrl_c_stops(tmp_path: Path) -> N
     terminal.close()
 
 
-@pytest.mark.nightly
-def test_a_terminal_that_is_held_holds_up_no_job_and_shows_the_present_when_it_goes_on(
-    tmp_path: Path,
-) -> None:
-    jobs = write_experiment(
-        tmp_path, odd("one", "nothing"), odd("two", "nothing"), head="max_parallel = 1"
-    )
-    terminal = Terminal(cwd=tmp_path, program=commands.stubbed("run", jobs, "--run-dir", "run"))
-    terminal.until("one-s0  starting")
-    terminal.type("\x13")  # Ctrl-S
-    (tmp_path / "go-one-s0").touch()
-    commands.wait_until((tmp_path / "run/jobs/two-s0/started").exists, "the second launch")
-    terminal.type("\x11")  # Ctrl-Q
-    terminal.until("one-s0  SUCCEEDED")
-    terminal.until("two-s0  starting")
-    terminal.type("\x13")
-    terminal.popen.send_signal(signal.SIGTERM)
-    commands.wait_until(
-        (tmp_path / "run/jobs/two-s0/attempts/0/exit.json").exists, "the worker's exit"
-    )
-    terminal.type("\x11")
-    terminal.until("Run the same command again to resume.")
-    assert terminal.popen.wait(commands.PATIENCE_S) == 130
-    terminal.close()
-
-
 def test_closing_the_terminal_stops_in_good_order(tmp_path: Path) -> None:
     jobs = write_experiment(
         tmp_path, {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 1_000_000}
@@ -134,12 +108,6 @@ def test_reader_that_goes_away_does_not_end_the_training(tmp_path: Path) -> None
         assert process.wait(commands.PATIENCE_S) == 0
         assert process.stderr.read() == ""
     assert {row["state"] for row in commands.summary(tmp_path / "run").values()} == {"SUCCEEDED"}
-
-
-def test_a_terminal_without_unicode_is_no_reason_to_fail(finished_once: Experiment) -> None:
-    done = give("status", "run", cwd=finished_once.cwd, PYTHONIOENCODING="ascii")
-    assert done.returncode == 0
-    assert "hopper-s0" in done.stdout
 
 
 def test_a_log_is_harmless_in_a_terminal_and_as_it_is_in_a_pipe(finished: Experiment) -> None:

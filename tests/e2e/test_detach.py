@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,10 @@ import command_helpers as commands
 import pytest
 from command_helpers import STUBS, invoke, odd, stubbed, write_experiment
 
-from orchestrator.core.errors import LedgerBusyError, LedgerFailingError, RunDirError
-from orchestrator.core.pacer import Pace
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
-from orchestrator.experiment.directory.run_end import RunEnd
-from orchestrator.experiment.from_outside import attach, control, run_snapshot
-from orchestrator.experiment.from_outside.run_snapshot import Snapshot
+from orchestrator.experiment.from_outside import attach
 
 HELD = f"""{STUBS}
 import time
@@ -153,20 +148,6 @@ def test_a_detached_experiment_survives_its_terminal_and_is_followed_to_its_end(
 
 
 @pytest.mark.nightly
-def test_what_is_wrong_is_reported_by_the_command_itself(jobs: Path, tmp_path: Path) -> None:
-    jobs.write_text(jobs.read_text().replace("n_envs", "n_env"))
-    detached, plain = (typed("run", jobs, *options, cwd=tmp_path) for options in (["--detach"], []))
-    assert (detached.returncode, detached.stdout, detached.stderr) == (
-        2,
-        plain.stdout,
-        plain.stderr,
-    )
-    assert "n_env" in detached.stderr
-    assert invoke("run", jobs, "--detach", "--dry-run", cwd=tmp_path).returncode == 2
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.nightly
 def test_ctrl_c_while_the_command_waits_ends_both(
     jobs: Path, tmp_path: Path, run_dir: Path
 ) -> None:
@@ -256,77 +237,6 @@ def test_a_stopped_experiment_ends_who_follows_with_its_exit_code(
     assert "stopping (requested by `stop`)" in (run_dir / "supervisor.log").read_text()
 
 
-ROW = {
-    **{
-        "attempts": 0,
-        "env_steps": 0,
-        "total_timesteps": 1000,
-        "env_steps_per_s": None,
-        "ended_at": None,
-    },
-    **{
-        "ep_rew_mean_first": None,
-        "ep_rew_mean": None,
-        "eval_mean": None,
-        "node": None,
-        "cpus": None,
-    },
-    **{"message": None, "cause": None},
-}
-FAILED = {"state": "FAILED", "attempts": 1, "message": "the knee fell off"}
-
-
-def snapshot(**jobs: dict[str, object]) -> Snapshot:
-    rows = [{**ROW, "job_id": job_id, **values} for job_id, values in jobs.items()]
-    return Snapshot(paths=RunPaths(Path("run")), rows=rows, holder=None)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "kinds"),
-    [
-        ({"state": "PENDING"}, {"state": "PENDING"}, []),
-        ({"state": "PENDING"}, {"state": "RUNNING", "attempts": 1}, ["launched"]),
-        ({"state": "PENDING"}, FAILED, ["launched", "failed"]),
-        ({"state": "RUNNING", "attempts": 1}, {"state": "SUCCEEDED", "attempts": 1}, ["succeeded"]),
-        ({"state": "RUNNING", "attempts": 1}, {"state": "PENDING", "attempts": 1}, ["retrying"]),
-        ({"state": "RUNNING", "attempts": 1}, {"state": "RUNNING", "attempts": 2}, ["launched"]),
-        (FAILED, {"state": "PENDING", "attempts": 1}, ["retrying"]),
-        ({"state": "PENDING"}, {"state": "CANCELLED"}, ["cancelled"]),
-        ({"state": "PENDING"}, {"state": "PAUSED"}, ["paused"]),
-        ({"state": "PAUSED"}, {"state": "PENDING"}, ["resumed"]),
-    ],
-)
-def test_two_readings_of_the_ledger_show_what_happened(
-    before: dict[str, object], now: dict[str, object], kinds: list[str]
-) -> None:
-    changes = list(
-        attach.changes(snapshot(a=before, b=ROW | {"state": "PENDING"}), snapshot(a=now, new=now))
-    )
-    assert [kind for _, kind, _ in changes] == kinds
-    assert all(message.startswith("a ") for _, _, message in changes)
-
-
-@pytest.mark.parametrize(("of_run", "expected"), [(1, 1), (130, 130)])
-def test_a_job_that_waits_for_one_that_has_failed_has_not_succeeded_when_the_run_has_ended(
-    of_run: int, expected: int
-) -> None:
-    """A script that repeats what ends with 130 would repeat it without end."""
-    rows: Any = [{"state": "PENDING", "cause": None}]
-    end = RunEnd(holder="", exit_code=of_run, message="", ended_at=0.0)
-    assert attach._exit_code_of_jobs(rows, end) == expected
-
-
-def test_a_lock_that_names_nobody_who_runs_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control, "UNKNOWN_S", 0.0)
-    with run_directory.claim(tmp_path / "run") as paths:
-        nobody = replace(supervisor(paths.root), pid=2**22 + 1)  # above the largest pid
-        paths.lock.write_text(json.dumps(asdict(nobody)))
-        with pytest.raises(RunDirError, match=f"process {nobody.pid} .*status"):
-            attach.supervisor_to_follow(paths.root)
-
-
 def test_a_run_directory_that_is_removed_ends_attach_with_that_message(tmp_path: Path) -> None:
     with run_directory.claim(tmp_path / "run") as paths:
         followed = attach.supervisor_to_follow(paths.root)
@@ -334,44 +244,3 @@ def test_a_run_directory_that_is_removed_ends_attach_with_that_message(tmp_path:
         assert list(attach.follow(*followed)) == []
         end = attach.end_of(*followed)
     assert (end.exit_code, "removed or renamed" in end.message) == (1, True)
-
-
-@pytest.mark.parametrize("patience_s", [30.0, 0.0])
-def test_who_follows_bears_with_a_file_system_that_fails_for_a_moment(
-    patience_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(attach, "PATIENCE_S", patience_s)
-    monkeypatch.setattr(attach, "READING", Pace(every_s=0.0))
-    readings: list[Snapshot | None] = []
-
-    def status(_: Path) -> Snapshot:
-        if len(readings) == 1:
-            readings.append(None)
-            raise LedgerFailingError("disk I/O error")
-        readings.append(snapshot())
-        return snapshot()
-
-    monkeypatch.setattr(run_snapshot, "status", status)
-    with run_directory.claim(tmp_path / "run") as paths:
-        paths.ledger.touch()
-        followed = attach.follow(*attach.supervisor_to_follow(paths.root))
-        next(followed)
-        if patience_s:
-            next(followed)
-            assert len(readings) == 3
-        else:
-            with pytest.raises(LedgerFailingError):
-                next(followed)
-
-
-def test_who_waits_gives_up_in_time_though_the_ledger_is_locked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def is_locked(_: Path) -> Snapshot:
-        raise LedgerBusyError("locked")
-
-    monkeypatch.setattr(run_snapshot, "status", is_locked)
-    with run_directory.claim(tmp_path / "run") as paths:
-        paths.ledger.touch()
-        end = attach.wait(paths.root, [], timeout_s=0.0)
-    assert (end.exit_code, end.rows) == (124, [])

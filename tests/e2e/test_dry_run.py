@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,7 @@ import command_helpers as commands
 import pytest
 from command_helpers import invoke, succeed, write_experiment
 
-from orchestrator.core.errors import Problem
-from orchestrator.core.job import Job
-from orchestrator.executors.local import LocalExecutor
 from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.examination import preflight
-from orchestrator.experiment.examination.preflight import JobVerdict
 
 NAMES = ("done", "begun", "fresh", "failed", "waits", "changed", "gone")
 
@@ -127,59 +122,6 @@ def test_what_the_options_change_is_shown(half_finished: Path) -> None:
     assert {job["action"] for job in afresh["jobs"].values()} == {"start"}
 
 
-def test_a_changed_job_that_is_invalid_now_would_go_on_as_it_was(
-    half_finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    invalid = JobVerdict(problem=Problem(where="jobs[0]", message="no such environment"))
-
-    def examine(jobs: Sequence[Job], **_: Any) -> dict[str, JobVerdict]:
-        return {job.job_id: invalid for job in jobs}
-
-    monkeypatch.setattr(preflight, "examine", examine)
-    changed = ("--skip-invalid", "--set", "ppo.gamma=0.5")
-    restarting = planned(half_finished, *changed, "--on-change=restart")["jobs"]["begun"]
-    assert (restarting["action"], restarting["resumes_from"]) == ("resume", 384)
-    refused = planned(half_finished, *changed)["jobs"]["begun"]
-    assert refused["action"] == "refuse"
-    assert refused["changes"][-1] == "is invalid now: no such environment"
-
-
-def test_a_job_that_is_too_large_would_not_be_resumed(half_finished: Path) -> None:
-    much = ("--skip-invalid", "--set", 'resources.memory="900 TiB"', "--on-change=restart")
-    found = {name: job["action"] for name, job in planned(half_finished, *much)["jobs"].items()}
-    assert found == {
-        "done": "none",
-        "begun": "none",
-        "fresh": "none",
-        "failed": "none",
-        "waits": "none",
-        "changed": "restart",
-        "new": "none",
-    }
-    run = ("run", "jobs.toml", "--run-dir", "run", "--dry-run", *much)
-    shown = invoke(*run, cwd=half_finished).stdout
-    assert "of which none would be launched" in shown
-    assert shown.count("not train it here: it is too large") == 3
-    assert "it has changed, and is too large here" in shown
-
-
-def test_the_table_says_the_same(half_finished: Path) -> None:
-    shown = invoke("run", "jobs.toml", "--run-dir", "run", "--dry-run", cwd=half_finished).stdout
-    assert "tiny: 7 jobs, of which none would be launched, " in shown
-    for job, state, fate in (
-        ("done", "SUCCEEDED", "do nothing"),
-        ("begun", "PENDING", "resume it at 384"),
-        ("fresh", "PENDING", "resume it at 0: it has no checkpoint"),
-        ("failed", "FAILED", "do nothing; `retry` queues it"),
-        ("waits", "PAUSED", "do nothing; `resume` queues it"),
-        ("changed", "SUCCEEDED", "be refused: it has changed"),
-        ("new", "new", "start it"),
-    ):
-        assert re.search(rf"^{job}-s0 +{state} +{re.escape(fate)}  ", shown, re.M), (job, shown)
-    assert "n_envs: 2 → 4" in shown
-    assert "not resumed: gone-s0" in shown
-
-
 def test_a_supervisor_that_runs_is_named(
     half_finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,59 +164,6 @@ def test_hyperparameters_that_are_not_the_defaults_are_shown_once_for_all_jobs_t
     of_c = next(job for job in whole if job["name"] == "c")
     assert (of_c["hyperparameters"]["gae_lambda"], of_c["hyperparameters"]["n_steps"]) == (0.95, 64)
     assert "gae_lambda" not in of_c["ppo"]
-
-
-def test_it_says_how_workers_would_be_started_and_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orchestrator.executors.local_backend.LocalExecutor", LocalExecutor)
-    robot = {"xml": str(commands.HOPPER), "task": "forward"}
-    with_env = {"name": "other", "env": "CartPole-v1"}
-    asked = {**robot, "name": "asked", "resources": {"start": "exec"}}
-    many = write_experiment(
-        tmp_path, {**robot, "name": "many", "seeds": [0, 1, 2]}, with_env, asked
-    )
-    shown = invoke("run", many, "--dry-run", cwd=tmp_path).stdout
-    line = " ".join(shown.split()).split("start: ")[1]
-    assert line.startswith(
-        "4 workers forked from a process that imports their packages once (3 or more jobs that can be forked are due)"
-    )
-    assert '1 worker started as new Python processes (resources.start = "exec")' in line
-    jobs = json.loads(invoke("run", many, "--dry-run", "--json", cwd=tmp_path).stdout)["jobs"]
-    assert [job["start"] for job in jobs] == ["fork", "fork", "fork", "fork", "exec"]
-    few = write_experiment(tmp_path, {**robot, "name": "few", "seeds": [0, 1]})
-    assert (
-        "fewer than 3 jobs that can be forked are due"
-        in invoke("run", few, "--dry-run", cwd=tmp_path).stdout
-    )
-
-
-def test_edits_of_the_model_are_shown_where_jobs_have_some(tmp_path: Path) -> None:
-    robot = {"xml": str(commands.HOPPER), "task": "forward"}
-    edited = {**robot, "name": "a", "model": {"geom.thigh.size": "*1.2", "option.timestep": 0.004}}
-    jobs = write_experiment(tmp_path, edited, {**robot, "name": "b"})
-    below = invoke("run", jobs, "--dry-run", cwd=tmp_path).stdout.split("Model edits:\n")[1]
-    assert '  a-s0: geom.thigh.size = "*1.2", option.timestep = 0.004\n' in below
-    assert "  b-s0: none\n" in below
-
-
-def test_jobs_start_in_the_order_of_their_expected_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps, physics_s = (
-        {"short": 1_000, "quick": 900_000, "slow": 800_000, "long": 901_000},
-        {"slow": 1e-3},
-    )
-    write_experiment(
-        tmp_path,
-        *({"name": name, "env": "Ant-v5", "total_timesteps": steps[name]} for name in steps),
-    )
-
-    def measured(jobs: Any, **_: Any) -> dict[str, JobVerdict]:
-        return {j.job_id: JobVerdict(physics_s=physics_s.get(j.spec.name, 0.0)) for j in jobs}
-
-    monkeypatch.setattr(preflight, "examine", measured)
-    assert list(planned(tmp_path)["jobs"]) == ["slow", "quick", "long", "short"]
 
 
 def test_the_plan_shows_the_order_and_what_each_job_waits_for(tmp_path: Path) -> None:

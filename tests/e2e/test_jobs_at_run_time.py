@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import subprocess
@@ -14,12 +13,7 @@ import command_helpers as commands
 import pytest
 from command_helpers import invoke, odd, start, stubbed, wait_until, write_experiment
 
-from orchestrator import jobfile
-from orchestrator.core.errors import RunDirError, UsageError
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside import reload as reloading
-from orchestrator.ledger import Ledger, Request
-from orchestrator.ledger.rows import DeclaredJob
+from orchestrator.ledger import Ledger
 
 
 @contextlib.contextmanager
@@ -123,56 +117,6 @@ def test_reload_takes_new_jobs_and_refuses_changed_ones(
     assert first.returncode == 0, out
     assert states(tmp_path) == dict.fromkeys(["one-s0", "two-s0", "three-s0"], "SUCCEEDED")
     assert "`run` takes the new jobs" in invoke("reload", "run", cwd=tmp_path).stdout
-
-
-@pytest.mark.nightly
-def test_what_a_killed_reload_leaves_is_mended_by_the_next_run(tmp_path: Path) -> None:
-    """It was killed after the robots were put in place, or after the ledger was written, and so was
-    the supervisor."""
-    write_experiment(tmp_path, odd("one", "wait"))
-    (tmp_path / "go-one-s0").touch()
-    with run(tmp_path) as first:
-        first.communicate(timeout=commands.PATIENCE_S)
-    write_experiment(tmp_path, odd("one", "wait"), odd("robots", "wait"), odd("rows", "wait"))
-    (tmp_path / "run/jobs/robots-s0").mkdir()
-    (tmp_path / "run/jobs/robots-s0/robot.sha256").touch()
-    (tmp_path / "run/.staging/reload").mkdir(parents=True)
-    jobs = jobfile.load(tmp_path / "jobs.toml").jobs
-    ledger = Ledger.open(tmp_path / "run/ledger.sqlite3")
-    ledger.put_jobs([DeclaredJob(position=1, job=jobs[2])])
-    ledger.add_requests([Request(verb="reload", job_id="1:1.0:then")])
-    ledger.abandon()
-    for name in ("robots", "rows"):
-        (tmp_path / f"go-{name}-s0").touch()
-    with run(tmp_path) as again:
-        out = again.communicate(timeout=commands.PATIENCE_S)[0]
-    assert again.returncode == 0, out
-    assert states(tmp_path) == dict.fromkeys(["one-s0", "robots-s0", "rows-s0"], "SUCCEEDED")
-    assert not (tmp_path / "run/.staging").exists()
-
-
-def test_one_reload_excludes_another_and_needs_the_host_of_the_supervisor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_experiment(tmp_path, odd("one", "wait"))
-    root = tmp_path / "run"
-    with run_directory.claim(root) as paths:
-        Ledger.create(paths.ledger).close()
-        paths.staging.mkdir()
-        with pytest.raises(RunDirError, match="still examines the robots"):
-            reloading.reload(root, tmp_path / "jobs.toml")
-        holder = run_directory.holder(paths)
-        assert holder is not None
-        paths.takes_jobs.write_text(holder.key)
-        with pytest.raises(UsageError, match=r"JOBS\.toml"):
-            reloading.reload(root, None)
-        with paths.reload_lock.open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            with pytest.raises(RunDirError, match="another `reload`"):
-                reloading.reload(root, tmp_path / "jobs.toml")
-        monkeypatch.setattr("socket.gethostname", lambda: "another-host")
-        with pytest.raises(RunDirError, match="another host"):
-            reloading.reload(root, tmp_path / "jobs.toml")
 
 
 @pytest.mark.nightly

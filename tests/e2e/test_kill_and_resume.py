@@ -36,15 +36,6 @@ from orchestrator.jobfile import is_job_key
 from orchestrator.ledger import Ledger, Request
 from orchestrator.machine.process_identity import process_start
 
-RANDOMIZE = {
-    "body.*.mass": "scale(linear(1, 0.7), linear(1.01, 1.3))",
-    "terrain": "rough(0.03)",
-    "start.joints": "normal(0, 0.05)",
-    "action.delay": "choice(0, 1)",
-    "observation.noise": "normal(0, 0.01)",
-    "observation.delay": "choice(0, 1, 2)",
-    "push.speed": "uniform(0, 0.5)",
-}
 ROBOTS = ("quadruped", "hexapod", "walker", "hopper", "runner", "balancer")
 GONE_WITHIN_S = 2.0
 STEPS = 4096
@@ -192,29 +183,6 @@ def test_supervisor_killed_six_times_loses_nothing_of_six_robots(tmp_path: Path)
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "more",
-    [{}, {"algo": "sac", "sac": {"learning_starts": 256, "train_freq": 8}}],
-    ids=["ppo", "sac"],
-)
-def test_supervisor_of_randomised_robots_killed_loses_nothing(
-    tmp_path: Path, more: dict[str, Any]
-) -> None:
-    grid = {"body.*.mass": ["*0.8", "*1.2"], "action.delay": [0, 2]}
-    check_kills(
-        tmp_path,
-        ("quadruped", "hopper"),
-        2048,
-        2,
-        randomize=RANDOMIZE,
-        evaluate=grid,
-        asymmetric=True,
-        **more,
-    )
-
-
-@pytest.mark.nightly
 def test_what_was_asked_of_a_supervisor_that_was_killed_does_not_stop_the_next(
     tmp_path: Path,
 ) -> None:
@@ -249,19 +217,6 @@ def test_a_worker_left_behind_is_ended_but_nobody_else_with_its_number() -> None
         assert process.poll() is None
         recovery.kill_leftover(process.pid, start)
         assert process.wait() == -signal.SIGKILL
-
-
-def test_nobody_waits_for_a_zombie_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    with leftover() as process:
-        start = process_start(process.pid)
-        assert start is not None
-        process.kill()
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        monkeypatch.setattr(
-            "orchestrator.experiment.resuming.recovery.time.sleep",
-            lambda _: pytest.fail("waits for a zombie"),
-        )
-        recovery.kill_leftover(process.pid, start)
 
 
 def test_an_examination_that_hangs_does_not_outlive_the_supervisor(tmp_path: Path) -> None:

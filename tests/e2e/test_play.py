@@ -5,12 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 from pathlib import Path
-from unittest import mock
 
 import command_helpers as commands
 import numpy as np
@@ -26,13 +24,10 @@ from command_helpers import (
 from play_helpers import NO_DISPLAY, frames, job_dir, play_here, players_of, size
 from supervisor_helpers import make_spec
 
-from orchestrator.core.paths import JobPaths
 from orchestrator.core.processes.procfs import is_running
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.poses import Pose
-from orchestrator.worker.rendering import film_strip, gl_library, scenes
-from orchestrator.worker.rendering import play as worker_play
-from orchestrator.worker.training import trained_policy
+from orchestrator.worker.rendering import film_strip, scenes
 
 
 def play(
@@ -190,61 +185,6 @@ def test_the_nominal_robot_is_shown_as_if_the_job_drew_nothing(tmp_path: Path) -
     assert video("plain") == nominal
 
 
-@pytest.mark.nightly
-def test_a_checkpoint_of_another_robot_and_a_file_that_is_none_are_told_apart(
-    finished_once: Experiment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gl_library, "choose_gl", lambda: "none")
-    hopper, balancer = (job_dir(finished_once, f"{name}-s0") for name in ("hopper", "balancer"))
-    for file, why in (
-        (
-            balancer.checkpoints / "checkpoint-000000000512.pt",
-            "belongs to another job: its network has other shapes",
-        ),
-        (finished_once.jobs, "is damaged or not a checkpoint"),
-    ):
-        asked = worker_play._parser().parse_args([str(hopper.root), f"--checkpoint={file}"])
-        with pytest.raises(trained_policy.PolicyError, match=f"{re.escape(str(file))} {why}"):
-            worker_play.play(asked)
-
-
-def test_a_checkpoint_that_training_removes_after_it_was_chosen_still_plays(
-    finished: Experiment,
-) -> None:
-    job = job_dir(finished, "hopper-s0")
-    file = job.checkpoints / "checkpoint-000000000384.pt"
-    content = file.read_bytes()
-    for asked in ("384", str(file)):
-        chosen = trained_policy.read_checkpoint(job, asked)
-        assert chosen is not None
-        assert (chosen.content, chosen.label) == (content, "384")
-    shutil.rmtree(job.checkpoints)
-    os.mkfifo(finished.cwd / "pipe.pt")
-    for asked, why in (
-        ("latest", "hopper-s0 has no checkpoint; .*none so far"),
-        (
-            str(finished.cwd / "pipe.pt"),
-            "pipe.pt: is not a regular file; expected a file, latest or",
-        ),
-        ("gone.pt", "checkpoint gone.pt: no such file; expected a file, latest or the env_steps"),
-    ):
-        with pytest.raises(trained_policy.PolicyError, match=why):
-            trained_policy.read_checkpoint(job, asked)
-
-
-def test_the_latest_checkpoint_is_recommended_where_there_is_one(tmp_path: Path) -> None:
-    job = JobPaths(tmp_path / "a-s0")
-    job.checkpoints.mkdir(parents=True)
-    with pytest.raises(trained_policy.PolicyError) as without:
-        trained_policy.read_checkpoint(job, None)
-    assert "--checkpoint" not in str(without.value)
-    (job.checkpoints / "checkpoint-000000000384.pt").touch()
-    with pytest.raises(trained_policy.PolicyError) as with_one:
-        trained_policy.read_checkpoint(job, None)
-    assert "--checkpoint latest" in str(with_one.value)
-    assert "384" in str(with_one.value)
-
-
 def test_ctrl_c_ends_the_player_with_the_command(finished_once: Experiment) -> None:
     played = commands.command(
         "play", finished_once.run_dir, "hopper", "--seconds", "600", "--output", "never"
@@ -257,41 +197,7 @@ def test_ctrl_c_ends_the_player_with_the_command(finished_once: Experiment) -> N
     wait_until(lambda: not is_running(player), "the player ends with its command")
 
 
-def test_a_job_without_a_policy_says_so_and_what_could_be_played(finished: Experiment) -> None:
-    job_dir(finished, "hopper-s0").model.unlink()
-    done = play_here(finished, "hopper")
-    assert done.returncode == 2
-    assert "hopper-s0 has no model.zip" in done.stderr
-    assert "--checkpoint latest" in done.stderr
-    assert "env_steps: 384, 512" in done.stderr
-
-
 # -- without a screen
-
-
-def test_without_opengl_play_says_what_to_do_and_nothing_else_breaks(finished: Experiment) -> None:
-    done = play_here(finished, "hopper", MUJOCO_GL="off")
-    assert done.returncode == 1
-    assert "MUJOCO_GL does not work here (off: " in done.stderr
-    with mock.patch.dict(os.environ, MUJOCO_GL="off"):
-        assert invoke("status", finished.run_dir, cwd=finished.cwd).returncode == 0
-
-
-def test_every_library_that_was_tried_is_named_with_the_remedy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("MUJOCO_GL", "")
-    monkeypatch.setattr(gl_library, "GL_LIBRARIES", ("off", "nonsense"))
-    with pytest.raises(gl_library.CannotRender) as caught:
-        gl_library.choose_gl()
-    for expected in (
-        "off: AttributeError",
-        "nonsense: RuntimeError",
-        "libegl1",
-        "libosmesa6",
-        "Training",
-    ):
-        assert expected in str(caught.value)
 
 
 @pytest.mark.nightly

@@ -6,25 +6,7 @@ from pathlib import Path
 
 import command_helpers as commands
 import pytest
-from report_helpers import Trained, leave_undrawn, made, make_run_dir
-
-
-@pytest.mark.nightly
-def test_settings_of_the_user_do_not_matter(tmp_path: Path) -> None:
-    done, _, _ = made(tmp_path / "run", [Trained()])
-    first = {path.name: path.read_bytes() for path in done.page.parent.glob("*.svg")}
-    (tmp_path / "matplotlibrc").write_text(
-        "text.usetex: True\nsavefig.bbox: tight\nlines.linewidth: 9\n"
-    )
-    again = commands.give(
-        *("report", "run"),
-        cwd=tmp_path,
-        MATPLOTLIBRC=str(tmp_path / "matplotlibrc"),
-        MPLBACKEND="module://not_installed",
-        MPLCONFIGDIR="/proc/none",
-    )
-    assert (again.returncode, again.stderr) == (0, "")
-    assert first == {path.name: path.read_bytes() for path in done.page.parent.glob("*.svg")}
+from report_helpers import Trained, leave_undrawn, make_run_dir
 
 
 def test_command_says_where_the_page_is_or_prints_markdown(

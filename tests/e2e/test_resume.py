@@ -275,34 +275,6 @@ def test_checkpoint_of_other_settings_is_refused(
 
 
 @pytest.mark.nightly
-def test_environment_known_by_its_attributes_alone_is_resumed_with_a_word_of_caution(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "plain.py").write_text(
-        "from gymnasium.envs.classic_control import CartPoleEnv\n"
-        "class Plain(CartPoleEnv):\n"
-        "    pass\n"
-        "def make_env(xml, seed):\n"
-        "    return Plain()\n"
-    )
-    changes = {
-        "entry_point": "plain:make_env",
-        "search_path": str(tmp_path),
-        "total_timesteps": 1024,
-    }
-    undisturbed, paths = (
-        make_job(tmp_path / name, **changes) for name in ("undisturbed", "killed")
-    )
-    helpers.train_here(undisturbed)
-    with helpers.Worker(paths) as worker:
-        kill(worker, paths, after_a_checkpoint=True, within_s=0)
-    record, log = helpers.train_here(paths, 1)
-    assert record.code == ExitCode.SUCCEEDED, log
-    assert "Plain was restored by its attributes" in log
-    assert what_was_learnt(paths) == what_was_learnt(undisturbed)
-
-
-@pytest.mark.nightly
 def test_environment_that_cannot_be_saved_begins_new_episodes_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "hidden.py").write_text(
         "import gymnasium\n"

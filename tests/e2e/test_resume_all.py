@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import dataclasses
-import errno
 import json
 import os
 import shutil
@@ -16,14 +13,13 @@ from typing import Any
 
 import command_helpers as commands
 import pytest
-from command_helpers import LONG_PATIENCE_S, invoke, odd, stubbed, write_experiment
+from command_helpers import invoke, odd, stubbed, write_experiment
 from executor_helpers import await_gone
 from supervisor_helpers import Experiment, make_job
 
-from orchestrator.core.job import Paused, State, Succeeded
+from orchestrator.core.job import State
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory, run_end, run_index
-from orchestrator.experiment.from_outside import resume_all
 from orchestrator.experiment.planning import start_conditions
 from orchestrator.experiment.planning.start_conditions import StartConditions
 from orchestrator.ledger import Ledger
@@ -136,97 +132,6 @@ def test_what_was_killed_goes_on_as_it_was_started(folder: Path) -> None:
     assert resumed(folder) == {}, "it has finished"
 
 
-def standing(run_dir: Path) -> Path:
-    """A detached experiment that has trained one job and stands amid another one, until there is a
-    file ``go`` beside its job file."""
-    amid = odd("amid", "stand", env_kwargs={"deed": "stand", "at": 100})
-    files = run_dir.with_name(f"files-{run_dir.name}")
-    head = 'max_parallel = 1\norder = "as-listed"'
-    jobs = write_experiment(files, odd("whole", "nothing"), amid, head=head)
-    done = commands.give("run", jobs, "--run-dir", run_dir, "--detach", cwd=files)
-    assert done.returncode == 0, done.stderr
-    has_checkpoint = RunPaths(run_dir).job("amid-s0").checkpoints_by_steps
-    commands.wait_until(has_checkpoint, "a checkpoint of the job that stands", LONG_PATIENCE_S)
-    return run_dir
-
-
-@pytest.mark.nightly
-def test_two_experiments_of_which_everything_was_killed_end_and_train_nothing_twice(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(start_conditions, "PROGRAM", tuple(commands.command()))  # it trains
-    paths = [RunPaths(standing(folder / name)) for name in ("ants", "bees")]
-    kill_everything(*(run.root for run in paths))
-    whole = [run.job("whole-s0").model.stat() for run in paths]
-    for run in paths:
-        (folder / f"files-{run.root.name}" / "go").touch()
-    shown = resumed(folder)
-    assert {name: one["fate"] for name, one in shown.items()} == dict.fromkeys(
-        ("ants", "bees"), "resumed"
-    )
-    for run in paths:
-        assert invoke("wait", run.root, cwd=folder).returncode == 0
-        log = run.job("amid-s0").attempt(1).worker_log.read_text()
-        assert "resumed at 128 env_steps" in log
-    rows = [commands.summary(run.root) for run in paths]
-    ends = {name: [(one[name]["state"], one[name]["attempts"]) for one in rows] for name in rows[0]}
-    assert ends == {"whole-s0": [("SUCCEEDED", 1)] * 2, "amid-s0": [("SUCCEEDED", 2)] * 2}
-    assert [run.job("whole-s0").model.stat() for run in paths] == whole, "it was not trained again"
-    for run in paths:
-        with run.job("amid-s0").timings_csv.open() as file:
-            iterations = [int(row["env_steps"]) for row in csv.DictReader(file)]
-        assert iterations == [128, 256, 384, 512], "each one is there once"
-    assert resumed(folder) == {}, "nothing is left"
-
-
-def test_what_needs_nothing_or_what_the_user_decides_is_left(folder: Path) -> None:
-    ended(of_the_index(folder, "stopped"), 130, signal="SIGINT")
-    ended(of_the_index(folder, "killed by hand"), 130, signal="SIGTERM", boot=boot_id())
-    ended(of_the_index(folder, "out of disk"), 1, message="the disk is full")
-    of_the_index(folder, "paused", Paused())
-    ended(of_the_index(folder, "finished", Succeeded()), 0)
-    shutil.rmtree(of_the_index(folder, "removed"))
-    (of_the_index(folder, "of python") / "experiment.toml").unlink()
-    stopped_program = ended(of_the_index(folder, "stopped program"), 130, signal="SIGTERM")
-    (stopped_program / "experiment.toml").unlink()
-    conditions = {"until": None, "max_parallel": None, "grace_s": 30.0, "niceness": 0, "cpus": None}
-
-    def started_with(name: str, **changes: object) -> Path:
-        run_dir = of_the_index(folder, name)
-        sessions = json.dumps([{"started_with": {**conditions, **changes}}])
-        (run_dir / "provenance.json").write_text(sessions)
-        return run_dir
-
-    ended(started_with("until seven", until=1.0), 130)
-    started_with("elsewhere", cpus=[4095])
-    with run_directory.claim(of_the_index(folder, "alive")):
-        shown = resumed(folder)
-    assert {one["fate"] for one in shown.values()} == {"left"}
-    messages = {name: one["message"] for name, one in shown.items()}
-    for name, word in {
-        "stopped": "stopped by SIGINT",
-        "killed by hand": "stopped by SIGTERM",
-        "out of disk": "the disk is full",
-        "paused": "paused",
-        "removed": "gone",
-        "of python": "made by a Python program",
-        "stopped program": "the same call with run_dir=",
-        "until seven": "--until",
-        "elsewhere": "none of the CPUs is usable",
-        "alive": f"process {os.getpid()}",
-    }.items():
-        assert word in messages.pop(name)
-    assert messages == {}
-
-
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_what_a_signal_has_stopped_before_the_last_boot_may_be_the_shutdown(name: str) -> None:
-    end = run_end.RunEnd(holder="x", exit_code=130, message="", ended_at=1.0, signal=name, boot="x")
-    assert end.is_by_shutdown
-    assert not dataclasses.replace(end, boot=boot_id()).is_by_shutdown
-    assert not dataclasses.replace(end, signal="SIGINT").is_by_shutdown
-
-
 @pytest.mark.nightly
 def test_what_the_shutdown_of_the_machine_has_stopped_goes_on_after_the_next_boot(
     folder: Path,
@@ -254,28 +159,6 @@ def test_what_cannot_be_resumed_is_told_with_exit_code_1(folder: Path) -> None:
     assert f"{folder}/damaged: cannot be read" in done.stdout
     assert f"{folder}/examining: was interrupted while its robots were examined" in done.stdout
     assert "0 resumed, 0 left as they are, 3 failed" in done.stdout
-
-
-def test_where_no_process_can_be_started_the_others_are_tried(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-
-    of_the_index(folder, "first")
-    of_the_index(folder, "second")
-    monkeypatch.setattr(resume_all, "spawn", refused)
-    found = list(resume_all.resume_all())
-    assert [(one.name, one.fate) for one in found] == [("first", "failed"), ("second", "failed")]
-    assert "Resource temporarily unavailable" in found[0].message
-
-
-def test_all_is_asked_for_without_a_run_directory(folder: Path) -> None:
-    assert invoke("resume", cwd=folder).returncode == 2
-    assert invoke("resume", "run", "--all", cwd=folder).returncode == 2
-    assert invoke("resume", "run", "--json", cwd=folder).returncode == 2
-    none = invoke("resume", "--all", cwd=folder)
-    assert (none.returncode, none.stdout) == (0, "no experiment was interrupted\n")
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")

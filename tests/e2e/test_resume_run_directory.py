@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import sqlite3
@@ -117,53 +116,3 @@ def test_an_altered_robot_fails_its_job_until_the_job_file_puts_it_back(
     assert "hopper-s0 at 512" in again.stdout
     assert "changed since the run before" not in again.stdout
     assert robot.read_bytes() == commands.HOPPER.read_bytes()
-
-
-@pytest.mark.nightly
-def test_what_changed_since_the_run_before_and_damaged_checkpoints_are_shown_in_the_terminal(
-    finished: Experiment,
-) -> None:
-    job = finished.run_dir / "jobs/hopper-s0"
-    unchanged = invoke("run", "run", cwd=finished.cwd).stdout
-    unfinish(finished.run_dir, "hopper-s0")
-    for path in job.glob("checkpoints/*.pt"):
-        path.write_bytes(path.read_bytes()[:-9])
-    sessions = json.loads((finished.run_dir / "provenance.json").read_text())
-    sessions[-1] |= {"cpu_model": "Example 9000"}
-    sessions[-1]["versions"] |= {"numpy": "1.0.0"}
-    (finished.run_dir / "provenance.json").write_text(json.dumps(sessions))
-    done = invoke("run", "run", cwd=finished.cwd)
-    assert done.returncode == 0, done.stdout
-    (changed,) = (line for line in done.stdout.splitlines() if "numpy 1.0.0" in line)
-    assert "Example 9000" in changed
-    assert "bits" in changed
-    (damaged,) = (line for line in done.stdout.splitlines() if "is damaged" in line)
-    assert "hopper-s0" in damaged
-    assert "starts at 0 env_steps" in damaged
-    assert "changed since the run before" not in unchanged
-    assert len(list(job.glob("progress.csv.before-*"))) == 1
-
-
-def test_a_run_directory_of_an_earlier_version_with_text_that_is_not_utf_8_can_be_used(
-    finished: Experiment,
-) -> None:
-    exit_json = finished.run_dir / "jobs/hopper-s0/attempts/0/exit.json"
-    latin_1 = os.fsdecode(b"/dM\xfcl")
-    record = json.loads(exit_json.read_text()) | {"learner_reason": latin_1, "traceback": latin_1}
-    exit_json.write_text(json.dumps(record))
-    succeed("run", finished.jobs, "--run-dir", "run", "--rebuild-ledger", cwd=finished.cwd)
-    assert commands.summary(finished.run_dir)["hopper-s0"]["learner_reason"] == r"/dM\udcfcl"
-    exit_json.write_text(json.dumps(record | {"code": 1, "message": latin_1}))
-    with contextlib.closing(sqlite3.connect(finished.run_dir / "ledger.sqlite3")) as ledger:
-        ledger.execute("UPDATE jobs SET state = 'RUNNING' WHERE job_id = 'hopper-s0'")
-        ledger.execute("UPDATE attempts SET record = ?", (json.dumps(record),))
-        ledger.commit()
-    assert invoke("status", "run", cwd=finished.cwd).returncode == 0
-    again = invoke("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
-    assert again.returncode == 1, again.stderr
-    row = commands.summary(finished.run_dir)["hopper-s0"]
-    assert (row["state"], row["message"], row["traceback"]) == (
-        "FAILED",
-        r"/dM\udcfcl",
-        r"/dM\udcfcl",
-    )

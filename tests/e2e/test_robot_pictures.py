@@ -77,25 +77,10 @@ def test_each_of_our_robots_is_in_every_picture() -> None:
         assert_in_frame(look)
 
 
-@pytest.mark.parametrize("kind", ["without cameras", "filmed elsewhere"])
-def test_a_robot_whose_file_has_no_camera_on_it_gets_one(looks: Looks, kind: str) -> None:
-    assert looks["as it is"]["own_camera"]
-    assert not looks[kind]["own_camera"]
-    assert_in_frame(looks[kind])
-
-
 def test_a_goal_is_drawn_where_the_task_has_a_place_for_it(looks: Looks) -> None:
     without, with_goal = looks["as it is"]["green"]
     assert without < 15
     assert with_goal > without + 15
-
-
-def test_frames_are_shown_when_they_happen_whatever_the_control_period() -> None:
-    for period_s in (0.001, 0.0123, 0.02, 1 / 30, 0.04, 0.05, 0.2):
-        stride, rate = film_strip.stride_and_rate(period_s)
-        assert stride * period_s * rate == pytest.approx(1.0, rel=1e-3)
-        assert rate <= 45
-        assert rate >= 20 or stride == 1
 
 
 def test_a_strip_shows_the_longest_episode_from_its_first_to_its_last_frame() -> None:

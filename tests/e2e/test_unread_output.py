@@ -84,24 +84,6 @@ def test_all_jobs_train_and_the_command_ends_while_nobody_reads(
 
 
 @pytest.mark.nightly
-def test_a_reader_that_comes_back_receives_every_event(
-    jobs: Path, tmp_path: Path, closing: list[FullPipe]
-) -> None:
-    pipe = FullPipe(
-        "run", jobs, "--run-dir", "run", "--json", cwd=tmp_path, patience_s=commands.PATIENCE_S
-    )
-    closing.append(pipe)
-    started(tmp_path, "one-s0")
-    (tmp_path / "go-one-s0").touch()
-    started(tmp_path, "two-s0")
-    (tmp_path / "go-two-s0").touch()
-    kinds = [json.loads(line)["event"] for line in pipe.read().splitlines()]
-    expected = ["launched", "succeeded", "launched", "succeeded", "ended"]
-    assert [kind for kind in kinds if kind in (*expected, "dropped")] == expected
-    assert pipe.popen.wait(commands.PATIENCE_S) == 0
-
-
-@pytest.mark.nightly
 def test_sigterm_stops_in_good_order_while_nobody_reads(
     jobs: Path, tmp_path: Path, closing: list[FullPipe]
 ) -> None:

@@ -88,19 +88,6 @@ def test_when_the_replay_buffer_of_one_rank_is_damaged_all_go_back_to_the_checkp
     )
 
 
-def test_where_no_checkpoint_is_left_no_rank_keeps_rows(tmp_path: Path) -> None:
-    helpers.in_threads(2, lambda rank: row_after_row(tmp_path, rank, range(6)))
-    for path in tmp_path.glob("*.pt"):
-        path.unlink()
-    assert helpers.in_threads(
-        2, lambda rank: row_after_row(tmp_path, rank, range(0))[0].newest(rank)
-    ) == [None, None]
-    assert [list((tmp_path / name).iterdir()) for name in ("replay", "replay-of-rank-1")] == [
-        [],
-        [],
-    ]
-
-
 def test_a_checkpoint_of_another_number_of_ranks_is_refused_with_both_numbers(
     tmp_path: Path,
 ) -> None:

@@ -12,13 +12,10 @@ from pathlib import Path
 import pytest
 import ranks_helpers as helpers
 import worker_helpers as worker
-from command_helpers import wait_until
 from network_helpers import Network, network
 
-from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
-from orchestrator.worker.distributed.process_group import COLLECTIVE_TIMEOUT_VARIABLE
 
 pytestmark = pytest.mark.nightly
 
@@ -116,16 +113,3 @@ def test_ranks_on_two_machines_come_to_the_same_bits(
     assert not attempt.attempt.rendezvous.exists()
     for number in range(2):
         assert hosts.received_bytes(number) > 100_000, "gradients went over the cable"
-
-
-def test_when_the_cable_is_cut_both_ends_give_up(hosts: Network, tmp_path: Path) -> None:
-    paths = helpers.job(
-        tmp_path, total_timesteps=10**7, hyperparameters={"n_steps": 32, "batch_size": 64}
-    )
-    with over_the_cable(hosts, paths, **{COLLECTIVE_TIMEOUT_VARIABLE: "5"}) as attempt:
-        wait_until(lambda: list(paths.checkpoints.glob("*.pt")), "a checkpoint")
-        hosts.stall(0, up=False)
-        assert attempt.codes() == [ExitCode.RANK_LOST] * 2, attempt.log
-        for rank, record in enumerate(attempt.records):
-            assert f"rank {rank} of 2 has lost the others" in record.message
-            assert "has not answered for 5 s" in record.message

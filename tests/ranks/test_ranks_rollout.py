@@ -10,7 +10,6 @@ import pytest
 import torch
 from gymnasium import spaces
 from stable_baselines3 import PPO
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from orchestrator.worker.training import batched_rollout
@@ -100,33 +99,3 @@ def test_a_rollout_is_the_same_to_rounding(case: str) -> None:
     assert ours.num_timesteps == stock.num_timesteps
     assert ours.rollout_buffer.full
     assert np.array_equal(ours._last_episode_starts, stock._last_episode_starts)
-
-
-def test_a_callback_can_end_it() -> None:
-    class Third(BaseCallback):
-        def _on_step(self) -> bool:
-            return self.n_calls < 3
-
-    policy, make = CASES["continuous actions"]
-    model = PPO(policy, DummyVecEnv([make] * N_ENVS), n_steps=N_STEPS, batch_size=N_ENVS * N_STEPS)
-    _, callback = model._setup_learn(1000, Third())
-    assert not batched_rollout.collect(
-        model, model.env, callback, model.rollout_buffer, N_STEPS, ROWS_AT_ONCE
-    )
-    assert model.num_timesteps == 3 * N_ENVS
-
-
-def test_an_action_that_is_no_number_is_noticed_before_physics_sees_it() -> None:
-    policy, make = CASES["continuous actions"]
-    model = PPO(policy, DummyVecEnv([make] * N_ENVS), n_steps=N_STEPS, batch_size=N_ENVS * N_STEPS)
-    _, callback = model._setup_learn(1000, None)
-    with torch.no_grad():
-        next(model.policy.action_net.parameters()).fill_(float("nan"))
-    torch.distributions.Distribution.set_default_validate_args(False)
-    try:
-        with pytest.raises(ValueError, match="an action of the policy is not finite"):
-            batched_rollout.collect(
-                model, model.env, callback, model.rollout_buffer, N_STEPS, ROWS_AT_ONCE
-            )
-    finally:
-        torch.distributions.Distribution.set_default_validate_args(True)

@@ -20,7 +20,6 @@ from supervisor_helpers import (
     ledgers_closed,  # noqa: F401 - a fixture
     make_job,
     make_machine,
-    make_spec,
 )
 
 from orchestrator.core.errors import ChangedError, UsageError
@@ -28,7 +27,6 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Job, Pending
 from orchestrator.core.paths import AttemptPaths, RunPaths
-from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import BackendSettings
 from orchestrator.executors.fake import NEVER, Behaviour
 from orchestrator.executors.local import LocalExecutor
@@ -36,7 +34,6 @@ from orchestrator.executors.local_backend import LocalBackend
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import worker_logs
 from orchestrator.experiment.resuming import reconcile, recovery
-from orchestrator.terminal import jobs_table, status_view
 
 pytestmark = pytest.mark.nightly
 
@@ -129,24 +126,7 @@ def test_a_job_whose_ranks_ask_for_more_than_the_machine_has_is_refused_before_a
     ]
 
 
-def test_what_an_attempt_of_the_same_number_left_is_taken_away_first(
-    tmp_path: Path, run: Any
-) -> None:
-    attempt = AttemptPaths(tmp_path / "jobs/a/attempts/0")
-    attempt.root.mkdir(parents=True)
-    for path in (attempt.rendezvous, *map(attempt.exit_of, range(3))):
-        path.write_text('{"code": 0, "message": ""}')
-    row, _ = run("os._exit(0)")
-    assert (row["state"], row["cause"]) == ("FAILED", "error"), "nobody has said that it was done"
-    assert "before the training was done" in row["message"]
-
-
 # -- how they end
-
-
-def test_ranks_that_are_done_are_a_job_that_is_done(run: Any) -> None:
-    row, _ = run("leave(0)")
-    assert (row["state"], row["env_steps"], row["ranks"]) == ("SUCCEEDED", 640, 3)
 
 
 def test_the_error_of_a_rank_is_the_jobs_and_names_it(run: Any) -> None:
@@ -224,14 +204,6 @@ def test_of_an_attempt_that_nobody_saw_end_the_rank_that_failed_has_the_word(
     assert (record.code if record else None) == code
 
 
-def test_of_one_rank_its_own_word_counts_and_it_is_not_named(tmp_path: Path) -> None:
-    AttemptPaths(tmp_path).exit.write_text(ExitRecord(code=1, message="").to_json())
-    assert recovery.decisive_record(AttemptPaths(tmp_path), 1) == (
-        None,
-        ExitRecord(code=1, message=""),
-    )
-
-
 def settled(experiment: Experiment, job: Job) -> Any:
     """The state that a next supervisor gives a job that it finds RUNNING."""
     verdicts, position = {job.job_id: JobVerdict(problem=None)}, {job.job_id: 0}
@@ -298,27 +270,6 @@ def test_a_supervisor_that_is_killed_leaves_no_rank_and_a_job_to_be_resumed(tmp_
 # -- what decides the result, and what is shown
 
 
-def test_ranks_decide_the_result_and_how_they_work_together_does_where_there_are_several() -> None:
-    def fingerprint(**changes: Any) -> str:
-        return make_spec("a", **changes).fingerprint()
-
-    several = [
-        {"ranks": 2},
-        {"ranks": 4},
-        {"ranks": 2, "mode": "parameter-server"},
-        {"ranks": 2, "backend": "gloo"},
-    ]
-    assert len({fingerprint(**changes) for changes in [{}, *several]}) == 5
-    assert fingerprint() == fingerprint(mode="parameter-server") == fingerprint(backend="gloo")
-
-
-def test_a_spec_of_before_there_were_ranks_is_one_of_a_single_rank() -> None:
-    values = json.loads(make_spec("a").to_json())
-    for name in ("ranks", "backend", "mode"):
-        del values[name]
-    assert WorkerSpec.from_json(json.dumps(values)) == make_spec("a")
-
-
 def test_the_log_of_any_rank_can_be_had(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a", ranks=2), make_job("b")])
     experiment.run()
@@ -349,33 +300,3 @@ def test_a_job_whose_number_of_ranks_changed_is_refused_with_the_difference(tmp_
     after = make_job("a", ranks=4)
     with pytest.raises(ChangedError, match=r"resources\.ranks: 2 → 4"):
         settled(before, after)
-
-
-def rendered(table: Any) -> str:
-    from rich.console import Console
-
-    console = Console(width=200)
-    with console.capture() as capture:
-        console.print(table)
-    return capture.get()
-
-
-def test_status_has_a_column_for_ranks_where_a_job_has_several(tmp_path: Path) -> None:
-    for name in ("several", "one"):
-        (tmp_path / name).mkdir()
-    several = Experiment(tmp_path / "several", [make_job("a", ranks=2), make_job("b")])
-    one = Experiment(tmp_path / "one", [make_job("a")])
-    for experiment in (several, one):
-        experiment.run()
-    shown = [rendered(status_view.summary(each.ledger.summary(), 200)) for each in (several, one)]
-    assert ["ranks" in table for table in shown] == [True, False]
-
-
-def test_while_a_job_runs_the_cpus_of_each_rank_are_shown(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job("a", ranks=2, cores=2)], cpus=4)
-    shown: list[str] = []
-    experiment.reporter.each_turn = lambda view: shown.append(
-        rendered(jobs_table.render(jobs_table.of_view(view), 200, 40))
-    )
-    experiment.run()
-    assert "0,1 | 2,3" in shown[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import itertools
 import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -279,7 +278,6 @@ def distance(one: np.ndarray, other: np.ndarray, before: np.ndarray) -> float:
     return float(np.linalg.norm(one - other) / np.linalg.norm(other - before))
 
 
-FEW = (("fast", "as it comes"), ("sb3", "as it comes"), ("sac", "three steps"))
 every_case = pytest.mark.parametrize("case", CASES, ids=[" ".join(case) for case in CASES])
 every_mode = pytest.mark.parametrize("mode", MODES)
 
@@ -303,15 +301,6 @@ def test_all_ranks_come_to_the_same_bits(sides: Sides, case: Case, mode: Mode) -
         assert other["parameters"].tobytes() == first["parameters"].tobytes()
         if mode == "allreduce":
             assert other["moments"].tobytes() == first["moments"].tobytes()
-
-
-def test_four_ranks_over_shared_memory_update_as_one_process(tmp_path: Path) -> None:
-    """A few cases; ``test_shared_memory_allreduce.py`` shows that its sums are right to the bit for
-    any ranks."""
-    sides = Sides(4, "auto", tmp_path / "together", FEW)
-    for case, mode in itertools.product(FEW, MODES):
-        test_an_update_of_all_ranks_is_that_of_one_process_over_all_their_data(sides, case, mode)
-        test_all_ranks_come_to_the_same_bits(sides, case, mode)
 
 
 @every_mode
@@ -345,24 +334,3 @@ def test_target_kl_ends_the_update_of_all_in_its_middle(sides: Sides, learner: s
         *(rank[case, mode] for rank in sides.ranks[:1] for mode in MODES),
     ):
         assert 0 < result["steps"][0] < most
-
-
-@pytest.mark.parametrize("case", FEW)
-def test_a_rank_by_itself_would_come_to_something_else(sides: Sides, case: Case) -> None:
-    spec = CASES[case]
-    alone = dataclasses.replace(
-        spec,
-        n_envs=N_ENVS // sides.size,
-        hyperparameters=spec.hyperparameters
-        | {"batch_size": spec.hyperparameters["batch_size"] // sides.size},
-    )
-    model = build(alone)
-    built = build(spec)
-    data = collected(built)
-    model.policy.load_state_dict(built.policy.state_dict())
-    give(model, data, range(alone.n_envs))
-    lonely = updated(model, dealt(spec, sides.size, 0), alone)
-    assert (
-        distance(lonely["parameters"], sides.alone[case]["parameters"], sides.before[case])
-        > 100 * ROUNDING
-    )

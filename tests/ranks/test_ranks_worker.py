@@ -4,7 +4,6 @@ own does too."""
 from __future__ import annotations
 
 import os
-import socket
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
@@ -17,23 +16,21 @@ import pytest
 import ranks_helpers as helpers
 import torch
 import worker_helpers as worker
-from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.distributed import exchange, process_group, ranks
+from orchestrator.worker.distributed import ranks
 from orchestrator.worker.distributed.process_group import ProcessGroup
 from orchestrator.worker.distributed.ranks import own_share
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
-from orchestrator.worker.runtime.failures import Interrupted, RankLostError, ReachedRung
+from orchestrator.worker.runtime.failures import Interrupted, ReachedRung
 from orchestrator.worker.runtime.progress import ProgressReporter
 from orchestrator.worker.training import algorithms, learners, shared_statistics
 from orchestrator.worker.training.attempt import Attempt
 from orchestrator.worker.training.shared_statistics import (
     SharedEpisodes,
-    SharedLosses,
     SharedStatistics,
     merge_over_ranks,
 )
@@ -208,12 +205,6 @@ def test_asked_to_leave_and_paused_at_a_rung_all_ranks_have_the_bits_of_a_traini
                     assert resumed[part][name] == value, name
 
 
-def test_another_seed_gives_another_policy(trained: list[dict[str, Any]]) -> None:
-    one, other = (trained[0][name]["common"] for name in ("fast allreduce", "another seed"))
-    assert one["counts"][:2] == other["counts"][:2]
-    assert one["parameters"] != other["parameters"]
-
-
 # -- environments
 
 
@@ -288,22 +279,6 @@ def test_merged_statistics_are_those_of_one_who_saw_everything() -> None:
                 assert np.array_equal(getattr(other[number], part), getattr(first[number], part))
 
 
-def test_statistics_of_every_part_of_an_observation_are_merged() -> None:
-    def merged(rank: Any) -> dict[str, RunningMeanStd]:
-        parts = {name: RunningMeanStd(shape=(2,)) for name in ("arm", "leg")}
-        shared = SharedStatistics(SimpleNamespace(obs_rms=parts, ret_rms=RunningMeanStd(shape=())))  # type: ignore[arg-type]
-        for number, rms in enumerate(parts.values()):
-            rms.update(np.full((4, 2), 10.0 * number + rank.rank))
-        merge_over_ranks(rank, [shared])
-        return parts
-
-    for parts in helpers.in_threads(2, merged):
-        assert {name: rms.mean.round(3).tolist() for name, rms in parts.items()} == {
-            "arm": [0.5, 0.5],
-            "leg": [10.5, 10.5],
-        }
-
-
 def test_episodes_of_all_ranks_are_known_to_all_in_order_of_rank() -> None:
     def moments_over_ranks(rank: Any) -> Any:
         model = SimpleNamespace(
@@ -325,100 +300,7 @@ def test_episodes_of_all_ranks_are_known_to_all_in_order_of_rank() -> None:
     assert helpers.in_threads(3, moments_over_ranks) == [([21, 110, 120, 121], 7, 4)] * 3
 
 
-def test_losses_that_each_rank_knows_of_its_own_part_are_logged_as_means() -> None:
-    def shared(rank: Any) -> dict[str, float]:
-        logger = Logger(None, [])
-        logger.record("train/actor_loss", 10.0 * rank.rank)
-        logger.record("train/learning_rate", 0.1)
-        merge_over_ranks(rank, [SharedLosses(SimpleNamespace(logger=logger))])
-        return dict(logger.name_to_value)
-
-    assert (
-        helpers.in_threads(3, shared)
-        == [{"train/actor_loss": 10.0, "train/learning_rate": 0.1}] * 3
-    )
-
-
-def test_what_sac_logs_in_an_iteration_is_of_all_ranks(
-    trained: list[dict[str, dict[str, Any]]],
-) -> None:
-    first, *others = (rank["sac allreduce"]["losses"] for rank in trained)
-    assert {"train/actor_loss", "train/critic_loss", "train/ent_coef_loss"} <= first.keys()
-    assert others == [first] * (SIZE - 1)
-
-
 # -- what is refused
-
-
-def test_ranks_that_nobody_has_started_as_such_are_told_how(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
-        monkeypatch.delenv(name, raising=False)
-    cpu = torch.device("cpu")
-    with pytest.raises(
-        ranks.RanksError,
-        match=r"WORLD_SIZE is unset: start it with `run`, or .* --nproc-per-node 2",
-    ):
-        process_group.join(2, "auto", cpu, tmp_path / "rendezvous")
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setenv("RANK", "0")
-    with pytest.raises(ranks.RanksError, match=r"resources\.ranks = 2, but WORLD_SIZE is 4"):
-        process_group.join(2, "auto", cpu, tmp_path / "rendezvous")
-    monkeypatch.setenv("WORLD_SIZE", "two")
-    with pytest.raises(ranks.RanksError, match=r"resources\.ranks = 2, but WORLD_SIZE is two"):
-        process_group.join(2, "auto", cpu, tmp_path / "rendezvous")
-    assert process_group.join(1, "auto", cpu, tmp_path / "rendezvous").size == 1
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    for name, value in {"MASTER_ADDR": "127.0.0.1", **helpers.SECRET}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("MASTER_PORT", raising=False)
-    with pytest.raises(ranks.RanksError, match=r"cannot meet: .* MASTER_PORT expected"):
-        process_group.join(2, "auto", cpu, tmp_path / "rendezvous")
-
-
-@pytest.mark.parametrize("limit_s", [300.0, 0.5])
-def test_who_cannot_meet_is_told_why_and_of_the_time_only_where_it_is_up(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit_s: float
-) -> None:
-    """Rank 0 alone, at a port that is in use, or free: then it waits in vain."""
-    for module in (exchange, process_group):
-        monkeypatch.setattr(module, "RENDEZVOUS_TIMEOUT_S", limit_s)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        is_in_use = limit_s > 1
-        if not is_in_use:
-            taken.close()
-        settings = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-        for name, value in {**settings, "MASTER_PORT": str(port), **helpers.SECRET}.items():
-            monkeypatch.setenv(name, value)
-        with pytest.raises(RankLostError, match="the ranks could not meet") as raised:
-            process_group.join(2, "auto", torch.device("cpu"), tmp_path / "rendezvous")
-    assert (" within " in str(raised.value)) == (not is_in_use)
-    assert not is_in_use or "address" in str(raised.value).lower()
-
-
-def test_the_environment_overrides_the_time_that_ranks_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv(process_group.COLLECTIVE_TIMEOUT_VARIABLE, raising=False)
-    assert process_group.timeout_s(7.0) == 7.0
-    monkeypatch.setenv(process_group.COLLECTIVE_TIMEOUT_VARIABLE, "60")
-    assert process_group.timeout_s(7.0) == 60.0
-
-
-@pytest.mark.parametrize("text", ["soon", "-1", "0", "nan", "inf"])
-def test_a_patience_that_is_no_number_of_seconds_is_refused(
-    text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(process_group.COLLECTIVE_TIMEOUT_VARIABLE, text)
-    with pytest.raises(
-        ranks.RanksError,
-        match=f"{process_group.COLLECTIVE_TIMEOUT_VARIABLE} is '{text}': expected a number of seconds",
-    ):
-        process_group.timeout_s()
 
 
 def test_a_digest_of_another_rank_that_differs_names_the_rank() -> None:
