@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from orchestrator.core.numbers.changing_numbers import END, TrainingMoment, turning_moments
+from orchestrator.core.numbers.changing_numbers import END, TrainingMoment
 from orchestrator.core.numbers.distributions import check_disturbance, parse_distribution
 from orchestrator.worker.envs.randomization.draws import draw
 
@@ -52,12 +52,6 @@ def test_numbers_change_over_the_training() -> None:
     assert distribution.extremes == pytest.approx((0.4, 2.0))
     half = drawn("uniform(linear(1, 0), 1)", TrainingMoment(0.5))
     assert 0.5 <= half.min() < half.max() <= 1.0
-
-
-def test_extremes_may_lie_within_the_training() -> None:
-    distribution = parse_distribution("normal(linear(0, 1, 0.1), linear(1, 0))")
-    assert [moment.progress for moment in turning_moments(distribution.changing)] == [0.0, 0.1, 1.0]
-    assert distribution.extremes == pytest.approx((-3.0, 3.7))
 
 
 def test_numbers_have_a_value_for_each_stage() -> None:

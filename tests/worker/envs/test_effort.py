@@ -6,22 +6,17 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import gymnasium
 import mujoco
 import numpy as np
 import pytest
-from mujoco.batch import Batch
 
 from orchestrator.core.task_names import EFFORT, GYMNASIUM_TASKS, MEASURES, STAYING, TASKS
-from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.simulation_factory import make_simulation
-from orchestrator.worker.mjmodel.robot import bodies_of_robot
-from orchestrator.worker.tasks import CommonOptions, Measure, States, Task, find_task, make_task
+from orchestrator.worker.tasks import CommonOptions, States, Task, find_task
 from orchestrator.worker.tasks.base import RewardAndTermination
-from orchestrator.worker.tasks.forward import Forward
 from orchestrator.worker.tasks.gymnasium_tasks import default_xml
 
 MJCF = Path(__file__).parents[3] / "mjcf"
@@ -144,16 +139,6 @@ def test_the_cost_of_transport_is_work_for_weight_and_way() -> None:
     assert all(math.isnan(one["cost_of_transport"]) for one in back)
 
 
-def test_the_way_of_a_tracking_robot_counts_wherever_it_goes() -> None:
-    task = make_task("track", load_model(MJCF / "dog.xml"))
-    before = States(np.zeros((2, task.model.nq)), np.zeros((2, task.model.nv)))
-    after = States(np.zeros((2, task.model.nq)), np.zeros((2, task.model.nv)))
-    after.qpos[0, :3] = [-3.0, 4.0, 7.0]
-    moved = task.distance_travelled(before, after)
-    assert moved is not None
-    assert moved.tolist() == [5.0, 0.0]
-
-
 # -- the same in a batch, alone, and without measuring
 
 
@@ -197,50 +182,6 @@ def test_measures_depend_on_no_other_environment_and_change_nothing(
         assert measures == batch[1]
         assert measures
     assert not any(unmeasured[1])
-
-
-def test_where_nothing_is_measured_nothing_is_recorded_and_states_are_as_before() -> None:
-    simulation, actions = simulated("quadruped", "forward")
-    simulation.reset()
-    with mock.patch.object(Batch, "rollout", side_effect=AssertionError):
-        ended = [one for action in actions for one in simulation.step(action).ended]
-    assert all(not one.measures for one in ended)
-    assert simulation.get_state().keys() == {
-        "physics",
-        "fields",
-        "goals",
-        "generators",
-        "episode_lengths",
-        "episode_returns",
-    }
-
-
-class Touching(Forward):
-    """Contact forces and accelerations of the last physics step, anew after every control step."""
-
-    fields = ("cfrc_ext", "sensordata", "qfrc_actuator", "actuator_force", "site_xpos")
-
-
-@pytest.mark.parametrize("fields", [Touching.fields, Touching.fields[1:], ("site_xpos",)])
-def test_derived_fields_are_the_same_where_is_measured(fields: tuple[str, ...]) -> None:
-    model = load_model(MJCF / "quadruped.xml")
-    kind = type("Some", (Touching,), {"fields": fields, "__module__": __name__})
-    both = []
-    for measuring in (False, True):
-        task = kind(model, kind.Options(max_episode_steps=STEPS))
-        simulation = Simulation(
-            model, task, robot="quadruped", n_envs=3, seed=1, measuring=measuring
-        )
-        simulation.reset()
-        both.append(simulation)
-    plain, measured = both
-    assert plain.states.fields.keys() >= set(fields)
-    for action in np.random.default_rng(0).uniform(-1, 1, (2 * STEPS, 3, model.nu)):
-        plain.step(action)
-        measured.step(action)
-        assert np.array_equal(plain.physics(1), measured.physics(1))
-        for name, field in plain.states.fields.items():
-            assert np.array_equal(field, measured.states.fields[name]), name
 
 
 def test_the_environment_of_gymnasium_has_the_same_measures() -> None:
@@ -333,57 +274,6 @@ def test_braking_costs_what_driving_costs() -> None:
     assert told["torque_rms"] == pytest.approx(2.0)
 
 
-def test_actuators_that_work_against_each_other_are_paid_both() -> None:
-    one = turned(MOTOR.format(gear=2), 1.0)
-    told = turned(MOTOR.format(gear=3) + MOTOR.format(gear=-1), 1.0)
-    assert told["energy_j"] == pytest.approx(2 * one["energy_j"])
-    assert told["torque_rms"] == pytest.approx(math.sqrt((9 + 1) / 2))
-
-
-def test_the_range_of_the_joint_bounds_what_its_actuators_give() -> None:
-    bounded = 'actuatorfrcrange="-2 2"'
-    one = turned(MOTOR.format(gear=2), 1.0)
-    assert turned(MOTOR.format(gear=50), 1.0, joint=bounded) == pytest.approx(one, nan_ok=True)
-    two = turned(MOTOR.format(gear=30) + MOTOR.format(gear=10), 1.0, joint=bounded)
-    assert two["energy_j"] == pytest.approx(one["energy_j"])
-    assert two["torque_rms"] == pytest.approx(math.sqrt((1.5**2 + 0.5**2) / 2))
-    # Bounds are of the sum: these two give less than 2 N·m together.
-    opposed = turned(MOTOR.format(gear=3) + MOTOR.format(gear=-2), 1.0, joint=bounded)
-    assert opposed["torque_rms"] == pytest.approx(math.sqrt((9 + 4) / 2))
-
-
-class OwnEnergy(Turning):
-    measures = (Measure(name="energy_j", over_episode="last"),)
-
-    def measure(self, before: States, action: np.ndarray, after: States) -> np.ndarray:
-        return np.full((len(action), 1), 42.0)
-
-
-def test_a_measure_of_the_users_own_replaces_the_one_of_that_name() -> None:
-    told = turned(MOTOR.format(gear=2), 1.0, kind=OwnEnergy)
-    assert told["energy_j"] == 42.0
-    assert list(told) == list(EFFORT)
-
-
-SITE = """
-<mujoco><option timestep="0.002" gravity="0 0 0"/><worldbody>
-  <body name="drone"><freejoint/><geom size="0.1" mass="2"/><site name="up"/></body>
-</worldbody><actuator><motor site="up" gear="0 0 3 0 0 0" ctrlrange="-1 1"/></actuator></mujoco>
-"""
-
-
-def test_a_thruster_is_measured_by_its_thrust() -> None:
-    model = mujoco.MjModel.from_xml_string(SITE)
-    task = Turning(model, CommonOptions(max_episode_steps=50, reset_noise_scale=0.0))
-    simulation = Simulation(model, task, robot="drone", n_envs=1, seed=0, measuring=True)
-    simulation.reset()
-    ended = [one for _ in range(50) for one in simulation.step(np.ones((1, 1))).ended]
-    seconds = 50 * task.step_s
-    assert ended[0].measures["torque_rms"] == pytest.approx(3.0)
-    # F²t²/2m
-    assert ended[0].measures["energy_j"] == pytest.approx(9 * seconds**2 / 4, rel=2e-3)
-
-
 # -- robots that differ, and physics that fails
 
 
@@ -408,78 +298,3 @@ def test_the_mass_is_that_of_the_robot_that_the_episode_has_drawn() -> None:
             assert episode.measures["torque_rms"] == pytest.approx(gears[episode.env], rel=1e-6)
             masses.add(episode.measures["mass_kg"])
     assert len(masses) == 6
-
-
-def test_loose_objects_and_what_is_fixed_to_the_world_are_no_parts_of_the_robot() -> None:
-    model = mujoco.MjModel.from_xml_string(ARM.format(joint="", actuators=MOTOR.format(gear=1)))
-    names = [
-        model.body(number).name for number in np.flatnonzero(bodies_of_robot(model, model.qpos0))
-    ]
-    assert names == ["arm"]
-    undriven = mujoco.MjModel.from_xml_string(ARM.format(joint="", actuators=""))
-    names = [
-        undriven.body(number).name
-        for number in np.flatnonzero(bodies_of_robot(undriven, undriven.qpos0))
-    ]
-    assert names == ["arm", "loose"]
-
-
-@pytest.mark.parametrize("task", ["forward", "track"])
-def test_where_physics_diverges_measuring_changes_nothing_and_stays_finite(task: str) -> None:
-    both = []
-    for measuring in (False, True):
-        simulation = Simulation.from_xml(
-            MJCF / "quadruped.xml",
-            task,
-            n_envs=3,
-            seed=0,
-            measuring=measuring,
-            on_divergence="end-episode",
-        )
-        simulation.reset()
-        ended = []
-        for step in range(12):
-            if step % 5 == 4:
-                simulation.states.qvel[1] = 1e9
-            result = simulation.step(np.full((3, simulation.model.nu), 0.5))
-            ended += [(one.env, one.divergence, one.total_reward) for one in result.ended]
-            for one in result.ended if measuring else ():
-                assert math.isfinite(one.measures["energy_j"])
-                assert math.isfinite(one.measures["torque_rms"])
-        both.append((ended, [simulation.physics(env) for env in range(3)]))
-    plain, measured = both
-    assert plain[0] == measured[0]
-    assert len(plain[0]) >= 2
-    assert all(map(np.array_equal, plain[1], measured[1]))
-
-
-CROWD = """
-<mujoco><size memory="{memory}"/><worldbody><geom type="plane" size="5 5 1"/>
-  <body name="arm" pos="0 0 1"><joint axis="0 1 0"/><geom size="0.1" mass="1"/></body>
-  {balls}
-</worldbody><actuator><motor joint="0" ctrlrange="-1 1"/></actuator></mujoco>
-"""
-
-
-def test_physics_goes_on_where_mujoco_warns_of_something_else() -> None:
-    """A recording of MuJoCo's stops at any warning, as that of too little memory for contacts."""
-    balls = "".join(
-        f'<body pos="{x} {y} 0.09"><freejoint/><geom size="0.1"/></body>'
-        for x in np.arange(1, 3, 0.19)
-        for y in np.arange(1, 3, 0.19)
-    )
-    text = CROWD.format(memory="400K", balls=balls).replace('joint="0"', 'joint="elbow"')
-    model = mujoco.MjModel.from_xml_string(text.replace("<joint axis", '<joint name="elbow" axis'))
-    both = []
-    for measuring in (False, True):
-        task = Turning(model, CommonOptions(max_episode_steps=100, reset_noise_scale=0.0))
-        simulation = Simulation(model, task, robot="crowd", n_envs=2, seed=0, measuring=measuring)
-        simulation.reset()
-        for _ in range(3):
-            simulation.step(np.ones((2, 1)))
-        both.append(simulation)
-    plain, measured = both
-    warned = plain._batch.warning[..., 1]
-    assert warned.any()
-    assert np.array_equal(measured._batch.warning[..., 1], warned)
-    assert np.array_equal(plain.physics(0), measured.physics(0))

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import mujoco
 import numpy as np
 import pytest
 import simulation_helpers
-import worker_helpers as helpers
 
-from orchestrator.worker.envs import env_factory
-from orchestrator.worker.envs.poses import pose_of
-from orchestrator.worker.envs.randomization.episode_starts import EpisodeStarts
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
-from orchestrator.worker.rendering import offscreen, scenery, stills
-from orchestrator.worker.tasks import make_task
-from orchestrator.worker.training.best_moment import BestMoment
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 QUADRUPED = MJCF / "quadruped.xml"
@@ -74,86 +64,6 @@ def test_every_episode_starts_on_another_part_of_the_terrain_and_above_it() -> N
     assert 0 <= min(heights) < 0.03 < 0.05 < max(heights) <= 0.08
 
 
-def test_a_robot_whose_base_is_not_in_its_middle_is_above_the_terrain_when_it_is_turned(
-    tmp_path: Path,
-) -> None:
-    robot = tmp_path / "arm_of_two_metres.xml"
-    robot.write_text("""<mujoco><worldbody><geom name="floor" type="plane" size="50 50 1"/>
-      <body name="base" pos="0 0 0.051"><freejoint/>
-        <geom type="box" size="0.05 0.05 0.05" pos="2 0 0"/>
-        <body pos="2 0 0"><joint name="hinge" axis="0 1 0"/><geom type="sphere" size="0.04"/></body>
-      </body></worldbody><actuator><motor joint="hinge"/></actuator></mujoco>""")
-    batch = simulation({**ROUGH, "start.turn": "uniform(-3, 3)"}, robot)
-    for _ in range(20):
-        batch.reset()
-        for env in range(3):
-            data = batch.data(env)
-            assert data.contact.dist[: data.ncon].min(initial=0.0) > -1e-3
-
-
-def test_a_floor_of_a_fixed_body_lies_as_one_of_the_world_does(tmp_path: Path) -> None:
-    text = QUADRUPED.read_text()
-    [floor] = re.findall(r'<geom name="floor".*?/>', text)
-    batches = []
-    for name, placed in {
-        "world": floor.replace("/>", ' pos="7 -3 0"/>'),
-        "body": '<body pos="5 -4 0">' + floor.replace("/>", ' pos="2 1 0"/></body>'),
-    }.items():
-        robot = tmp_path / f"{name}.xml"
-        robot.write_text(text.replace(floor, "").replace("</worldbody>", f"{placed}</worldbody>"))
-        batches.append(simulation(ROUGH, robot))
-        batches[-1].reset()
-    world, body = batches
-    for env in range(3):
-        places = [batch.data(env).geom("floor").xpos for batch in batches]
-        assert places[1] == pytest.approx(places[0])
-        assert ground_below(body, env) == pytest.approx(ground_below(world, env))
-        for batch in batches:
-            assert drawn_ground(batch, tmp_path / batch.robot, env) == pytest.approx(
-                ground_below(batch, env)
-            )
-
-
-def drawn_ground(batch: RandomizedSimulation, robot: Path, env: int) -> float:
-    """Height of the terrain under the robot's base in a picture."""
-    model = scenery.add_scenery(robot, batch.terrain)
-    data = mujoco.MjData(model)
-    offscreen.set_pose(model, data, pose_of(batch, env))
-    assert model.ngeom == batch.model.ngeom
-    return ground_in(model, data)
-
-
-def test_a_still_shows_the_terrain_of_its_episode(tmp_path: Path) -> None:
-    (tmp_path / "robot").mkdir()
-    shutil.copy(QUADRUPED, tmp_path / "robot")
-    spec = helpers.spec(task="forward", xml="robot/quadruped.xml", randomize=ROUGH)
-    paths = helpers.job(tmp_path, spec)
-    venv, moment = env_factory.make(spec, tmp_path, n_envs=1, seed=0), BestMoment()
-    batch: Any = venv.simulation
-    venv.reset()
-    moment.begin(venv)
-    one = np.ones(1)
-    moment.step(one, one, np.ones(1, int), one > 0, one > 0)
-    paths.moment.write_bytes(moment.content() or b"")
-    kept = stills.read(paths)
-    model = stills.robot_as_drawn(paths, kept)
-    data = mujoco.MjData(model)
-    offscreen.set_pose(model, data, kept.pose)
-    assert ground_in(model, data) == pytest.approx(ground_below(batch, 0))
-    assert model.hfield_nrow[0] < batch.model.hfield_nrow[0], "no more than is seen"
-    with np.load(paths.moment) as arrays:
-        np.savez(
-            paths.moment.with_suffix(".npz"),
-            **{name: arrays[name] for name in ("state", "marker", "model")},
-        )
-    paths.moment.with_suffix(".npz").replace(paths.moment)
-    earlier = stills.read(paths)
-    assert earlier.pose.ground is None, "one that an earlier version has kept"
-    assert stills.robot_as_drawn(paths, earlier).nhfield == 0, (
-        "on the flat floor, as it is not known where it was"
-    )
-
-
 def test_the_robot_stands_on_the_terrain() -> None:
     batch = simulation(ROUGH)
     batch.reset()
@@ -164,14 +74,6 @@ def test_the_robot_stands_on_the_terrain() -> None:
         assert data.ncon >= 3
         assert data.contact.dist[: data.ncon].min() > -0.02
         assert 0.2 < data.qpos[2] - ground_below(batch, env) < 0.45
-
-
-def test_floor_keys_hold_for_the_terrain() -> None:
-    batch = simulation({**ROUGH, "geom.floor.friction": "uniform(0.4, 1.2)"})
-    batch.reset()
-    for env in range(3):
-        assert batch.model_of(env).geom("floor").friction[0] == pytest.approx(batch.drawn[env, 0])
-        assert batch.model_of(env).geom("floor").type == mujoco.mjtGeom.mjGEOM_HFIELD
 
 
 def test_starts_are_drawn_within_their_bounds_and_the_limits_of_joints() -> None:
@@ -247,15 +149,6 @@ def test_what_a_robot_cannot_do_is_refused(
     assert randomize == ROUGH or str(error.value).endswith("; leave the key out")
 
 
-def test_joints_of_a_robot_that_has_none_besides_its_base_are_refused(tmp_path: Path) -> None:
-    xml = tmp_path / "drone.xml"
-    xml.write_text("""<mujoco><worldbody><geom type="plane" size="5 5 0.1"/>
-    <body pos="0 0 1"><freejoint/><geom size="0.1"/><site name="thrust"/></body></worldbody>
-    <actuator><motor site="thrust" gear="0 0 1 0 0 0" ctrlrange="0 20"/></actuator></mujoco>""")
-    with pytest.raises(RandomizeError, match="no hinge or slide besides its base; leave the key"):
-        simulation({"start.joints": "uniform(0.5, 0.6)"}, xml)
-
-
 @pytest.mark.parametrize(
     ("floor", "message"),
     [
@@ -274,50 +167,3 @@ def test_a_terrain_needs_one_level_floor(tmp_path: Path, floor: str, message: st
     robot.write_text(f"<mujoco><worldbody>{floor}{body}</body></body></worldbody>{motor}</mujoco>")
     with pytest.raises(RandomizeError, match=message):
         simulation(ROUGH, robot)
-
-
-def test_joints_of_a_robot_that_moves_about_are_drawn_and_not_those_of_a_door(
-    tmp_path: Path,
-) -> None:
-    xml = tmp_path / "drone.xml"
-    xml.write_text("""<mujoco><worldbody><geom type="plane" size="5 5 0.1"/>
-    <body pos="0 0 1"><freejoint/><geom size="0.1"/><site name="thrust"/>
-    <body><joint name="arm" axis="0 1 0"/><geom size="0.03" pos="0.1 0 0"/></body></body>
-    <body pos="3 0 0.5"><joint name="door" axis="0 0 1"/><geom size="0.4"/></body></worldbody>
-    <actuator><motor site="thrust" gear="0 0 1 0 0 0" ctrlrange="0 20"/></actuator></mujoco>""")
-    batch = simulation({"start.joints": "uniform(0.5, 0.6)"}, xml)
-    batch.reset()
-    arm, door = (batch.model.joint(name).qposadr[0] for name in ("arm", "door"))
-    assert (batch.states.qpos[:, arm] > 0.4).all()
-    assert (batch.states.qpos[:, door] == 0).all()
-
-
-def test_a_drawn_joint_without_a_name_is_called_as_in_the_observations() -> None:
-    model = mujoco.MjModel.from_xml_string(
-        """<mujoco><worldbody><body><joint name="a" axis="0 1 0"/><geom size="0.1"/>
-        <body name="tip" pos="0 0 0.3"><joint axis="0 1 0"/><geom size="0.1"/></body></body>
-        </worldbody><actuator><motor joint="a" ctrlrange="-1 1"/></actuator></mujoco>"""
-    )
-    task = make_task("reach", model, {})
-    starts = EpisodeStarts({"start.joints": "uniform(0, 1)"}, task, None, np.zeros((1, 2)))
-    assert list(starts.drawn) == ["start.joints.a", "start.joints.tip joint 0"]
-    observed = task.observation_names()
-    assert observed is not None
-    assert {"a velocity", "tip joint 0 velocity"} < set(observed)
-    of_an_earlier_version = {"start.joints.a": np.array([0.1]), "start.joints.1": np.array([0.2])}
-    starts.set_state(of_an_earlier_version)
-    assert starts.drawn_by(0) == {"start.joints.a": 0.1}, "what the other has drawn is not known"
-
-
-@pytest.mark.parametrize("robot", ["pusher_v5", "reacher", "swimmer", "walker2d_v5", "ant"])
-def test_in_the_files_of_gymnasium_all_joints_but_those_of_the_base_are_drawn(robot: str) -> None:
-    xml = Path(gymnasium.__file__).parent / f"envs/mujoco/assets/{robot}.xml"
-    batch = simulation({"start.joints": "uniform(-0.02, 0.02)"}, xml)
-    scalar = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
-    moved = {"pusher_v5": 11, "reacher": 4, "swimmer": 2, "walker2d_v5": 6, "ant": 8}[robot]
-    addresses = batch.model.jnt_qposadr[np.isin(batch.model.jnt_type, list(map(int, scalar)))]
-    is_moved = np.zeros(len(addresses), bool)
-    for _ in range(5):  # some start at a limit, and move only away from it
-        batch.reset()
-        is_moved |= (batch.states.qpos != batch.task.pose)[:, addresses].any(axis=0)
-    assert is_moved.sum() == moved

@@ -13,7 +13,6 @@ import pytest
 from orchestrator.core.messages import ExaminationRequest
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.randomization.randomized_fields import (
-    RandomizeError,
     randomized_keys,
 )
 from orchestrator.worker.robots.idle_draws import draws_without_effect, frictions_without_effect
@@ -79,18 +78,6 @@ def test_a_floor_with_less_friction_than_what_it_touches_is_told(
         assert 'draw both by one key, such as "geom.*.friction"' in warning
 
 
-def test_a_grid_that_evaluates_the_same_robot_twice_is_told() -> None:
-    (warning,) = warnings({}, {FLOOR: [0.4, 0.8]})
-    assert warning.startswith(f"evaluate.{FLOOR} has no effect on contacts with geom")
-    assert warnings({}, {FLOOR: [1.0, 1.5]}) == []
-
-
-def test_each_element_of_a_pattern_is_told_once() -> None:
-    (warning,) = warnings({"geom.*_foot.friction": "each uniform(0.2, 0.5)"})
-    assert warning.startswith("randomize.geom.*_foot.friction has no effect on contacts with geom")
-    assert "'floor'" in warning
-
-
 def test_the_examination_before_the_launch_tells_it() -> None:
     request = ExaminationRequest(
         xml=str(QUADRUPED), task="auto", randomize={FLOOR: "uniform(0.4, 0.8)"}, simulate_s=0.02
@@ -99,32 +86,6 @@ def test_the_examination_before_the_launch_tells_it() -> None:
         answer = check(request, recent)
     assert answer.problem is None
     assert any("has no effect on contacts with" in one for one in answer.warnings)
-
-
-def test_what_counts_at_feet_and_not_at_a_trunk_is_not_told(tmp_path: Path) -> None:
-    feet = BALL("foot", 0.3, "") + '<body name="trunk"><joint/>' + BALL("trunk", 1, "") + "</body>"
-    xml = touching(tmp_path, BALL("drawn", 1, ""), feet)
-    assert warnings({"geom.drawn.friction": "uniform(0.4, 0.9)"}, xml=xml) == []
-    (told,) = warnings({"geom.drawn.friction": "uniform(0.1, 0.2)"}, xml=xml)
-    assert "geom 'foot', geom 'trunk', whose friction is larger" in told
-
-
-def test_a_foot_of_higher_priority_is_told_though_the_floor_counts_elsewhere(
-    tmp_path: Path,
-) -> None:
-    """As a Go2 of MuJoCo Menagerie has it."""
-    foot = BALL("foot", 0.8, 'priority="1" condim="6"')
-    limbs = foot + '<body name="trunk"><joint/>' + BALL("trunk", 0.6, "") + "</body>"
-    xml = touching(tmp_path, BALL("drawn", 1, ""), limbs)
-    (told,) = warnings({"geom.drawn.friction": "uniform(0.7, 1.2)"}, xml=xml)
-    assert "has no effect on contacts with geom 'foot', whose priority is higher" in told
-
-
-def test_of_several_frictions_the_one_that_counts_in_part_is_told(tmp_path: Path) -> None:
-    rolls = 'condim="6"'
-    xml = touching(tmp_path, BALL("drawn", 1, rolls), BALL("other", 1, rolls))
-    (told,) = warnings({"geom.drawn.friction": "scale(0.5, 1.5)"}, xml=xml)
-    assert "at frictions from 0.5 to 1:" in told
 
 
 def frictions(model: mujoco.MjModel, friction: float) -> list[list[float]]:
@@ -166,19 +127,3 @@ def test_what_is_told_is_what_mujoco_does(
         (warning,) = told
         assert ("at frictions from" in warning) == any(differs)
         assert ("<pair>" in warning) == contact.startswith("<pair")
-
-
-@pytest.mark.parametrize(
-    ("key", "cause"),
-    [
-        ("joint.*.stiffness", "its value is 0, which no factor changes; draw the value itself"),
-        ("geom.drawn.density", "another attribute overrides it"),
-    ],
-)
-def test_a_factor_that_changes_nothing_is_refused_with_the_cause(
-    tmp_path: Path, key: str, cause: str
-) -> None:
-    other = BALL("other", 1, "") + '<body name="limb"><joint/>' + BALL("limb", 1, "") + "</body>"
-    xml = touching(tmp_path, BALL("drawn", 1, 'mass="1"'), other)
-    with pytest.raises(RandomizeError, match=f"changes nothing in the compiled robot; {cause}"):
-        randomized_keys(xml, load_model(xml), {key: "scale(0.5, 2)"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import pickle
 from pathlib import Path
@@ -169,44 +168,6 @@ def test_every_number_of_every_step_is_stocks_own(
     assert_same_steps(lean, stock, steps=3)
 
 
-@pytest.mark.parametrize("n_envs", [1, 2, 3, 8])
-@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan, 3e38, -0.0])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_numbers_that_are_none_spread_as_in_stock(n_envs: int, odd: float, dtype: type) -> None:
-    def make(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        return np.where(rng.random(shape) < 0.2, odd, rng.normal(size=shape)).astype(dtype)
-
-    space = spaces.Box(-np.inf, np.inf, (5,), dtype)
-    lean, stock = (
-        kind(Stream(1, n_envs, space, make)) for kind in (FastVecNormalize, VecNormalize)
-    )
-    with np.errstate(all="ignore"):
-        assert bits(lean.reset()) == bits(stock.reset())
-        assert_same_steps(lean, stock, steps=20)
-
-
-@pytest.mark.parametrize("n_envs", [1, 8])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda rng, shape: np.asfortranarray(rng.normal(size=shape)),
-        lambda rng, shape: rng.normal(size=(*shape[:-1], 40))[..., ::2],
-        lambda rng, shape: rng.normal(size=shape).astype(np.float32),
-        lambda rng, shape: rng.integers(0, 9, shape),
-    ],
-    ids=["Fortran's order", "strided", "narrower", "integers"],
-)
-def test_observations_other_than_the_space_promises_are_normalised_as_stock_does(
-    n_envs: int, make: Any
-) -> None:
-    space = spaces.Box(-np.inf, np.inf, (20,), np.float64)
-    lean, stock = (
-        kind(Stream(2, n_envs, space, make)) for kind in (FastVecNormalize, VecNormalize)
-    )
-    assert bits(lean.reset()) == bits(stock.reset())
-    assert_same_steps(lean, stock, steps=20)
-
-
 BOX = spaces.Box(-np.inf, np.inf, (4,), np.float32)
 
 
@@ -317,20 +278,6 @@ def test_what_a_step_gives_is_not_overwritten_by_later_steps() -> None:
     assert bits(kept) == before
 
 
-def test_statistics_of_another_one_are_taken_up_and_shared() -> None:
-    """As evaluation does with those of training."""
-    trained = FastVecNormalize(Stream(5, 4, BOX))
-    trained.reset()
-    ours, theirs = (
-        FastVecNormalize(Stream(6, 2, BOX), training=False),
-        VecNormalize(Stream(6, 2, BOX), training=False),
-    )
-    ours.obs_rms = theirs.obs_rms = trained.obs_rms
-    for _ in range(5):
-        assert_same_steps(ours, theirs)
-        trained.step(np.zeros((4, 2)))
-
-
 def test_jobs_are_trained_with_it(tmp_path: Path) -> None:
     spec = helpers.spec(normalize=True)
     venv = env_factory.make(spec, tmp_path, n_envs=2, seed=0)
@@ -351,13 +298,3 @@ def test_pickled_by_any_protocol_it_is_a_stock_one_that_names_nothing_of_this_pa
     assert type(stock) is type(ours) is VecNormalize
     assert vars(stock).keys() == vars(ours).keys()
     assert (stock.obs_rms.mean == ours.obs_rms.mean).all()
-
-
-def test_saved_by_its_own_method_it_is_loaded_by_stocks(tmp_path: Path) -> None:
-    env = FastVecNormalize(Stream(8, 3, BOX), clip_obs=2.0)
-    env.reset()
-    env.save(str(tmp_path / "vecnormalize.pkl"))
-    loaded = VecNormalize.load(str(tmp_path / "vecnormalize.pkl"), env.venv)
-    observations = env.venv.observations()
-    assert bits(loaded.normalize_obs(observations)) == bits(env.normalize_obs(observations))
-    assert type(copy.deepcopy(env)) is VecNormalize

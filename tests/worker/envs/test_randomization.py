@@ -5,44 +5,31 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import json
-import math
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import mujoco
 import numpy as np
 import pytest
 import simulation_helpers
 import worker_helpers as helpers
 
-from orchestrator.core.errors import UsageError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ExaminationRequest
 from orchestrator.core.numbers.changing_numbers import END, START, TrainingMoment
-from orchestrator.core.numbers.distributions import by_number
 from orchestrator.core.numbers.evaluation_grid import EvaluationGrid
-from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.envs.model_loading import for_simulation, load_model
-from orchestrator.worker.envs.randomization import randomized_fields
-from orchestrator.worker.envs.randomization.disturbances import Disturbances
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, randomized_keys
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
-from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.simulation_factory import make_simulation
 from orchestrator.worker.mjspec.model_comparison import differing_fields
 from orchestrator.worker.mjspec.spec_attributes import attribute_names, set_attribute
 from orchestrator.worker.mjspec.spec_elements import matching_elements
-from orchestrator.worker.policies.task_env import TaskEnv
 from orchestrator.worker.robots.preflight_child import check
 from orchestrator.worker.robots.robot_preparation import RecentRobot
-from orchestrator.worker.tasks import TASKS
-from orchestrator.worker.tasks.gymnasium_tasks import default_xml
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 QUADRUPED = MJCF / "quadruped.xml"
@@ -223,20 +210,6 @@ def test_a_saved_state_goes_on_with_the_robots_of_its_episodes() -> None:
     )
 
 
-def test_an_earlier_checkpoint_goes_on() -> None:
-    plan = np.random.default_rng(1).uniform(-1, 1, (60, 3, simulation().model.nu))
-    whole, resumed = (simulation({**DRAWN, **DISTURBED}) for _ in range(2))
-    whole.reset()
-    simulation_helpers.steps(whole, plan[:45])
-    state: Any = whole.get_state()
-    del state["places"], state["disturbances"]["noise_step"]
-    state["control_steps"] = 45
-    resumed.set_state(state)
-    simulation_helpers.assert_same(
-        simulation_helpers.steps(whole, plan[45:]), simulation_helpers.steps(resumed, plan[45:])
-    )
-
-
 def test_numbers_follow_the_training_and_are_those_of_its_end_elsewhere() -> None:
     growing = {"geom.floor.friction": "uniform(1, linear(1.0001, 3))"}
     batch = simulation(growing, n_envs=32)
@@ -286,23 +259,6 @@ def test_noise_may_be_that_of_named_observations() -> None:
     assert (noise[:, knees] > 0.099).all()
     assert (noise[:, knees] < 0.201).all()
     assert not np.delete(noise, knees, axis=1).any()
-
-
-def test_noise_by_name_does_not_take_names_of_a_built_in_task_for_those_of_a_users() -> None:
-    model = load_model(QUADRUPED)
-    observes = {"observe": lambda self, states: states.qvel.copy(), "__module__": "users"}
-    seen = np.zeros((2, model.nv), np.float32)
-    key = "observation.noise.*knee*"
-    users = type("Users", (TASKS["forward"],), dict(observes))
-    with pytest.raises(RandomizeError, match="observations of this task have no names"):
-        Disturbances({key: "uniform(0.1, 0.2)"}, users(model, users.Options()), seen)
-    names = {"observation_names": lambda self: [*"abcdefghijklm", "left knee"]}
-    named = type("Named", (TASKS["forward"],), {**observes, **names})
-    disturbances = Disturbances({key: "uniform(0.1, 0.2)"}, named(model, named.Options()), seen)
-    generators = [np.random.default_rng(number) for number in range(2)]
-    noisy = disturbances.disturbed_observations(seen.copy(), generators, END)
-    assert (noisy[:, -1] > 0.099).all()
-    assert not noisy[:, :-1].any()
 
 
 def test_actions_are_late_by_so_many_control_steps_and_were_zeros_before() -> None:
@@ -364,27 +320,6 @@ def test_pushes_that_cannot_be_are_refused(
         simulation(randomize, MJCF / f"{robot}.xml")
 
 
-def test_contact_forces_are_computed_with_the_drawn_robot() -> None:
-    """Gymnasium's Ant observes ``cfrc_ext``, which is computed outside of the batch, with a model
-    for each robot."""
-    ant = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets" / "ant.xml"
-    batch = RandomizedSimulation(
-        ant, "gymnasium:Ant-v5", {}, {"body.torso.mass": "scale(2, 30)"}, n_envs=2, seed=0
-    )
-    batch.reset()
-    simulation_helpers.steps(batch, np.zeros((60, 2, batch.model.nu)))
-    for env, factor in enumerate(batch.drawn[:, 0]):
-        model = batch.model_of(env)
-        assert model is batch.model_of(env)
-        assert model.body("torso").mass[0] == pytest.approx(
-            batch.model.body("torso").mass[0] * factor
-        )
-        lifted = batch.states.fields["cfrc_ext"][env, :, 5].sum()
-        assert lifted == pytest.approx(model.body_mass.sum() * 9.81, rel=0.2), (
-            "it lies on the floor"
-        )
-
-
 @pytest.mark.parametrize(
     ("key", "text", "message"),
     [
@@ -438,88 +373,6 @@ def test_what_cannot_be_drawn_is_refused_by_its_key(key: str, text: str, message
         randomized_keys(QUADRUPED, load_model(QUADRUPED), {key: text})
     assert str(error.value).startswith(f"randomize.{key}: ")
     assert message in str(error.value)
-
-
-def test_one_number_of_an_attribute_may_be_drawn() -> None:
-    batch = simulation(
-        {"option.wind[0]": "uniform(-3, 3)", "geom.*.friction[1]": "uniform(0.01, 0.1)"}
-    )
-    batch.reset()
-    for env, (rolling, wind) in enumerate(batch.drawn):
-        assert batch.model_of(env).opt.wind == pytest.approx([wind, 0, 0])
-        assert batch.model_of(env).geom("floor").friction == pytest.approx([1, rolling, 0.01])
-
-
-def test_a_list_draws_some_numbers_of_an_attribute_and_sets_others() -> None:
-    wind = {"option.wind": ["uniform(-3, 3)", 0.5], "option.wind[2]": "uniform(0, 1)"}
-    batch = simulation({"geom.floor.friction": ["uniform(0.4, 1.2)", 0.02, 0.0001], **wind})
-    drawn = ["geom.floor.friction[0]", "option.wind[0]", "option.wind[2]"]
-    assert [key.key for key in batch.keys] == drawn, "what is not drawn is no value of an episode"
-    for _ in range(2):
-        batch.reset()
-        for env, (sliding, along, up) in enumerate(batch.drawn):
-            spec = mujoco.MjSpec.from_file(str(QUADRUPED))
-            spec.geom("floor").friction, spec.option.wind = (
-                [sliding, 0.02, 0.0001],
-                [along, 0.5, up],
-            )
-            differing = differing_fields(batch.model_of(env), for_simulation(spec.compile()))
-            assert [name for name in differing if name[:5] != "stat."] == []
-    assert len(set(batch.drawn[:, 0])) == 3
-
-
-def test_what_mujoco_derives_follows_a_list_that_only_sets() -> None:
-    batch = simulation({"body.front_left_thigh.pos": [0.3, 0.2, 0.0]})
-    assert batch.keys == []
-    spec = mujoco.MjSpec.from_file(str(QUADRUPED))
-    spec.body("front_left_thigh").pos = [0.3, 0.2, 0.0]
-    expected = for_simulation(spec.compile())
-    assert "dof_invweight0" in differing_fields(load_model(QUADRUPED), expected)
-    batch.reset()
-    for env in range(3):
-        differing = differing_fields(batch.model_of(env), expected)
-        assert [name for name in differing if name[:5] != "stat."] == []
-
-
-@pytest.mark.parametrize(
-    ("randomize", "message"),
-    [
-        (
-            {"geom.*.friction": ["uniform(0.4, 1.2)", -0.1]},
-            "randomize.geom.*.friction[1]: is -0.1, and friction is never below 0; expected at least 0",
-        ),
-        (
-            {"geom.*.friction": ["uniform(0, 1)", 0.1, 0.1, 0.1]},
-            "randomize.geom.*.friction[3]: there is no friction[3]: friction has 3 numbers, counted from 0",
-        ),
-        (
-            {"geom.*.friction": ["uniform(0, 1)", 0.1], "geom.*.friction[1]": "uniform(0, 1)"},
-            "randomize.geom.*.friction[1] is there twice: in a list, and by a key of its own",
-        ),
-        (
-            {"geom.*.friction": ["uniform(0, 1)", 0.1], "geom.floor.friction[1]": "uniform(0, 1)"},
-            "randomize.geom.floor.friction[1]: randomize.geom.*.friction[1] sets or draws the same value",
-        ),
-        (
-            {"geom.*.friction": ["uniform(0, 1)", 0.05], "geom.floor.friction[1]": "uniform(0, 1)"},
-            "randomize.geom.floor.friction[1]: randomize.geom.*.friction[1] sets or draws the same value",
-        ),
-    ],
-)
-def test_a_list_that_does_not_fit_is_refused_by_the_place_in_it(
-    randomize: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        simulation(randomize)
-
-
-def test_two_keys_for_one_value_are_refused() -> None:
-    both = {"geom.*.friction": "uniform(0.5, 1)", "geom.floor.friction": "uniform(0.5, 2)"}
-    with pytest.raises(
-        RandomizeError,
-        match=r"randomize.geom.floor.friction: randomize.geom.\*.friction sets or draws the same",
-    ):
-        randomized_keys(QUADRUPED, load_model(QUADRUPED), both)
 
 
 @pytest.mark.parametrize(
@@ -584,81 +437,6 @@ def test_nothing_is_drawn_for_the_nominal_robot(asymmetric: bool) -> None:
         observed, expected = (made.step(actions).observations for made in (nominal, plain))
 
 
-HUMANOID = default_xml("gymnasium:Humanoid-v5")
-
-
-@pytest.mark.parametrize(
-    ("robot", "key", "distribution", "are_together"),
-    [
-        (QUADRUPED, "body.*.mass", "each scale(0.5, 2)", True),
-        (QUADRUPED, "joint.*.damping", "each uniform(0.1, 2)", True),
-        (QUADRUPED, "geom.*.friction", "each loguniform(0.5, 1.5)", True),
-        pytest.param(
-            *(HUMANOID, "actuator.*.gear", "each scale(0.8, 1.2)", True), marks=pytest.mark.nightly
-        ),
-        # By rounding, MuJoCo may name the principal axes of a body otherwise at one of the values.
-        pytest.param(
-            *(HUMANOID, "body.*.mass", "each scale(0.5, 2)", False), marks=pytest.mark.nightly
-        ),
-    ],
-)
-def test_elements_examined_together_are_what_they_are_one_by_one(
-    robot: Path, key: str, distribution: str, are_together: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    xml = Path(robot)
-    drawn = {key: distribution}
-    compiled = []
-    compile_with = randomized_fields._compile_with
-
-    def counted(*arguments: Any) -> mujoco.MjModel:
-        compiled.append(arguments)
-        return compile_with(*arguments)
-
-    monkeypatch.setattr(randomized_fields, "_compile_with", counted)
-    model = load_model(xml)
-    randomized_fields._EXAMINED.clear()
-    together = randomized_keys(xml, model, by_number(drawn))
-    several = len(compiled)
-    monkeypatch.setattr(randomized_fields, "_examine_together", lambda *_: [])
-    randomized_fields._EXAMINED.clear()
-    one_by_one = randomized_keys(xml, model, by_number(drawn))
-    one_each = len(compiled) - several
-    assert one_each == 3 * len(together)
-    assert several == 3 or not are_together
-    assert [key.key for key in together] == [key.key for key in one_by_one]
-    for one, other in zip(together, one_by_one, strict=True):
-        assert one.places == other.places
-        for first, second in zip(one.changes, other.changes, strict=True):
-            assert first.name == second.name
-            for field in ("entries", "at_zero", "slope"):
-                assert np.array_equal(getattr(first, field), getattr(second, field)), one.key
-
-
-@pytest.mark.parametrize("count", [3, 5])
-@pytest.mark.parametrize("attribute", ["mass", "density"])
-def test_elements_on_which_the_same_value_depends_are_not_taken_for_one(
-    attribute: str, count: int, tmp_path: Path
-) -> None:
-    xml = tmp_path / "ball.xml"
-    spheres = "".join(
-        f'<geom name="g{number}" size="0.1" {attribute}="1"/>' for number in range(count)
-    )
-    xml.write_text(
-        f'<mujoco><worldbody><body name="ball"><freejoint/>{spheres}</body></worldbody></mujoco>'
-    )
-    drawn = by_number({f"geom.g*.{attribute}": "each scale(0.5, 1.5)"})
-    with pytest.raises(RandomizeError, match="sets or draws the same value of body_inertia"):
-        randomized_keys(xml, load_model(xml), drawn)
-
-
-def test_masses_of_each_body_are_those_that_it_can_have() -> None:
-    made = simulation({"body.*.mass": "each uniform(1, 2)"})
-    made.reset()
-    masses = made.model_of(0).body_mass[1:]
-    assert ((masses >= 1) & (masses <= 2)).all()
-    assert len(np.unique(masses)) == len(masses)
-
-
 def test_the_nominal_robot_is_at_no_point_of_a_grid() -> None:
     grid = EvaluationGrid.parse({"geom.floor.friction": [0.5, 1.0]})
     assert grid is not None
@@ -673,67 +451,6 @@ def test_the_critic_sees_what_each_element_has_drawn() -> None:
     observed = made.reset()
     shown = observed[:, -len(made.keys) :]
     np.testing.assert_allclose(shown, made.drawn.astype(np.float32))
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        (
-            "body.trunk.mass",
-            "each scale(0.9, 1.1)",
-            'randomize.body.trunk.mass: "each" draws a value for each element of a pattern such as "body.*.mass"',
-        ),
-        (
-            "option.wind[0]",
-            "each uniform(0, 1)",
-            'randomize.option.wind[0]: "each" draws a value for each element of a pattern',
-        ),
-        (
-            "action.delay",
-            "each choice(0, 1)",
-            'randomize.action.delay: "each" is for elements of the robot; leave it out',
-        ),
-    ],
-)
-def test_each_is_refused_where_there_is_one_element(key: str, value: str, message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        simulation({key: value})
-
-
-def test_each_is_refused_for_elements_without_a_name(tmp_path: Path) -> None:
-    xml = tmp_path / "parts.xml"
-    xml.write_text(PARTS.format(compiler="", inertial=""))
-    with pytest.raises(RandomizeError, match="a geom that it matches has no name of its own"):
-        randomized_keys(xml, load_model(xml), {"geom.*.friction": "each scale(0.9, 1.1)"})
-
-
-@pytest.mark.parametrize("each", ["", "each "])
-def test_a_pattern_leaves_the_free_joint_of_the_base_out(each: str) -> None:
-    made = simulation({"joint.*.damping": f"{each}uniform(3, 4)"})
-    made.reset()
-    damping = made.model_of(0).dof_damping
-    assert damping[:6].tolist() == made.model.dof_damping[:6].tolist() == [0.0] * 6
-    assert (damping[6:] >= 3).all()
-    named = made.model.joint(0).name or "root"
-    named_alone = simulation({f"joint.{named}.damping": "uniform(3, 4)"})
-    named_alone.reset()
-    assert (named_alone.model_of(0).dof_damping[:6] >= 3).all()
-
-
-def test_an_episode_tells_the_delays_and_the_period_that_it_drew() -> None:
-    delays = {"action.delay": "choice(1, 2)", "observation.delay": "choice(3, 4)"}
-    made = simulation(
-        {**delays, "push.speed": "uniform(0, 0.1)", "push.period": "choice(0.4, 0.8)"},
-        measuring=True,
-    )
-    made.reset()
-    ended: Any = []
-    while not ended:
-        ended = made.step(np.zeros((3, made.model.nu))).ended
-    drawn = ended[0].drawn
-    assert drawn["action.delay"] in (1.0, 2.0)
-    assert drawn["observation.delay"] in (3.0, 4.0)
-    assert drawn["push.period"] == pytest.approx(0.4) or drawn["push.period"] == pytest.approx(0.8)
 
 
 PARTS = """<mujoco><compiler {compiler}/><worldbody><geom type="plane" size="5 5 1"/>
@@ -756,18 +473,6 @@ def test_given_masses_and_inertias_are_scaled_together(tmp_path: Path, name: str
         assert change.at_zero + 1.7 * change.slope == pytest.approx(1.7 * own)
 
 
-def test_a_body_that_is_part_of_its_parent_has_no_mass_to_draw(tmp_path: Path) -> None:
-    xml = tmp_path / "parts.xml"
-    xml.write_text(PARTS.format(compiler='fusestatic="true"', inertial=""))
-    model = load_model(xml)
-    with pytest.raises(
-        RandomizeError, match=r"the body 'fused' is part of its parent in the compiled robot"
-    ):
-        randomized_keys(xml, model, {"body.fused.mass": "uniform(1, 2)"})
-    [key] = randomized_keys(xml, model, {"body.given.mass": "uniform(1, 2)"})
-    assert key.changes
-
-
 def test_after_a_seed_everything_is_drawn_as_the_first_time() -> None:
     batch, plan = (
         simulation({**DRAWN, **DISTURBED}),
@@ -780,42 +485,6 @@ def test_after_a_seed_everything_is_drawn_as_the_first_time() -> None:
         results.append(simulation_helpers.steps(batch, plan[: len(plan) - 5 * len(results)]))
         simulation_helpers.steps(batch, plan[:5])
     simulation_helpers.assert_same(results[0][: len(results[1])], results[1])
-
-
-def test_a_new_seed_in_the_middle_of_episodes_keeps_their_late_actions_and_observations() -> None:
-    plan = np.random.default_rng(1).uniform(-0.3, 0.3, (20, 3, 8))
-    late = {"action.delay": "choice(3, 3)", "observation.delay": "choice(2, 2)"}
-    whole, seeded = simulation({**DRAWN, **late}), simulation({**DRAWN, **late})
-    whole.reset()
-    seeded.reset()
-    simulation_helpers.steps(whole, plan[:7])
-    simulation_helpers.steps(seeded, plan[:7])
-    seeded.seed(5)
-    simulation_helpers.assert_same(
-        simulation_helpers.steps(whole, plan[7:]), simulation_helpers.steps(seeded, plan[7:])
-    )
-
-
-def test_one_environment_of_gymnasium_draws_as_the_batch_does() -> None:
-    env = TaskEnv(QUADRUPED, task="auto", randomize={**DRAWN, **DISTURBED}, max_episode_steps=40)
-    batch = simulation({**DRAWN, **DISTURBED}, n_envs=1, seed=3)
-    observation, _ = env.reset(seed=3)
-    assert np.array_equal(batch.reset()[0], observation)
-    for action in np.random.default_rng(1).uniform(-1, 1, (20, 8)).astype(np.float32):
-        observation, reward, *_ = env.step(action)
-        result = batch.step(action[None])
-        assert (result.rewards[0], result.done[0]) == (reward, False)
-        assert np.array_equal(result.observations[0], observation)
-
-
-def test_divergence_names_what_the_episode_had_drawn() -> None:
-    randomize = {"geom.floor.friction": "uniform(0.5, 1)", "action.delay": "choice(3, 4)"}
-    batch = simulation(randomize, n_envs=1)
-    batch.reset()
-    batch.states.qvel[0] = np.nan
-    said = r"the episode had drawn geom.floor.friction = 0\.\d+, action.delay = [34]"
-    with pytest.raises(PhysicsDiverged, match=said):
-        batch.step(np.zeros((1, 8)))
 
 
 @pytest.mark.parametrize(
@@ -845,12 +514,6 @@ def test_the_examination_before_the_launch_finds_what_cannot_be_drawn(
         answer = check(request, recent)
     assert (answer.problem is None) == (problem is None), answer.problem
     assert str(problem or "None") in str(answer.problem)
-
-
-def test_a_simulation_without_randomisation_is_not_touched() -> None:
-    plain = Simulation.from_xml(QUADRUPED, "auto", n_envs=1, seed=0)
-    assert type(plain).__name__ == "Simulation"
-    assert "drawn" not in plain.get_state()
 
 
 @pytest.mark.parametrize(
@@ -888,133 +551,3 @@ def test_a_resumed_training_has_the_same_weights(tmp_path: Path, algo: str, lear
     ), log
     assert resumed.weights_sha256 == record.weights_sha256
     assert parts.eval.read_bytes() == whole.eval.read_bytes()
-
-
-def test_fingerprints_of_jobs_without_randomisation_are_as_before() -> None:
-    plain = helpers.spec()
-    assert plain.fingerprint() != dataclasses.replace(plain, randomize=DRAWN).fingerprint()
-    as_before = {
-        key: value for key, value in json.loads(plain.to_json()).items() if key != "randomize"
-    }
-    assert WorkerSpec.from_json(json.dumps(as_before)).fingerprint() == plain.fingerprint()
-
-
-@pytest.mark.parametrize(
-    ("key", "written", "message"),
-    [
-        ("observation.noise", "choice(0, 1)", "choice does not fit here; expected normal"),
-        ("observation.noise.height", "loguniform(0.1, 1)", "loguniform does not fit here"),
-        ("action.delay", "uniform(-3, -1)", "may draw -3; expected at least 0"),
-        ("observation.delay", "uniform(0, 1e9)", "may draw 1e+09; expected at most 100"),
-        ("push.speed", "scale(0, 1)", "scale does not fit here"),
-        ("start.height", "uniform(-1, 0)", "may draw -1; expected at least 0"),
-        ("start.joints", "wide", "'wide' is no distribution"),
-        ("action.delay", 2, 'expected a distribution such as "uniform(0, 0.1)", found 2'),
-    ],
-)
-def test_disturbances_that_a_program_gives_are_checked_as_those_of_a_job_file(
-    key: str, written: Any, message: str
-) -> None:
-    expected = re.escape(f"randomize.{key}: {message}")
-    with pytest.raises(UsageError, match=expected):
-        TaskEnv(QUADRUPED, task="stand", randomize={key: written})
-    with pytest.raises(UsageError, match=expected):
-        gymnasium.make(
-            "orchestrator.envs:orchestrator/stand-v0",
-            xml=str(QUADRUPED),
-            randomize={key: written},
-        )
-
-
-@pytest.mark.parametrize("assets", ["", "parts"])
-@pytest.mark.parametrize(
-    "randomize", [{"body.leg.mass": "scale(0.5, 2)"}, {"terrain": "rough(0.05)"}]
-)
-def test_a_relative_path_finds_the_assets_of_included_files_as_without_randomisation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, randomize: dict[str, str], assets: str
-) -> None:
-    (tmp_path / "robot/parts").mkdir(parents=True)
-    (tmp_path / "robot/robot.xml").write_text("""<mujoco><include file="parts/part.xml"/>
-    <worldbody><geom name="floor" type="plane" size="5 5 0.1"/><body pos="0 0 0.3"><freejoint/>
-    <geom type="mesh" mesh="solid" mass="2"/><body name="leg"><joint name="hip" axis="0 1 0"/>
-    <geom type="capsule" fromto="0 0 0 0 0 -0.28" size="0.02" mass="0.1"/></body></body></worldbody>
-    <actuator><motor joint="hip" ctrlrange="-1 1"/></actuator></mujoco>""")
-    (tmp_path / "robot/parts/part.xml").write_text(
-        '<mujoco><asset><mesh name="solid" file="solid.obj"/></asset></mujoco>'
-    )
-    corners = "v 0 0 0\nv 0.1 0 0\nv 0 0.1 0\nv 0 0 0.1\n"
-    faces = "f 1 3 2\nf 1 2 4\nf 2 3 4\nf 1 4 3\n"
-    (tmp_path / "robot" / assets / "solid.obj").write_text(corners + faces)
-    monkeypatch.chdir(tmp_path)
-    env = TaskEnv("robot/robot.xml", task="forward", randomize=randomize)
-    assert np.isfinite(env.reset(seed=0)[0]).all()
-
-
-def test_what_an_episode_has_drawn_of_its_start_is_told_and_survives_a_checkpoint() -> None:
-    starts = {
-        "start.joints": "uniform(0.01, 0.02)",
-        "start.height": "uniform(0.1, 0.2)",
-        "start.turn": "uniform(1, 2)",
-        "start.speed": "uniform(0.3, 0.4)",
-        "terrain": "rough(0.02)",
-    }
-    settings: dict[str, Any] = {"n_envs": 2, "seed": 0, "measuring": True}
-    options = {"max_episode_steps": 3, "reset_noise_scale": 0}
-    made = make_simulation(QUADRUPED, "stand", options, starts, **settings)
-    made.reset()
-    before = made.states.qpos.copy()
-    speeds = made.states.qvel.copy()
-    resumed = make_simulation(QUADRUPED, "stand", options, starts, **settings)
-    resumed.set_state(made.get_state())
-    ended = []
-    for simulation in (made, resumed):
-        for _ in range(3):
-            result = simulation.step(np.zeros((2, 8)))
-        ended.append(result.ended)
-    for of_made, of_resumed in zip(*ended, strict=True):
-        assert of_made.drawn == of_resumed.drawn
-    model = load_model(QUADRUPED)
-    pose = made.task.pose
-    for episode in ended[0]:
-        drawn = episode.drawn
-        joints = [name for name in drawn if name.startswith("start.joints.")]
-        assert len(joints) == 8
-        for name in joints:
-            address = int(model.joint(name.removeprefix("start.joints.")).qposadr[0])
-            moved = before[episode.env, address] - pose[address]
-            assert moved == pytest.approx(drawn[name])
-        assert 0.1 <= drawn["start.height"] <= 0.2
-        assert 1 <= drawn["start.turn"] <= 2
-        assert 0.3 <= drawn["start.speed"] <= 0.4
-        way = drawn["start.speed.direction"]
-        speed = drawn["start.speed"] * np.array([math.cos(way), math.sin(way)])
-        np.testing.assert_allclose(speeds[episode.env, :2], speed)
-        assert {"terrain.x", "terrain.y"} <= drawn.keys()
-
-
-def test_starts_that_an_earlier_version_did_not_save_are_not_told() -> None:
-    settings: dict[str, Any] = {"n_envs": 1, "seed": 0, "measuring": True}
-    starts = {"start.speed": "uniform(0.3, 0.4)"}
-    made = make_simulation(QUADRUPED, "stand", {"max_episode_steps": 2}, starts, **settings)
-    made.reset()
-    state: dict[str, Any] = {**made.get_state()}
-    del state["starts"]
-    made.set_state(state)  # type: ignore[arg-type]
-    first = [made.step(np.zeros((1, 8))).ended for _ in range(2)][-1]
-    second = [made.step(np.zeros((1, 8))).ended for _ in range(2)][-1]
-    of_speed = {"start.speed", "start.speed.direction"}
-    assert not of_speed & first[0].drawn.keys()
-    assert of_speed <= second[0].drawn.keys()
-
-
-def test_the_direction_of_a_start_in_a_plane_is_along_x_or_against_it() -> None:
-    settings: dict[str, Any] = {"n_envs": 8, "seed": 0, "measuring": True}
-    starts = {"start.speed": "uniform(0.3, 0.4)"}
-    options = {"max_episode_steps": 1, "reset_noise_scale": 0}
-    made = make_simulation(MJCF / "hopper.xml", "forward", options, starts, **settings)
-    made.reset()
-    speeds = made.states.qvel[:, 0].copy()
-    ended = made.step(np.zeros((8, 3))).ended
-    ways = [episode.drawn["start.speed.direction"] for episode in ended]
-    assert set(ways) == {0.0, math.pi}
-    np.testing.assert_array_equal(np.cos(ways), np.sign(speeds))

@@ -101,11 +101,6 @@ def test_every_step_and_reset_is_that_of_dummy_vec_env(kind: str, n_envs: int) -
     assert assert_same_episodes(ours, theirs, steps=60) > 5
 
 
-def test_an_environment_that_reuses_its_arrays_and_infos_is_seen_as_by_dummy_vec_env() -> None:
-    ours, theirs = both(lambda seed: Random(NUMBERS, seed, reusing=True), 2)
-    assert assert_same_episodes(ours, theirs, steps=60) > 5
-
-
 @pytest.mark.parametrize("name", ["HalfCheetah-v5", "Swimmer-v5", "Pendulum-v1"])
 def test_gymnasiums_environments_give_the_same_episodes(name: str) -> None:
     ours, theirs = both(lambda _: Monitor(gymnasium.make(name, max_episode_steps=25)), 2)
@@ -124,15 +119,6 @@ def test_what_a_step_gives_is_not_changed_by_later_steps() -> None:
     for _ in range(50):
         env.step(np.zeros((2, 1)))
     assert same(kept, before)
-
-
-def test_infos_of_every_step_are_dictionaries_of_their_own() -> None:
-    env, _ = both(lambda seed: Random(NUMBERS, seed, reusing=True), 1)
-    env.reset()
-    infos = [env.step(np.zeros((1, 1)))[3][0] for _ in range(5)]
-    infos[0]["mine"] = 1
-    assert not any("mine" in info for info in infos[1:])
-    assert "mine" not in env.envs[0].shared[1]
 
 
 def test_jobs_step_their_environments_with_it(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,9 @@ import mujoco
 import numpy as np
 import pytest
 import simulation_helpers
-from mujoco.batch import Batch
 
 from orchestrator.worker.envs.divergence import PhysicsDiverged
-from orchestrator.worker.envs.model_loading import FEW_GEOMS, load_model
+from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.tasks import States
 from orchestrator.worker.tasks.stand import Stand
@@ -112,10 +110,6 @@ def test_an_environment_alone_gives_what_it_gives_in_a_batch_of_eight(
         assert together.done[5] == alone.done[0]
 
 
-def test_the_batch_size_does_not_change_an_environments_episodes() -> None:
-    assert np.array_equal(make(n_envs=2).reset(), make(n_envs=5).reset()[:2])
-
-
 def test_environments_and_seeds_start_differently() -> None:
     first, other = make(seed=1).reset(), make(seed=2).reset()
     assert not np.array_equal(first[0], first[1])
@@ -167,12 +161,6 @@ class Felt(Stand):
         )
 
 
-class Accelerated(Felt):
-    """Without contact forces the environments of a batch share one ``MjData``."""
-
-    fields = ("sensordata",)
-
-
 def felt(
     tmp_path: Path, kind: type[Felt], n_envs: int, seed: int = 0, n_threads: int = 1
 ) -> Simulation:
@@ -204,26 +192,6 @@ def test_fields_are_current_at_the_start_after_steps_and_after_pushes(tmp_path: 
     assert forces > 1.0, "there were contacts"
 
 
-@pytest.mark.parametrize("kind", [Felt, Accelerated])
-def test_fields_after_a_push_are_the_same_in_any_batch_and_after_a_restore(
-    tmp_path: Path, kind: type[Felt]
-) -> None:
-    batch, alone = (felt(tmp_path, kind, n_envs) for n_envs in (3, 1))
-    batch.reset()
-    alone.reset()
-    plan = actions(batch, 90)
-    for action in plan[:41]:
-        assert np.array_equal(
-            batch.step(action).observations[0], alone.step(action[:1]).observations[0]
-        )
-    restored = felt(tmp_path, kind, 3, seed=9)
-    restored.set_state(batch.get_state())
-    for action in plan[41:]:
-        expected = batch.step(action).observations
-        assert np.array_equal(expected[0], alone.step(action[:1]).observations[0])
-        assert np.array_equal(expected, restored.step(action).observations)
-
-
 def steps_with_threads(simulations: Iterable[Simulation], steps: int = 100) -> list[list[Any]]:
     """The first observations, then everything that each step gives."""
     return [
@@ -247,43 +215,9 @@ def test_the_number_of_threads_changes_no_bit(
     simulation_helpers.assert_same(one, three)
 
 
-@pytest.mark.parametrize("kind", [Felt, Accelerated])
-def test_the_number_of_threads_changes_no_derived_field(tmp_path: Path, kind: type[Felt]) -> None:
-    one, two = steps_with_threads(
-        felt(tmp_path, kind, 4, n_threads=n_threads) for n_threads in (1, 2)
-    )
-    simulation_helpers.assert_same(one, two)
-
-
-def test_there_is_at_most_one_thread_for_each_environment_and_one_where_an_engine_plugin_may_remember(
-    tmp_path: Path, batches: list[Batch]
-) -> None:
-    for n_envs, n_threads in ((3, 1), (3, 2), (3, 9), (1, 2)):
-        make(n_envs=n_envs, n_threads=n_threads)
-    assert [batch.nthread for batch in batches] == [1, 2, 3, 1]
-    spec = mujoco.MjSpec.from_file(str(MJCF / "hopper.xml"))
-    spec.activate_plugin("mujoco.pid")
-    spec.actuators[0].plugin = spec.add_plugin(
-        name="controller", plugin_name="mujoco.pid", active=True
-    )
-    spec.compile()
-    (tmp_path / "plugin.xml").write_text(spec.to_xml())
-    Simulation.from_xml(tmp_path / "plugin.xml", "forward", n_envs=3, seed=0, n_threads=2)
-    assert (batches[-1].model.nplugin, batches[-1].nthread) == (1, 1)
-
-
 def test_state_of_another_robot_is_refused() -> None:
     with pytest.raises(ValueError, match=r"hopper\.xml: the saved state has shape"):
         make("hopper").set_state(make("walker").get_state())
-
-
-def test_saved_state_does_not_change_afterwards() -> None:
-    simulation = make()
-    simulation.reset()
-    state = simulation.get_state()
-    before = pickle.dumps(state)
-    simulation.step(actions(simulation, 1)[0])
-    assert pickle.dumps(state) == before
 
 
 def test_episode_statistics_add_up_and_truncation_is_told_from_termination() -> None:
@@ -307,15 +241,6 @@ def test_episode_statistics_add_up_and_truncation_is_told_from_termination() -> 
     assert kinds == {True, False}
 
 
-def test_controls_without_a_range_are_taken_as_they_are(tmp_path: Path) -> None:
-    xml = tmp_path / "free.xml"
-    xml.write_text((MJCF / "balancer.xml").read_text().replace('ctrlrange="-1 1"', ""))
-    simulation = Simulation.from_xml(xml, "balance", n_envs=1, seed=0)
-    simulation.reset()
-    simulation.step([[0.25]])
-    assert simulation.data(0).ctrl[0] == 0.25
-
-
 @pytest.mark.parametrize(
     ("component", "index", "value", "message"),
     [
@@ -336,21 +261,6 @@ def test_divergence_names_robot_environment_time_and_joint(
     ):
         simulation.step(np.zeros((3, 3)))
     assert "unstable" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("component", "what"),
-    [("qvel", "velocity of joint 'hip'"), ("qpos", "position of joint 'hip'")],
-)
-def test_a_state_spoilt_in_the_last_substep_is_not_taken_for_a_fall(
-    component: str, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    simulation = make()
-    simulation.reset()
-    spoil = lambda **_: getattr(simulation.states, component).__setitem__((2, 3), np.inf)  # noqa: E731
-    monkeypatch.setattr(simulation._batch, "step", spoil)
-    with pytest.raises(PhysicsDiverged, match=rf"environment 2 .* {what}"):
-        simulation.step(np.zeros((3, 3)))
 
 
 def step_five_times(simulation: Simulation) -> None:
@@ -391,29 +301,3 @@ def test_sleeping_is_switched_off_since_its_state_cannot_be_saved(tmp_path: Path
         .replace(f"{option}/>", f'{option}><flag sleep="enable"/></option>')
     )
     assert not load_model(xml).opt.enableflags & int(mujoco.mjtEnableBit.mjENBL_SLEEP)
-
-
-@pytest.mark.parametrize(
-    "robot", [path for path in ROBOTS if path.parent == MJCF], ids=lambda path: path.stem
-)
-def test_without_searches_that_find_nothing_a_robot_moves_just_the_same(robot: Path) -> None:
-    plain, ours = mujoco.MjModel.from_xml_path(str(robot)), load_model(robot)
-    assert plain.ntree == 1, "a robot of several trees would keep its islands"
-    assert not plain.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_ISLAND)
-    assert ours.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_ISLAND)
-    few = plain.body_geomnum.max() <= FEW_GEOMS
-    assert bool(ours.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_MIDPHASE)) == few
-    datas = mujoco.MjData(plain), mujoco.MjData(ours)
-    for ctrl in np.random.default_rng(0).uniform(-1, 1, (300, plain.nu)):
-        for model, data in zip((plain, ours), datas, strict=True):
-            data.ctrl[:] = ctrl
-            mujoco.mj_step(model, data, nstep=4)
-        assert np.array_equal(datas[0].qpos, datas[1].qpos)
-        assert np.array_equal(datas[0].qacc_warmstart, datas[1].qacc_warmstart)
-
-
-def test_a_robot_with_a_loose_ball_keeps_its_islands(tmp_path: Path) -> None:
-    xml = tmp_path / "ball.xml"
-    ball = '<body pos="3 0 1"><freejoint/><geom type="sphere" size="0.1"/></body></worldbody>'
-    xml.write_text((MJCF / "hopper.xml").read_text().replace("</worldbody>", ball))
-    assert not load_model(xml).opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_ISLAND)

@@ -91,23 +91,6 @@ def test_a_loaded_policy_has_the_returns_of_the_evaluation_to_the_bit(balancer: 
     assert returns(balancer, seed=1) != (expected["returns"], expected["lengths"])
 
 
-def test_the_robot_of_the_file_is_evaluated_and_loaded_beside_the_drawn_ones(
-    tmp_path: Path,
-) -> None:
-    randomize = {"body.*.mass": "each scale(0.5, 2)", "action.delay": "choice(1, 2)"}
-    paths = trained_task(tmp_path / "balancer-s0", "balance", randomize=randomize, asymmetric=True)
-    evaluation = json.loads(paths.eval.read_text())
-    drawn, nominal = evaluation["deterministic"], evaluation["nominal"]
-    assert "drawn" in drawn
-    assert "drawn" not in nominal
-    assert nominal["returns"] != drawn["returns"]
-    assert returns(paths) == (drawn["returns"], drawn["lengths"])
-    assert returns(paths, randomize=False) == (nominal["returns"], nominal["lengths"])
-    one = orchestrator.make_env(paths.root, None, randomize=False)
-    batch = orchestrator.make_env(paths.root, 1, randomize=False)
-    np.testing.assert_array_equal(one.reset()[0], batch.reset()[0])
-
-
 def test_a_policy_acts_with_another_robot_that_fits_it(balancer: JobPaths, tmp_path: Path) -> None:
     own = (balancer.root / "robot/balancer.xml").read_text()
     heavier = tmp_path / "heavier.xml"
@@ -125,18 +108,6 @@ def test_a_policy_acts_with_another_robot_that_fits_it(balancer: JobPaths, tmp_p
 
 SECOND_POLE = """<body pos="0.2 0 0.06"><joint name="second" axis="0 1 0"/><geom size="0.05"/></body>
       <body name="pole" """
-
-
-def test_a_robot_need_not_have_what_is_not_drawn(tmp_path: Path) -> None:
-    paths = trained_task(
-        tmp_path / "b-s0", "balance", randomize={"geom.pole.friction": "scale(1, 2)"}
-    )
-    other = tmp_path / "other.xml"
-    own = (paths.root / "robot/balancer.xml").read_text()
-    other.write_text(own.replace('geom name="pole"', 'geom name="bar"'))
-    orchestrator.load(paths.root, xml=other, randomize=False)
-    with pytest.raises(orchestrator.UsageError, match="geom"):
-        orchestrator.load(paths.root, xml=other)
 
 
 @pytest.mark.parametrize(
@@ -161,28 +132,6 @@ def test_another_robot_that_does_not_fit_is_refused_with_what_differs(
     with pytest.raises(orchestrator.UsageError, match=expected) as refused:
         orchestrator.load(balancer.root, xml=other)
     assert str(refused.value).startswith(f"balancer-s3: xml = {other}: ")
-
-
-def test_a_robot_that_is_not_there_is_told(balancer: JobPaths, tmp_path: Path) -> None:
-    with pytest.raises(orchestrator.UsageError, match="no such file"):
-        orchestrator.load(balancer.root, xml=tmp_path / "gone.xml")
-
-
-def test_a_robot_in_another_format_is_refused_and_the_mjcf_of_the_job_is_named(
-    balancer: JobPaths, tmp_path: Path
-) -> None:
-    urdf = tmp_path / "balancer.urdf"
-    urdf.write_text('<robot name="b"><link name="a"/></robot>')
-    with pytest.raises(orchestrator.UsageError) as refused:
-        orchestrator.load(balancer.root, xml=urdf)
-    assert str(refused.value).startswith(f"balancer-s3: xml = {urdf}: is a URDF; expected an MJCF")
-    assert str(balancer.root / "robot/balancer.xml") in str(refused.value)
-
-
-def test_a_job_without_a_robot_takes_none(tmp_path: Path) -> None:
-    paths = trained(tmp_path / "cart-s0", env="CartPole-v1", task=None, xml=None)
-    with pytest.raises(orchestrator.UsageError, match="no MJCF that could be replaced"):
-        orchestrator.make_env(paths.root, xml=tmp_path / "robot.xml")
 
 
 SCRIPT = """
@@ -422,28 +371,6 @@ def test_without_a_finished_policy_the_latest_checkpoint_is_loaded_with_a_warnin
         orchestrator.load(copy.root)
 
 
-def test_a_checkpoint_of_a_policy_with_gsde_explores_with_its_own_deviation(tmp_path: Path) -> None:
-    hyperparameters = {**helpers.SMALL_PPO, "use_sde": True}
-    kwargs = {"net_arch": [8], "log_std_init": -9.0}
-    job = trained(
-        tmp_path / "job", env="Pendulum-v1", hyperparameters=hyperparameters, policy_kwargs=kwargs
-    )
-    spec = json.loads(job.spec.read_text())
-    job.spec.write_text(
-        json.dumps(spec | {"policy_kwargs": {"net_arch": [8]}})
-    )  # so it would begin with 0
-    model, _ = orchestrator.load(job.root, checkpoint=256)
-    assert model.n_steps == helpers.SMALL_PPO["n_steps"]  # type: ignore[union-attr]
-    assert model.policy.action_dist.exploration_mat.abs().max() < 0.01  # type: ignore[union-attr,operator]
-
-
-def test_a_policy_that_is_being_trained_further_is_told_from_a_finished_one(copy: JobPaths) -> None:
-    spec = json.loads(copy.spec.read_text())
-    copy.spec.write_text(json.dumps(spec | {"total_timesteps": 1024}))
-    with pytest.warns(orchestrator.UnfinishedPolicyWarning, match="256 of 1,024 env_steps"):
-        orchestrator.load(copy.root)
-
-
 def test_what_cannot_be_loaded_says_what_is_missing_and_what_to_do(copy: JobPaths) -> None:
     def refusal(path: Path, **arguments: Any) -> str:
         with pytest.raises(orchestrator.UsageError) as caught:
@@ -474,12 +401,6 @@ def test_what_cannot_be_loaded_says_what_is_missing_and_what_to_do(copy: JobPath
     assert "another version of this program" in refusal(copy.root)
 
 
-def test_who_loads_a_policy_learns_that_the_record_of_its_robot_is_damaged(copy: JobPaths) -> None:
-    copy.robot_hash.write_bytes(b"\xff\xfe")
-    with pytest.warns(orchestrator.AlteredRobotWarning, match="whether its robot was altered"):
-        orchestrator.make_env(copy.root)
-
-
 def test_the_copy_of_the_robot_is_used_and_what_is_wrong_with_it_is_told(copy: JobPaths) -> None:
     robot = copy.robot / "balancer.xml"
     robot.write_text(robot.read_text().replace("<worldbody>", "<worldbody><site name='added'/>"))
@@ -496,59 +417,3 @@ def test_the_copy_of_the_robot_is_used_and_what_is_wrong_with_it_is_told(copy: J
 
 
 # -- seeds, and what is wrong with what
-
-
-@pytest.fixture(scope="module")
-def pendulum(tmp_path_factory: pytest.TempPathFactory) -> JobPaths:
-    """A job in an environment of gymnasium; not to be changed."""
-    return trained(
-        tmp_path_factory.mktemp("jobs") / "pendulum",
-        env="Pendulum-v1",
-        normalize=True,
-        policy_kwargs={"net_arch": [8]},
-    )
-
-
-def first_observations(job: Path, seed: int | None) -> list[list[float]]:
-    """Of one environment of gymnasium, from ``load`` and from ``make_env``, and vectorised."""
-    _, loaded = orchestrator.load(job, n_envs=None, seed=seed)
-    made = orchestrator.make_env(job, None, seed=seed)
-    vectorised = orchestrator.make_env(job, 1, seed=seed)
-    singles = [env.reset()[0].tolist() for env in (loaded, made)]
-    return [*singles, vectorised.reset()[0].tolist()]  # type: ignore[index]
-
-
-@pytest.mark.parametrize("seed", [7, None])
-def test_one_environment_of_gymnasium_starts_from_the_seed_as_a_vectorised_one(
-    pendulum: JobPaths, balancer: JobPaths, seed: int | None
-) -> None:
-    for job in (pendulum, balancer):
-        first, *others = first_observations(job.root, seed)
-        assert others == [first, first]
-        assert first_observations(job.root, seed)[0] == first
-
-
-def test_after_its_first_episode_one_environment_goes_on_and_takes_other_seeds(
-    pendulum: JobPaths,
-) -> None:
-    env = orchestrator.make_env(pendulum.root, None, seed=7)
-    first, _ = env.reset()
-    second, _ = env.reset()
-    assert not np.array_equal(first, second)
-    assert np.array_equal(env.reset(seed=7)[0], first)
-    fresh = orchestrator.make_env(pendulum.root, None, seed=3)
-    assert np.array_equal(fresh.reset(seed=7)[0], first)
-    assert not np.array_equal(fresh.reset()[0], first), "seed 3 is no longer due"
-
-
-def test_what_is_wrong_with_a_checkpoint_is_not_put_down_to_the_environment(
-    pendulum: JobPaths, tmp_path: Path
-) -> None:
-    state = torch.load(pendulum.checkpoints_by_steps()[256], weights_only=False)
-    for missing in ("env_steps", "normalization"):
-        file = tmp_path / f"{missing}.pt"
-        torch.save({key: value for key, value in state.items() if key != missing}, file)
-        with pytest.raises(orchestrator.UsageError) as raised:
-            orchestrator.load(pendulum.root, checkpoint=file)
-        assert f"its policy, {file}, cannot be loaded: KeyError: '{missing}'" in str(raised.value)
-        assert "environment" not in str(raised.value)

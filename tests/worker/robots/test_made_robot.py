@@ -120,26 +120,6 @@ def test_what_makes_no_robot_is_a_problem_with_its_reason(
     assert answer.cause == cause
 
 
-def test_function_that_forks_has_one_answer_and_so_have_those_after_it(tmp_path: Path) -> None:
-    (tmp_path / "bodies.py").write_text(MAKES)
-    tables = [
-        {
-            "name": f"{name}-{number}",
-            "xml": f"bodies:{name}",
-            "params": {"length": 0.5 + number},
-            "task": "stand",
-        }
-        for number, name in enumerate(("forks", "raises", "make", "nothing"))
-    ]
-    jobs = from_mapping({"name": "t", "jobs": tables}, source="t.toml", base=tmp_path).jobs
-    requests = [request for request, _ in examination_requests.requests_of(jobs)[0].values()]
-    forked, raised, made, nothing = side_by_side.ask(requests, processes=1)
-    assert (forked.problem, made.problem) == (None, None)
-    assert forked.hash != made.hash
-    assert "raises" in (raised.problem or "")
-    assert "returns None" in (nothing.problem or "")
-
-
 @pytest.mark.nightly
 def test_function_that_hangs_or_ends_the_process_is_the_problem_of_its_job_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

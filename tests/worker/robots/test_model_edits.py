@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,12 @@ from model_helpers import differences
 import orchestrator
 from orchestrator.core.errors import SpecError
 from orchestrator.core.files import temporary_folder
-from orchestrator.core.messages import ExaminationRequest
-from orchestrator.core.worker_spec import EDITABLE_KINDS, SINGLE_KINDS
 from orchestrator.worker.envs.model_loading import load_model
-from orchestrator.worker.mjspec import model_comparison, spec_elements
 from orchestrator.worker.mjspec.spec_elements import EditError
-from orchestrator.worker.robots import file_collector
 from orchestrator.worker.robots.bundle import Bundle, collect
-from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, BundleError
 from orchestrator.worker.robots.model_edits import RobotVariants
-from orchestrator.worker.robots.preflight_child import check
-from orchestrator.worker.robots.robot_preparation import RecentRobot
 from orchestrator.worker.tasks.actions import scaled_actions
 
-ROOT = Path(__file__).parents[3]
 ROBOT = """<mujoco>
 <option timestep="0.002"/>
 <default><geom density="500"/><default class="leg"><geom size="0.05"/><joint damping="2"/></default></default>
@@ -125,17 +116,6 @@ def test_an_edit_is_what_writing_it_into_the_file_would_be(
     assert differences(compiled(robot, edits, tmp_path / "edited"), by_hand) == []
 
 
-def test_a_name_wins_over_a_pattern_in_whatever_order(robot: Path) -> None:
-    edits = {"geom.left.thigh.size": 0.07, "geom.*.size": "*2"}
-    first = edited(collect(robot), edits, robot.parent / "first")
-    assert (
-        first.hash
-        == edited(collect(robot), dict(reversed(edits.items())), robot.parent / "again").hash
-    )
-    model = mujoco.MjModel.from_xml_string(first.contents["robot.xml"].decode())
-    assert (model.geom("left.thigh").size[0], model.geom("right.thigh").size[0]) == (0.07, 0.1)
-
-
 @pytest.mark.parametrize(
     ("edits", "message"),
     [
@@ -195,13 +175,6 @@ def test_an_edit_that_does_not_fit_is_one_message(
     assert "\n" not in str(raised.value)
 
 
-def test_a_robot_that_does_not_compile_is_told_under_the_users_path(robot: Path) -> None:
-    robot.write_text(ROBOT.replace('mesh="a"', "").replace('type="box"', 'type="mesh" mesh="none"'))
-    with pytest.raises(EditError, match=r"MuJoCo cannot compile it: .*mesh 'none'") as raised:
-        edited(collect(robot), {"option.timestep": 0.001}, robot.parent / "edited")
-    assert temporary_folder.PREFIX not in str(raised.value)
-
-
 POSE = [0, 0, 1, 1, 0, 0, 0, 0.4, -0.2]
 
 
@@ -231,11 +204,6 @@ def test_controls_of_servos_follow_the_pose_of_their_keyframe(
     beside = 0.0 if ctrl is None else float(ctrl.split()[0]) - 0.1
     if "key.*.ctrl" not in edits:
         assert at - beside == pytest.approx(model.key_qpos[0, 7]), "action 0 holds the pose"
-
-
-def test_setting_what_is_there_already_is_no_mistake(robot: Path, tmp_path: Path) -> None:
-    same = compiled(robot, {"geom.trunk.size": "*1", "option.timestep": 0.002}, tmp_path / "same")
-    assert differences(same, mujoco.MjModel.from_xml_path(str(robot))) == []
 
 
 @pytest.mark.parametrize("files", ROBOTS.values(), ids=ROBOTS.keys())
@@ -280,97 +248,6 @@ def test_every_variant_is_what_it_would_be_alone(robot: Path, tmp_path: Path) ->
     ]
     assert [bundle.hash for bundle in together] == [bundle.hash for bundle in alone]
     assert len({bundle.hash for bundle in alone}) == 3
-
-
-def test_a_robot_that_changes_between_two_of_its_variants_is_read_again(robot: Path) -> None:
-    (robot.parent / "part.xml").write_text("<mujoco/>")
-    robot.write_text(robot.read_text().replace("<mujoco>", '<mujoco><include file="part.xml"/>'))
-    with RecentRobot() as recent:
-        first = recent.variants(robot, MAX_TOTAL_BYTES)
-        assert recent.variants(robot, MAX_TOTAL_BYTES) is first
-        (robot.parent / "part.xml").write_text('<mujoco><option gravity="0 0 -1"/></mujoco>')
-        second = recent.variants(robot, MAX_TOTAL_BYTES)
-        assert second.edited_robot({"option.timestep": 0.001}).model.opt.gravity[2] == -1
-        (robot.parent / "part.xml").unlink()
-        with pytest.raises(BundleError, match=r"part\.xml"):
-            recent.variants(robot, MAX_TOTAL_BYTES)
-
-
-def cost_of_variants(number: int, folder: Path) -> Counter[str]:
-    """What a child process does to examine so many variants of the hopper."""
-    cost: Counter[str] = Counter()
-
-    def counted(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            cost[what] += 1
-            return function(*arguments, **options)
-
-        return call
-
-    def read(path: Path, *arguments: Any) -> bytes:
-        content = read_regular_file(path, *arguments)
-        cost["bytes of the user's files" if path == HOPPER else "bytes of edited robots"] += len(
-            content
-        )
-        return content
-
-    read_regular_file = file_collector.read_regular_file
-    with pytest.MonkeyPatch.context() as patch, RecentRobot() as recent:
-        patch.setattr(
-            mujoco.MjSpec, "compile", counted("specifications compiled", mujoco.MjSpec.compile)
-        )
-        patch.setattr(
-            mujoco.MjSpec,
-            "from_file",
-            staticmethod(counted("files parsed", mujoco.MjSpec.from_file)),
-        )
-        from_xml_path = mujoco.MjModel.from_xml_path
-        patch.setattr(
-            mujoco.MjModel, "from_xml_path", staticmethod(counted("files compiled", from_xml_path))
-        )
-        patch.setattr(
-            model_comparison, "_equal", counted("fields compared", model_comparison._equal)
-        )
-        patch.setattr(file_collector, "read_regular_file", read)
-        for variant in range(number):
-            answer = check(
-                ExaminationRequest(
-                    xml=str(HOPPER),
-                    task="forward",
-                    model_edits={"geom.foot.friction": [float(f"1.5{variant + 1}")]},
-                    simulate_s=0.005,
-                    stage_to=str(folder / str(variant)),
-                ),
-                recent,
-            )
-            assert answer.problem is None
-    return cost
-
-
-def test_a_further_variant_of_a_robot_costs_as_much_however_many_there_are(tmp_path: Path) -> None:
-    """Thousands are examined before a run: of each, the specification is compiled once, and what
-    was written once."""
-    one, three, five = (cost_of_variants(number, tmp_path / str(number)) for number in (1, 3, 5))
-    assert (
-        one["bytes of the user's files"]
-        == five["bytes of the user's files"]
-        == HOPPER.stat().st_size
-    )
-    assert five - three == three - one
-    of_two = five - three
-    assert (
-        of_two["specifications compiled"] == of_two["files parsed"] == of_two["files compiled"] == 2
-    )
-    assert of_two["bytes of edited robots"] < 4 * HOPPER.stat().st_size
-    model = mujoco.MjModel.from_xml_path(str(HOPPER))
-    assert of_two["fields compared"] < len(list(model_comparison._fields(model, model, ""))), (
-        "only up to the first edit"
-    )
-
-
-def test_the_job_file_knows_the_kinds_that_can_be_edited() -> None:
-    assert set(EDITABLE_KINDS) == {*spec_elements.SINGLE, *spec_elements.LISTS}
-    assert spec_elements.SINGLE == SINGLE_KINDS
 
 
 @pytest.mark.nightly

@@ -64,22 +64,7 @@ def test_a_share_limits_torchs_memory_and_the_failure_names_the_key(
     )
 
 
-def test_a_whole_gpu_is_not_limited(monkeypatch: pytest.MonkeyPatch, calls: dict[str, Any]) -> None:
-    monkeypatch.delenv(GPU_SHARE_VARIABLE, raising=False)
-    message = out_of_memory(torch.device("cuda", 1))
-    assert calls == {"deterministic": "warn"}
-    assert "The memory of the GPU (NVIDIA T4, 16,384 MiB) is used up" in message
-
-
 def test_bits_do_not_depend_on_the_users_setting_of_cublas(calls: dict[str, Any]) -> None:
     with cuda.prepare_device(GPU):
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
         assert not torch.utils.deterministic.fill_uninitialized_memory
-
-
-def test_on_a_cpu_nothing_is_set(monkeypatch: pytest.MonkeyPatch, calls: dict[str, Any]) -> None:
-    monkeypatch.setenv(GPU_SHARE_VARIABLE, "0.5")
-    with pytest.raises(torch.OutOfMemoryError), cuda.prepare_device(torch.device("cpu")):
-        raise torch.OutOfMemoryError
-    assert calls == {}
-    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"

@@ -3,8 +3,6 @@ takes them for."""
 
 from __future__ import annotations
 
-import inspect
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -125,26 +123,6 @@ def test_dummy_vec_env_reads_and_writes_its_observations_by_public_names() -> No
     assert venv.observations().tolist() == [[2, 4, 6]]
 
 
-class Extended(sb3_internals.ExtendedPPO):
-    unsaved = ("secret",)
-
-    def setup_done(self) -> None:
-        self.secret = self.rollout_buffer
-
-
-def test_hooks_of_a_subclass_are_called() -> None:
-    model = Extended(
-        "MlpPolicy", "Pendulum-v1", n_steps=8, batch_size=8, clip_range_vf=0.3, device="cpu"
-    )
-    assert model.secret is model.rollout_buffer
-    assert {"secret", "policy"} <= set(model._excluded_save_params())
-    model.set_logger(Logger(folder=None, output_formats=[]))
-    model.policy.set_training_mode(False)
-    assert model.begin_update() == (0.2, 0.3)
-    assert model.policy.training
-    assert (model.count_epochs(4), model.count_epochs(3)) == (4, 7)
-
-
 def test_torch_has_the_fused_adam() -> None:
     assert sb3_internals.HAS_FUSED_ADAM
     weight, gradient, first, second = torch.ones(2), torch.ones(2), torch.zeros(2), torch.zeros(2)
@@ -161,24 +139,3 @@ def test_torch_has_the_fused_adam() -> None:
         maximize=False,
     )
     assert torch.allclose(weight, torch.full((2,), 0.5))
-
-
-def test_torch_wraps_the_optimiser_against_its_compiler_as_expected() -> None:
-    source = inspect.getsource(sys.modules["torch"]._disable_dynamo)
-    assert "__dynamo_disable" in source
-    for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
-        assert hasattr(getattr(torch.optim.Optimizer, name), "__wrapped__")
-
-
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.RMSprop])
-def test_keeping_the_compiler_out_can_be_done_twice_and_after_it_was_loaded(
-    kind: type[torch.optim.Optimizer],
-) -> None:
-    sb3_internals.keep_compiler_out()
-    sb3_internals.keep_compiler_out()
-    weight = torch.nn.Parameter(torch.ones(2))
-    optimizer = kind([weight], lr=0.5)  # type: ignore[call-arg]
-    weight.sum().backward()
-    optimizer.step()
-    # The first step of Adam is its lr, of RMSprop that by the root of 1 - alpha.
-    assert torch.allclose(weight, torch.full((2,), 0.5 if kind is torch.optim.Adam else -4.0))

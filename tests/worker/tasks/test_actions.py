@@ -11,7 +11,6 @@ import pytest
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.mjmodel.actuators import position_servos
-from orchestrator.worker.mjmodel.floor import ground_below
 from orchestrator.worker.mjmodel.root import find_root
 from orchestrator.worker.mjmodel.structure import posed_data
 from orchestrator.worker.tasks import make_task
@@ -122,11 +121,6 @@ def test_an_action_of_zeros_holds_the_keyframe_of_every_servo_robot_of_ours() ->
     assert found >= 3
 
 
-def test_without_actuators_none_is_a_position_servo() -> None:
-    model = mujoco.MjModel.from_xml_string("<mujoco><worldbody/></mujoco>")
-    assert position_servos(model).shape == (0,)
-
-
 def test_which_actuators_are_position_servos() -> None:
     kinds = {
         '<position joint="hip" kp="3"/>': True,
@@ -185,22 +179,6 @@ def test_noise_goes_to_the_limits_of_a_joint_and_no_further_and_never_into_the_g
     assert qvel.std() == pytest.approx(0.8, abs=0.05)
 
 
-def test_a_pose_beyond_the_limits_stays_as_it_is() -> None:
-    beyond = '<keyframe><key name="home" qpos="0 0 1 1 0 0 0 2"/></keyframe>'
-    qpos, _ = starts(make_task("forward", robot(MOTOR, beyond), {"reset_noise_scale": 0.1}))
-    assert qpos[:, 7].max() == 2.0
-    assert qpos[:, 7].min() > 1.89
-
-
-def test_muscles_start_as_active_as_the_keyframe_says() -> None:
-    keyframe = '<keyframe><key name="home" qpos="0 0 1 1 0 0 0 1" act="0.7"/></keyframe>'
-    model = robot('<muscle joint="hip" ctrlrange="0 1"/>', keyframe)
-    simulation = Simulation(model, make_task("forward", model), n_envs=2, seed=0, robot="strong")
-    assert simulation.reset()[:, -1] == pytest.approx([0.7, 0.7])
-    simulation.step(np.ones((2, 1)))
-    assert (simulation.data(0).act > 0.7).all()
-
-
 @pytest.mark.parametrize(
     ("ground", "height", "expected"),
     [
@@ -228,19 +206,3 @@ def test_height_is_over_the_ground_below_wherever_that_is(
     root = find_root(model, np.array(model.qpos0))
     assert model.body(root.body).name == "trunk"
     assert root.start_height == pytest.approx(expected)
-
-
-def test_health_follows_the_ground_too() -> None:
-    model = robot(MOTOR, ground='<geom type="plane" size="5 5 1" pos="0 0 -2"/>', height=-1.5)
-    simulation = Simulation(model, make_task("forward", model), n_envs=1, seed=0, robot="deep")
-    simulation.reset()
-    assert simulation.task.options.min_height == 0.6
-    lengths = [episode.length for _ in range(100) for episode in simulation.step([[0.0]]).ended]
-    assert lengths, "it falls from half a metre to its own radius"
-
-
-def test_the_ground_below_is_found_through_the_robots_own_body() -> None:
-    model = load_model(MJCF / "biped.xml")
-    data = posed_data(model, np.array(model.key_qpos[0]))
-    assert ground_below(model, data, data.xpos[1]) == pytest.approx(0.0)
-    assert ground_below(model, data, data.xpos[1] + [0, 0, 5.0]) == pytest.approx(0.0)

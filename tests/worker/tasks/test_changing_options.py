@@ -111,13 +111,6 @@ def test_what_a_task_makes_of_its_options_follows_in_running_episodes() -> None:
     assert lengths.count(25) == 2 or max(lengths) < 25
 
 
-def test_a_task_without_changing_numbers_stays_the_same_object() -> None:
-    training = venv("stand", {"push_speed": 0.5})
-    task = training.simulation.task
-    training.move(TrainingMoment(0.5, 2))
-    assert training.simulation.task is task
-
-
 def examined(task: str, options: dict[str, Any], folder: Path | None = None) -> str | None:
     search_path = None if folder is None else str(folder)
     request = ExaminationRequest(
@@ -125,39 +118,6 @@ def examined(task: str, options: dict[str, Any], folder: Path | None = None) -> 
     )
     with RecentRobot() as recent:
         return check(request, recent).problem
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (OPTIONS, None),
-        ({"push_speed": "linear(1, -0.5)"}, "push_speed = -0.5: expected at least 0"),
-        (
-            {"push_speed": "stages(0, -1, 1)"},
-            "push_speed = -1.0: expected at least 0 (in stage 2, after 0% of the tr",
-        ),
-        ({"push_period_s": "linear(1, 0)"}, "push_period_s = 0.0: expected more than 0"),
-        (
-            {"push_period_s": "linear(0, 1)"},
-            'after 0% of the training: task_options.push_period_s = "linear(0, 1)"',
-        ),
-        (
-            {"frame_skip": "linear(5, 10)"},
-            "the control period would change, which cannot be during a training",
-        ),
-        (
-            {"terminate_when_unhealthy": "linear(0, 1)"},
-            'option "terminate_when_unhealthy" of task "stand" is 1.0',
-        ),
-        ({"push_sped": "linear(0, 1)"}, 'did you mean "push_speed"?'),
-    ],
-)
-def test_the_examination_before_the_launch_looks_at_every_turning_point(
-    options: dict[str, Any], message: str | None
-) -> None:
-    problem = examined("stand", options)
-    assert (problem is None) == (message is None), problem
-    assert str(message) in str(problem)
 
 
 def test_options_of_a_users_own_task_change_but_not_what_it_observes(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """docs/tasks.md says what the tasks do, and what is observed of them."""
 
 import dataclasses
-import inspect
 import re
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import mujoco
 import pytest
 
 from orchestrator.core.task_names import TASKS
-from orchestrator.worker.tasks import Observation, Term, find_task, make_task
+from orchestrator.worker.tasks import find_task, make_task
 from orchestrator.worker.tasks.observations import Sensors
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -64,23 +63,3 @@ def test_documentation_lists_what_proprioception_observes_in_its_order_and_units
         assert places == sorted(places)
         found.update(places)
     assert found == set(range(len(lines)))
-
-
-def test_documentation_names_each_term_to_choose_from() -> None:
-    terms = {
-        name: ", ".join([*inspect.signature(method).parameters][1:])
-        for name, method in vars(Observation).items()
-        if inspect.isfunction(method)
-        and not name.startswith("_")
-        and method.__annotations__.get("return") == Term.__name__
-    }
-    listed, _, _ = OBSERVED.partition(" are the terms that there are")
-    sentence = listed.splitlines()[-1]
-    documented = re.findall(r"`(?:self\.)?(\w+)\((\w*)\)`", sentence)
-    assert dict(documented) == terms
-    assert len(documented) == len(terms)
-
-
-def test_documentation_names_each_part_of_a_term() -> None:
-    for field in dataclasses.fields(Term):
-        assert f"`{field.name}`" in OBSERVED or f"{field.name}=" in OBSERVED, field.name

@@ -13,9 +13,7 @@ import pytest
 
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.simulation_factory import make_simulation
-from orchestrator.worker.tasks import Forward, States, observation_limits
-from orchestrator.worker.tasks.observations import Sensors
-from orchestrator.worker.tasks.task_options import TaskError
+from orchestrator.worker.tasks import observation_limits
 
 ROOT = Path(__file__).parents[3]
 ASSETS = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
@@ -90,40 +88,3 @@ def look_at(made: Simulation, *, is_clipped: bool) -> None:
         assert is_reached == np.isfinite(high[column]), name
         is_angle = name.startswith(("sin", "cos"))
         assert is_reached or is_angle or values[:, column].max() > 1e3, name
-
-
-class Own(Forward):
-    """Observes something else, and says nothing of its bounds."""
-
-    def observe(self, states: States) -> Any:
-        return super().observe(states) * 1000.0
-
-
-class OwnSensors(Sensors):
-    """Clips nothing."""
-
-    def observe(self, states: States) -> Any:
-        return super().observe(states) * 1000.0
-
-
-class Wrong(Own):
-    def observation_limits(self) -> Any:
-        return np.zeros((2, 3))
-
-
-def test_bounds_do_not_count_for_a_class_that_observes_something_else() -> None:
-    made = make_simulation(ROOT / "mjcf" / "hopper.xml", "forward", {}, {}, n_envs=2, seed=0)
-    assert observation_limits.of_task(made.task) is not None
-    own = Own(made.model, made.task.options)
-    assert observation_limits.of_task(own) is None
-    made.task.observed_by = Sensors(made.model, made.task)
-    assert observation_limits.of_task(made.task) is not None
-    made.task.observed_by = OwnSensors(made.model, made.task)
-    assert observation_limits.of_task(made.task) is None
-
-
-def test_bounds_of_another_shape_are_refused() -> None:
-    made = make_simulation(ROOT / "mjcf" / "hopper.xml", "forward", {}, {}, n_envs=2, seed=0)
-    wrong = Wrong(made.model, made.task.options)
-    with pytest.raises(TaskError, match=r"observation_limits.*\(2, 3\).*\(2, 11\)"):
-        Simulation(made.model, wrong, robot="hopper.xml", n_envs=2, seed=0)

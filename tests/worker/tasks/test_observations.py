@@ -15,11 +15,9 @@ import worker_helpers as helpers
 from numpy.typing import NDArray
 
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.worker.envs.changing_task import check_changes
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.simulation_factory import make_simulation
 from orchestrator.worker.tasks import Observation, States, Task, Term, make_task, units
-from orchestrator.worker.tasks.actions import Direct
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 QUADRUPED = MJCF / "quadruped.xml"
@@ -69,20 +67,6 @@ def test_a_robot_that_moves_has_gyroscope_encoders_and_what_its_controller_knows
     assert simulation(task, MJCF / f"{robot}.xml").observation_names() == [*OF_QUADRUPED, *goal]
 
 
-@pytest.mark.parametrize(("task", "robot"), [("reach", "arm"), ("balance", "balancer")])
-def test_a_robot_on_a_fixed_base_has_no_gyroscope(task: str, robot: str) -> None:
-    names = simulation(task, MJCF / f"{robot}.xml").observation_names()
-    assert names is not None
-    assert not [name for name in names if "gravity" in name or "angular" in name]
-    made = simulation(task, MJCF / f"{robot}.xml")
-    joints = [made.model.joint(joint).name for joint in range(made.model.njnt)]
-    assert [name for name in names if name.startswith("offset of")] == [
-        f"offset of {joint} position" for joint in joints
-    ]
-    goals = [name for name in names if name.startswith("position of target")]
-    assert len(goals) == made.task.goal_size
-
-
 def test_values_are_those_of_mujocos_sensors() -> None:
     """A gyroscope, and gravity in the axes of the body, of the robot in whatever pose."""
     made = simulation("forward")
@@ -122,17 +106,6 @@ def test_the_last_action_is_what_the_policy_gave_though_it_takes_effect_late() -
     assert not column(ended.observations, made, "last action hind_left_knee").any()
     last = column(ended.ended[0].terminal_observation[None], made, "last action hind_left_knee")
     assert last[0] == action[0, LEGS.index("hind_left_knee")]
-
-
-def test_what_is_full_has_the_bits_that_it_had() -> None:
-    plain = make_simulation(QUADRUPED, "track", {"max_episode_steps": 20}, {}, n_envs=2, seed=3)
-    named = simulation(options={"observe": "full", "history": 1})
-    assert plain.reset().tobytes() == named.reset().tobytes()
-    for action in actions(plain, 25):
-        assert (
-            plain.step(action).observations.tobytes() == named.step(action).observations.tobytes()
-        )
-    assert plain.get_state().keys() == named.get_state().keys()
 
 
 # -- the latest observations together
@@ -285,16 +258,6 @@ class NotFinite(Own):
         return [Term(names=["a"], units=[""], values=lambda states: states.qpos[:, :1] * np.nan)]
 
 
-class OfRoot(Own):
-    def make_terms(self) -> list[Term]:
-        return [self.gravity()]
-
-
-class OfLastAction(Own):
-    def make_terms(self) -> list[Term]:
-        return [self.last_action()]
-
-
 class Forgets(Own):
     def __init__(self, model: mujoco.MjModel, task: Task) -> None:
         self.names = []
@@ -326,41 +289,6 @@ def test_a_class_of_ones_own_chooses_terms_and_has_sensors_of_the_robot(with_imu
     for action in actions(made, 5):
         observed = made.step(action).observations
     assert np.allclose(observed[0, :3], made.data(0).sensor("imu_gyro").data, atol=1e-5)
-
-
-OWN_OPTIONS = """
-from dataclasses import dataclass
-from orchestrator.worker.tasks import Forward
-
-@dataclass(frozen=True, kw_only=True)
-class Options(Forward.Options):
-    history: str = "none"
-    observe: str = "the ground"
-
-class OwnTask(Forward):
-    Options = Options
-
-@dataclass(frozen=True, kw_only=True)
-class Counted(Forward.Options):
-    history: int = 0
-    observe: bool = False
-
-class OwnCounts(Forward):
-    Options = Counted
-"""
-
-
-def test_a_task_of_ones_own_with_options_of_these_names_keeps_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "own_options.py").write_text(OWN_OPTIONS)
-    monkeypatch.syspath_prepend(tmp_path)
-    options = {"history": "daily", "observe": "the weather"}
-    made = make_simulation(QUADRUPED, "own_options:OwnTask", options, {}, n_envs=1, seed=0)
-    assert (made.task.observed_by, made.task.observed_steps) == (None, 1)
-    assert made.task.options.history == "daily"
-    made = make_simulation(QUADRUPED, "own_options:OwnCounts", {}, {}, n_envs=1, seed=0)
-    assert (made.task.observed_by, made.task.observed_steps) == (None, 1)
 
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
@@ -415,33 +343,3 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 def test_what_cannot_be_observed_is_said(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         simulation("forward", options=options)
-
-
-def test_what_a_robot_lacks_is_said_with_what_to_do() -> None:
-    options = {"observe": f"{__name__}:OfRoot"}
-    with pytest.raises(ValueError, match=r"leave out angular_velocity\(\) and gravity\(\)"):
-        simulation("reach", MJCF / "arm.xml", options=options)
-    model = mujoco.MjModel.from_xml_path(str(QUADRUPED))
-    task = make_task("forward", model, {})
-    task.actions = Direct(task.actions.low, task.actions.high)
-    with pytest.raises(ValueError, match=r"without last_action\(\), or write observe"):
-        OfLastAction(model, task)
-
-
-def test_no_encoder_gives_the_orientation_of_a_ball(tmp_path: Path) -> None:
-    path = tmp_path / "ball.xml"
-    path.write_text(
-        """<mujoco><worldbody><geom type="plane" size="5 5 1"/>
-        <body name="trunk" pos="0 0 1"><freejoint/><geom size="0.2"/>
-        <body name="leg" pos="0 0 -0.3"><joint name="hip" type="ball"/><geom size="0.05"/>
-        <body name="foot" pos="0 0 -0.2"><joint name="ankle" axis="0 1 0"/><geom size="0.05"/></body></body>
-        </body></worldbody><actuator><motor joint="ankle"/></actuator></mujoco>"""
-    )
-    with pytest.raises(ValueError, match="no encoder gives the orientation of 'hip'"):
-        simulation("forward", path)
-
-
-def test_the_length_of_the_history_stays_over_a_training() -> None:
-    model = mujoco.MjModel.from_xml_path(str(QUADRUPED))
-    with pytest.raises(ValueError, match="number of observations would change"):
-        check_changes("forward", model, {"history": "linear(1, 3)"})

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.tasks import States, make_task
+from orchestrator.worker.tasks import make_task
 from orchestrator.worker.tasks.effector import find_effector
 from orchestrator.worker.tasks.reach import Reach
 
@@ -72,29 +72,6 @@ def test_position_servos_can_be_told_to_hold_every_pose_that_targets_are_drawn_f
     assert (task.workspace.low < task.pose).all()
 
 
-@pytest.mark.parametrize("attribute", ["joint", "jointinparent"])
-def test_what_a_servo_can_hold_follows_from_its_own_gear_and_transmission(attribute: str) -> None:
-    model = mujoco.MjModel.from_xml_string(f"""<mujoco><compiler angle="radian"/><worldbody>
-        <body pos="0 0 1"><joint name="wrist" type="ball"/><geom size="0.05"/>
-        <body pos="0.2 0 0"><joint name="turn" axis="0 1 0" range="-1 1"/>
-        <geom type="capsule" fromto="0.1 0 0 0.3 0 0" size="0.02"/><site name="tip" pos="0.3 0 0"/>
-        </body></body></worldbody><actuator><orientation joint="wrist" kp="1"/>
-        <position {attribute}="turn" kp="9" gear="4" ctrlrange="-2 2"/></actuator></mujoco>""")
-    workspace = reach(model, target_range=1.0).workspace
-    assert workspace.low.tolist() == [-0.5]
-    assert workspace.high.tolist() == [0.5]
-
-
-def test_targets_lie_in_two_links_reach_and_a_smaller_range_draws_nearer_ones() -> None:
-    far, near = (targets(reach(two_links(), target_range=share)) for share in (1.0, 0.2))
-    assert (np.linalg.norm(far - [0, 0, 1], axis=1) <= 1 + 1e-9).all()
-    assert far[:, 1] == pytest.approx(0)
-    start = np.array([1.0, 0.0, 1.0])
-    assert (
-        np.linalg.norm(near - start, axis=1).mean() < np.linalg.norm(far - start, axis=1).mean() / 2
-    )
-
-
 @pytest.mark.parametrize(
     ("floor", "solid"),
     [('contype="0" conaffinity="0"', "seen only"), ("", "stood on")],
@@ -111,14 +88,6 @@ def test_no_target_needs_the_arm_to_be_inside_an_obstacle_or_itself() -> None:
     found = targets(reach(two_links(more=box), target_range=1.0))
     assert not (np.abs(found - [-0.6, 0, 1]) < 0.3).all(axis=1).any()
     assert len(np.unique(found, axis=0)) == len(found)
-
-
-def test_targets_follow_from_the_generator_alone() -> None:
-    first, second = reach(load_model(ARM)), reach(load_model(ARM))
-    targets(first, 7)
-    assert np.array_equal(
-        first.sample_goal(np.random.default_rng(3)), second.sample_goal(np.random.default_rng(3))
-    )
 
 
 @pytest.mark.parametrize(("period_s", "changes"), [(None, []), (0.4, [10, 20])])
@@ -173,34 +142,6 @@ def test_reward_is_distance_precision_and_effort_as_its_docstring_says() -> None
         assert episode.measures["distance_m"] == pytest.approx(last, abs=1e-6)
 
 
-def test_hinges_without_limits_are_seen_as_sine_and_cosine_and_others_as_they_are() -> None:
-    task = reach(two_links(lower=' range="-2 2" limited="true"'))
-    states = States(
-        np.array([[2.5, 0.7]]),
-        np.array([[30.0, -1.0]]),
-        np.array([[1.0, 2.0, 3.0]]),
-        {"site_xpos": np.ones((1, 1, 3))},
-    )
-    expected = [0.7, math.sin(2.5), math.cos(2.5), 10.0, -1.0, 1, 1, 1, 0, 1, 2]
-    assert task.observe(states)[0] == pytest.approx(np.array(expected, np.float32))
-
-
-def test_what_lies_about_is_not_seen() -> None:
-    ball = '<body name="ball" pos="3 0 1"><freejoint/><geom size="0.1"/></body>'
-    sizes = {
-        task.observe(
-            States(
-                np.ones((1, task.model.nq)),
-                np.ones((1, task.model.nv)),
-                np.ones((1, 3)),
-                {"site_xpos": np.ones((1, 1, 3))},
-            )
-        ).shape[1]
-        for task in (reach(two_links()), reach(two_links(more=ball)))
-    }
-    assert len(sizes) == 1
-
-
 @pytest.mark.parametrize(
     ("sites", "expected"),
     [
@@ -218,22 +159,6 @@ def test_what_shall_reach_is_found_by_its_name_or_else_at_the_end_of_the_chain(
 ) -> None:
     model = two_links(sites)
     assert str(find_effector(model, model.qpos0, None)) == expected
-
-
-def test_a_site_that_leads_a_tendon_is_not_the_end_of_the_chain() -> None:
-    tendon = (
-        '</worldbody><tendon><spatial><site site="anchor"/><site site="bend"/></spatial></tendon>'
-    )
-    text = TWO_LINKS.format(
-        sites='<site name="bend"/>', more='<site name="anchor" pos="0 0 2"/>', upper="", lower=""
-    )
-    model = mujoco.MjModel.from_xml_string(text.replace("</worldbody>", tendon))
-    assert str(find_effector(model, model.qpos0, None)) == "body 'lower'"
-
-
-def test_a_body_reaches_with_its_centre_of_mass() -> None:
-    task = reach(two_links(sites=""))
-    assert task.workspace.start == pytest.approx([0.75, 0, 1])
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +11,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from orchestrator.core.messages import ExaminationRequest
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.robots.preflight_child import check
-from orchestrator.worker.robots.robot_preparation import RecentRobot
 from orchestrator.worker.tasks import States, Task, make_task
 from orchestrator.worker.tasks.motion import brisk_speed
 from orchestrator.worker.tasks.stand import Stand
@@ -62,14 +58,6 @@ def turned(task: Task, axis: tuple[float, float, float], angle: float) -> dict[i
     mujoco.mju_axisAngle2Quat(turn, np.array(axis), angle)
     mujoco.mju_mulQuat(both, turn, task.pose[3:7])
     return {3 + index: both[index] - task.pose[3 + index] for index in range(4)}
-
-
-@pytest.mark.parametrize("robot", ["biped", "hopper", "quadruped", "eel", "dog"])
-def test_standing_still_in_the_starting_pose_is_worth_one(robot: str) -> None:
-    task = stand(robot)
-    assert paid(task, state(task)) == pytest.approx(1.0)
-    assert paid(task, state(task), action=0.5) == pytest.approx(1 - 0.01 * 0.25)
-    assert paid(stand(robot, healthy_reward=0.5), state(task)) == pytest.approx(1.5)
 
 
 def test_standing_is_paid_as_its_docstring_says() -> None:
@@ -130,13 +118,6 @@ def test_a_push_comes_on_time_and_changes_the_roots_horizontal_velocity_alone(ro
     assert np.array_equal(pushed.states.qpos, calm.states.qpos)
 
 
-def test_muscles_are_seen() -> None:
-    task = stand("frog")
-    after = state(task)
-    after.fields["act"][:] = np.linspace(0.1, 0.6, 6)
-    assert task.observe(after)[0, -6:] == pytest.approx(np.linspace(0.1, 0.6, 6), abs=1e-6)
-
-
 def test_a_free_root_feels_gravity_and_motion_in_its_own_axes() -> None:
     task = track("dog")
     turn = turned(task, (0, 0, 1), math.pi / 2)
@@ -175,33 +156,6 @@ def test_motion_agrees_with_mujocos_own_velocities_in_any_attitude() -> None:
         assert motion.heading_velocity[0] == pytest.approx(
             [ahead @ world[3:5], left @ world[3:5], world[5]]
         )
-
-
-def test_motion_follows_states_that_change_in_place_and_depends_on_them_alone() -> None:
-    simulation = Simulation.from_xml(MJCF / "biped.xml", "stand", n_envs=3, seed=0)
-    simulation.reset()
-    states, body = simulation.states, simulation.task.root_motion
-    before = body.motion(states)
-    assert (
-        body.motion(States(states.qpos.copy(), states.qvel.copy())) is before
-    )  # asked for twice in a step
-    states.qvel[1, :3] += 1.0
-    pushed = body.motion(states)
-    assert not np.array_equal(pushed.velocity[1], before.velocity[1])
-    alone = body.motion(States(states.qpos[1:2], states.qvel[1:2]))
-    for field in dataclasses.fields(pushed):
-        both = getattr(pushed, field.name), getattr(before, field.name)
-        assert np.array_equal(both[0][[0, 2]], both[1][[0, 2]])
-        assert np.array_equal(both[0][1:2], getattr(alone, field.name))
-
-
-def test_a_planar_root_feels_like_a_free_one_that_moves_in_the_plane() -> None:
-    planar = track("hopper")
-    felt = planar.observe(state(planar, (0.4,), qpos={2: 0.3}, qvel={0: 0.5, 1: -0.2, 2: 0.7}))[0]
-    cos, sin = math.cos(0.3), math.sin(0.3)
-    assert felt[:9] == pytest.approx(
-        [-sin, 0, cos, 0.5 * cos + 0.2 * sin, 0, 0.5 * sin - 0.2 * cos, 0, 0.7, 0], abs=1e-6
-    )
 
 
 def test_tracking_is_paid_as_its_docstring_says() -> None:
@@ -306,27 +260,3 @@ def test_an_arm_is_refused(task: str) -> None:
         ValueError, match=f'task "{task}": needs a free joint or a slide joint along x at the root'
     ):
         make_task(task, load_model(MJCF / "arm.xml"))
-
-
-@pytest.mark.parametrize(
-    ("robot", "options", "unused"),
-    [
-        ("hopper", {"sideways_speed": 0.3}, ["sideways_speed"]),
-        ("hopper", {"sideways_speed": "linear(0, 0.3)"}, ["sideways_speed"]),
-        ("hopper", {"sideways_speed": 0.3, "turn_rate": 0.8}, ["sideways_speed", "turn_rate"]),
-        ("hopper", {"sideways_speed": 0.0, "turn_rate": 0, "forward_speed": 0.5}, []),
-        ("quadruped", {"sideways_speed": 0.3, "turn_rate": 0.8}, []),
-    ],
-)
-def test_the_examination_warns_of_commands_that_a_planar_root_cannot_be_given(
-    robot: str, options: dict[str, Any], unused: list[str]
-) -> None:
-    request = ExaminationRequest(
-        xml=str(MJCF / f"{robot}.xml"), task="track", task_options=options, simulate_s=0.02
-    )
-    with RecentRobot() as recent:
-        answer = check(request, recent)
-    assert answer.problem is None
-    found = [text for text in answer.warnings if "no effect" in text]
-    for name, text in zip(unused, found, strict=True):
-        assert f"task_options.{name} = {options[name]}" in text

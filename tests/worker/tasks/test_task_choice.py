@@ -66,79 +66,11 @@ def test_auto_picks_for_the_robots_of_gymnasium(robot: str, expected: str) -> No
     assert type(make_task(AUTO, model)) is find_task(expected)
 
 
-def test_the_reason_names_what_was_seen() -> None:
-    assert choose(load_model(MJCF / "quadruped.xml")) == TaskChoice(
-        task="forward", reason="free root 'trunk', moved by 8 actuators"
-    )
-    assert choose(load_model(MJCF / "arm.xml")) == TaskChoice(
-        task="reach", reason="fixed base, chain of 5 driven joints ends in site 'tip'"
-    )
-    assert choose(load_model(MJCF / "balancer.xml")) == TaskChoice(
-        task="balance", reason="upright pole 'pole' on a base moved by 1 actuator"
-    )
-
-
 def test_a_pole_is_one_only_where_it_stands() -> None:
     assert picked(base=RAIL, actuator=ON_RAIL).task == "balance"
     assert picked(base=RAIL, actuator=ON_RAIL, offset="-0.5").task == "reach", "it hangs"
     weightless = picked(base=RAIL, actuator=ON_RAIL, option='gravity="0 0 0"')
     assert weightless.task == "reach", "nothing pulls"
-
-
-@pytest.mark.parametrize(
-    ("tendon", "elbow"),
-    [
-        ("", '<motor joint="elbow"/>'),
-        ("", '<motor jointinparent="elbow"/>'),
-        (
-            '<fixed name="string"><joint joint="elbow" coef="1"/></fixed>',
-            '<motor tendon="string"/>',
-        ),
-    ],
-)
-def test_an_arm_that_stands_upright_is_no_pole_however_its_joints_are_driven(
-    tendon: str, elbow: str
-) -> None:
-    arm = mujoco.MjModel.from_xml_string(f"""<mujoco><worldbody><body pos="0 0 0.1">
-    <joint name="shoulder" axis="0 1 0"/><geom type="capsule" fromto="0 0 0 0 0 0.3" size="0.02"/>
-    <body pos="0 0 0.3"><joint name="elbow" axis="0 1 0"/>
-    <geom type="capsule" fromto="0 0 0 0 0 0.3" size="0.02"/></body></body></worldbody>
-    <tendon>{tendon}</tendon><actuator><motor joint="shoulder"/>{elbow}</actuator></mujoco>""")
-    assert choose(arm).task == "reach"
-    with pytest.raises(ValueError, match="no joint without an actuator"):
-        make_task("balance", arm)
-
-
-def test_a_base_may_be_driven_through_a_tendon() -> None:
-    cart = mujoco.MjModel.from_xml_path(str(MJCF / "balancer.xml"))
-    spec = mujoco.MjSpec.from_file(str(MJCF / "balancer.xml"))
-    [motor] = spec.actuators
-    spec.add_tendon(name="belt").wrap_joint(motor.target, 1.0)
-    motor.trntype, motor.target = mujoco.mjtTrn.mjTRN_TENDON, "belt"
-    belted = spec.compile()
-    assert choose(belted) == choose(cart)
-    names = make_task("balance", belted).observation_names()
-    assert names == make_task("balance", cart).observation_names()
-
-
-def test_what_is_pushed_beside_a_loose_object_is_no_vehicle() -> None:
-    """As the cup of dm_control's ball_in_cup."""
-    ball = """<body name="ball" pos="0 0 -0.5"><joint type="slide" axis="1 0 0"/>
-      <joint type="slide" axis="0 0 1"/><geom size="0.05"/></body>"""
-    cup = """<mujoco><worldbody><body name="cup"><joint name="x" type="slide" axis="1 0 0"/>
-      <joint name="z" type="slide" axis="0 0 1"/><geom size="0.1"/></body>{}</worldbody>
-      <actuator><motor joint="x" ctrlrange="-1 1"/><motor joint="z" ctrlrange="-1 1"/></actuator></mujoco>"""
-    assert choose(mujoco.MjModel.from_xml_string(cup.format(""))).task == "forward"
-    with pytest.raises(ValueError, match="no built-in task suits this robot"):
-        choose(mujoco.MjModel.from_xml_string(cup.format(ball)))
-
-
-def test_a_driven_rail_with_ends_is_a_machine_and_one_without_a_vehicle() -> None:
-    both = ON_RAIL + ON_HINGE
-    assert picked(base=RAIL, actuator=both).task == "reach"
-    assert picked(base=RAIL.replace('range="-1 1"', ""), actuator=both).task == "forward"
-    pushed = picked(base=RAIL, actuator=ON_HINGE)
-    assert pushed.task == "forward", "nothing drives it along the rail"
 
 
 def test_a_ball_that_lies_about_is_not_the_robot() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.simulation_factory import make_simulation
@@ -52,17 +51,6 @@ def test_values_names_and_units_are_those_of_the_terms_in_their_order(task: str)
     assert len(terms.names) == len(terms.units) == len(terms.frames) == expected.shape[1]
     assert all(terms.units)
     assert set(terms.fields) <= set(made.task.all_fields)
-
-
-def test_a_batch_of_any_size_is_clipped_alike() -> None:
-    made = make_simulation(MJCF / "hopper.xml", "forward", {}, {}, n_envs=4, seed=0)
-    made.reset()
-    far = States(made.states.qpos, np.full_like(made.states.qvel, -1e3))
-    whole = made.task.observe(far)
-    assert whole.min() == -10
-    for rows in (2, 4, 1, 3):
-        some = made.task.observe(States(far.qpos[:rows], far.qvel[:rows]))
-        assert np.array_equal(some, whole[:rows])
 
 
 class Heated(Forward):
@@ -150,18 +138,3 @@ def test_what_is_wrong_with_a_term_that_a_users_task_adds_is_said(kind: type[Hea
     with pytest.raises(ValueError, match=re.escape(WRONG[kind])) as raised:
         make_simulation(MJCF / "hopper.xml", name, {}, {}, n_envs=1, seed=0)
     assert name in str(raised.value)
-
-
-class Blind(Heated):
-    """Its own ``observe`` takes the place of all terms, whatever they are."""
-
-    def heat(self) -> Term:
-        return NotFinite.heat(self)  # type: ignore[arg-type]
-
-    def observe(self, states: States) -> NDArray[Any]:
-        return states.qvel.copy()
-
-
-def test_terms_that_are_not_observed_may_be_of_any_kind() -> None:
-    made = make_simulation(MJCF / "hopper.xml", f"{__name__}:Blind", {}, {}, n_envs=1, seed=0)
-    assert made.observation_size == made.model.nv

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -87,20 +85,6 @@ def test_the_documented_task_runs_from_a_job_file_beside_it(
     assert result.ok, result.error
     with pytest.raises(SpecError, match='unknown option "efort_weight" of task "my_tasks:Jump"'):
         orchestrator.run(job_file(tmp_path, "{ efort_weight = 0.1 }"), run_dir=tmp_path / "other")
-
-
-def test_what_users_import_is_there() -> None:
-    names = {"AUTO", "TASKS", "CommonOptions", "Measure", "States", "Task", "choose", "make_task"}
-    assert names <= set(tasks.__all__)
-    assert {kind.__name__ for kind in tasks.TASKS.values()} == {
-        "Balance",
-        "Forward",
-        "Reach",
-        "Stand",
-        "Track",
-    }
-    assert all(vars(tasks)[kind.__name__] is kind for kind in tasks.TASKS.values())
-    assert {kind.__name__ for kind in tasks.TASKS.values()} <= set(tasks.__all__)
 
 
 WRONG: dict[str, tuple[str, str, str]] = {
@@ -296,32 +280,6 @@ class Effort({base}):
     assert (ours.rewards > 0).all()
 
 
-def test_fields_of_every_class_that_a_task_is_derived_from_are_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    code = """from orchestrator.worker.tasks.gymnasium_tasks import Ant, Humanoid
-
-
-class First(Ant):
-    fields = ("sensordata",)
-
-
-class Second(First):
-    fields = ("ctrl",)
-
-
-class Usual(Humanoid):
-    pass
-"""
-    name = written(tmp_path, code, "derived_fields")
-    assets = Path(gymnasium.__file__).parent / "envs/mujoco/assets"
-    second = Simulation.from_xml(assets / "ant.xml", f"{name}:Second", n_envs=1, seed=0)
-    assert second.task.all_fields == ("ctrl", "sensordata", "xpos", "cfrc_ext")
-    usual = Simulation.from_xml(assets / "humanoid.xml", f"{name}:Usual", n_envs=1, seed=0)
-    assert usual.task.all_fields == usual.task.fields
-
-
 def test_a_spoilt_task_is_refused_before_launch(tmp_path: Path) -> None:
     written(tmp_path, documented().replace("axis=1, dtype=np.float32)", "axis=1).mean()"))
     with pytest.raises(
@@ -329,53 +287,6 @@ def test_a_spoilt_task_is_refused_before_launch(tmp_path: Path) -> None:
     ):
         orchestrator.run(job_file(tmp_path), run_dir=tmp_path / "run")
     assert not list((tmp_path / "run").glob("jobs/*/attempts"))
-
-
-@pytest.mark.parametrize(
-    ("annotation", "value", "accepted"),
-    [
-        ("float", 2, True),
-        ("int", 2.0, False),
-        ("list[float]", [1.0, 2.0], True),
-        ("list[float] | None", 1.0, False),
-        ("Optional[str]", "x", True),
-        ("Optional[str]", 3, False),
-        ("tuple[float, float]", [0.1, 0.2], True),
-        ("tuple[float, float]", [0.1], False),
-        ("bool", True, True),
-        ("Literal['near', 'far']", "far", True),
-        ("Literal['near', 'far']", "up", False),
-        ("tuple[float, float, float]", [0.1, 0.2, 0.3], True),
-        ("Any", 3, True),
-    ],
-)
-def test_options_may_be_of_any_kind_a_job_file_can_hold(
-    annotation: str, value: Any, accepted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    default = "    effort_weight: float = 0.05\n"
-    spoilt = documented().replace(default, f"{default}    extra: {annotation} = None\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    name = written(
-        tmp_path,
-        f"from typing import Any, Literal, Optional\n{spoilt}",
-        re.sub(r"\W", "_", f"option_{annotation}_{value}"),
-    )
-
-    def make() -> Simulation:
-        return Simulation.from_xml(
-            HOPPER, f"{name}:Jump", n_envs=1, seed=0, task_options={"extra": value}
-        )
-
-    if accepted:
-        assert make().task.options.extra in (
-            value,
-            tuple(value) if isinstance(value, list) else value,
-        )
-    else:
-        with pytest.raises(
-            ValueError, match=r'option "extra" of task "option_\w+:Jump" is .*: expected'
-        ):
-            make()
 
 
 WRONG_OPTIONS = {
@@ -424,25 +335,3 @@ class Own(Forward):
         Simulation.from_xml(HOPPER, f"{name}:Own", {"max_episode_steps": 5}, n_envs=1, seed=0)
     assert f'task "{name}:Own"' in str(raised.value)
     assert raised.value.is_certain
-
-
-def test_a_required_option_of_a_users_task_is_taken_from_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    code = """from dataclasses import dataclass
-
-from orchestrator.worker.tasks import Forward
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted(Forward.Options):
-    speed: float
-
-
-class Own(Forward):
-    Options = Wanted
-"""
-    name = written(tmp_path, code, "required_option")
-    made = Simulation.from_xml(HOPPER, f"{name}:Own", {"speed": 2}, n_envs=1, seed=0)
-    assert made.task.options.speed == 2

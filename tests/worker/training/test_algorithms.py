@@ -18,20 +18,19 @@ import worker_helpers as helpers
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.noise import NormalActionNoise
-from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.progress_columns import progress_columns
-from orchestrator.core.worker_spec import CONTRIB, OFF_POLICY, WorkerSpec
+from orchestrator.core.worker_spec import CONTRIB, WorkerSpec
 from orchestrator.experiment.examination.examination_requests import requests_of
 from orchestrator.jobfile import from_mapping
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.robots.preflight_child import check
 from orchestrator.worker.runtime.failures import Diverged
-from orchestrator.worker.training import acting, algorithms, learners, nan_guard, trained_policy
+from orchestrator.worker.training import algorithms, learners, nan_guard, trained_policy
 from orchestrator.worker.training.checkpoint import CheckpointStore
 
 ALGORITHMS = ("sac", "td3", "a2c")
@@ -113,52 +112,6 @@ def test_conditions_of_a_curriculum_may_name_what_the_algorithm_logs(trained: Jo
     assert logged - of_machine == set(progress_columns(spec_of(trained).algo))
 
 
-@pytest.mark.parametrize(
-    ("given", "by_hand"),
-    [
-        (
-            {
-                "learning_rate": "linear(1e-3, 0)",
-                "use_sde": True,
-                "gradient_steps": -1,
-                "ent_coef": 0.1,
-                "n_steps": 3,
-            },
-            {"learning_rate": LinearSchedule(1e-3, 0.0, 1.0)},
-        ),
-        ({"train_freq": [1, "episode"]}, {"train_freq": (1, "episode")}),
-    ],
-    ids=["schedule, gSDE and more", "by episodes"],
-)
-@pytest.mark.nightly
-def test_other_hyperparameters_of_sac_are_stable_baselines3s_own(
-    tmp_path: Path, given: dict[str, Any], by_hand: dict[str, Any]
-) -> None:
-    spec = helpers.algorithm(
-        "sac", n_envs=1, total_timesteps=700, hyperparameters={**helpers.SMALL["sac"], **given}
-    )
-    paths = helpers.job(tmp_path / "job", spec)
-    helpers.train_to_its_end(paths)
-    _, theirs, _ = stock(spec, tmp_path, **by_hand)
-    assert helpers.same_bits(helpers.parameters(paths.model), helpers.parameters(theirs))
-
-
-def test_tables_have_a_row_for_each_iteration_of_many_small_rollouts(trained: JobPaths) -> None:
-    spec = spec_of(trained)
-    each, last = {"a2c": (528, 1344), "recurrent-ppo": (576, 1344)}.get(spec.algo, (516, 1308))
-    assert spec.steps_an_iteration == each
-    timings, progress = helpers.rows(trained.timings_csv), helpers.rows(trained.progress_csv)
-    assert [int(row["env_steps"]) for row in timings] == [each, 2 * each, last]
-    assert [int(row["time/total_timesteps"]) for row in progress] == [each, 2 * each, last]
-    for row in timings:
-        seconds = {name: float(row[name]) for name in row if name.endswith("_s") and row[name]}
-        assert seconds["rollout_s"] + seconds["train_s"] <= seconds["wall_s"]
-        assert 0 < seconds["env_s"] + seconds["policy_s"] + seconds["gae_s"] <= seconds["rollout_s"]
-        assert 0 < seconds["backward_s"] + seconds["optimizer_s"] <= seconds["train_s"]
-        assert min(seconds[name] for name in ("env_s", "policy_s", "backward_s", "optimizer_s")) > 0
-        assert (seconds["gae_s"] > 0) == (spec.algo not in OFF_POLICY)
-
-
 def test_model_loads_with_its_own_class_alone_and_without_the_replay_buffer(
     trained: JobPaths,
 ) -> None:
@@ -176,25 +129,6 @@ def test_model_loads_with_its_own_class_alone_and_without_the_replay_buffer(
     model = algorithms.class_of(spec_of(trained).algo).load(trained.model, device="cpu")
     assert model.num_timesteps >= 1300
     assert model.predict(np.zeros(3, np.float32))[0].shape == (1,)
-
-
-def test_what_only_going_on_needs_is_gone_when_the_policy_is_saved(trained: JobPaths) -> None:
-    left = list(trained.checkpoints.iterdir())
-    assert len(left) == (1 if spec_of(trained).algo in OFF_POLICY else 2)
-
-
-def test_evaluation_explores_as_training_does(trained: JobPaths) -> None:
-    told = json.loads(trained.eval.read_text())
-    assert told["deterministic"]["returns"] != told["stochastic"]["returns"]
-
-
-def test_a_policy_without_noise_of_its_own_explores_nothing() -> None:
-    model = model_of(helpers.algorithm("td3", hyperparameters=helpers.SMALL_BUFFER))
-    actions = np.array([[0.5], [-2.0]], np.float32)
-    assert algorithms.add_action_noise(model, actions) is actions
-    noisy = algorithms.add_action_noise(model_of(helpers.algorithm("td3")), actions)
-    assert np.abs(noisy).max() <= 2.0
-    assert 0 < np.abs(noisy - actions).max() < 2.0
 
 
 def test_the_policy_that_is_played_is_the_one_that_was_trained(trained: JobPaths) -> None:
@@ -338,21 +272,3 @@ def test_a_loss_that_is_not_finite_is_named() -> None:
     model.logger.record("train/critic_loss", float("inf"))
     with pytest.raises(nan_guard.NonFinite, match="train/critic_loss is not finite: inf"):
         nan_guard.check_losses(model)
-
-
-@pytest.mark.parametrize(("freq", "expected"), [(3, [0, 3, 6]), (-1, [0, 4]), (9, [0, 4])])
-def test_noise_of_state_dependent_exploration_is_drawn_at_every_rollout(
-    freq: int, expected: list[int]
-) -> None:
-    hyperparameters = {
-        **helpers.SMALL["sac"],
-        "use_sde": True,
-        "train_freq": 4,
-        "sde_sample_freq": freq,
-    }
-    model = model_of(helpers.algorithm("sac", hyperparameters=hyperparameters))
-    drawn: list[tuple[int, int]] = []
-    for step in range(8):
-        model.policy.reset_noise = lambda n, step=step: drawn.append((step, n))  # type: ignore[method-assign,misc]
-        acting.explore(model, step, 2)
-    assert drawn == [(step, 2) for step in expected]

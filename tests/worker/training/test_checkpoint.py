@@ -18,10 +18,10 @@ import torch
 import worker_helpers as helpers
 
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.paths import DAMAGED, JobPaths
+from orchestrator.core.paths import JobPaths
 from orchestrator.worker.runtime.failures import CheckpointError
 from orchestrator.worker.training import checkpoint
-from orchestrator.worker.training.checkpoint import KEPT_DAMAGED, CheckpointStore
+from orchestrator.worker.training.checkpoint import CheckpointStore
 
 ENTRY_BYTES = 46 + len("archive/data.pkl")
 """Of the first entry in the directory of a zip archive."""
@@ -135,20 +135,6 @@ def test_whichever_bit_is_wrong_the_checkpoint_before_is_used_or_no_value_differ
         assert torch.equal(state["weights"], torch.arange(9.0)), bit
 
 
-def test_damaged_checkpoints_are_kept_under_another_name_but_not_without_limit(
-    tmp_path: Path,
-) -> None:
-    store = CheckpointStore(tmp_path, "f")
-    for env_steps in range(128, 128 * 6, 128):
-        store.save(env_steps, {})
-        content = store.path(env_steps).read_bytes()[:-9]
-        store.path(env_steps).write_bytes(content)
-        state = store.newest()
-        assert state is None
-        assert (tmp_path / f"{store.path(env_steps).name}{DAMAGED}").read_bytes() == content
-    assert len(store.damaged_checkpoints()) == len(list(tmp_path.iterdir())) == KEPT_DAMAGED
-
-
 def test_a_training_without_an_intact_checkpoint_starts_over_and_keeps_its_earlier_tables(
     tmp_path: Path,
 ) -> None:
@@ -169,19 +155,6 @@ def test_a_training_without_an_intact_checkpoint_starts_over_and_keeps_its_earli
 
 def tables_of(paths: JobPaths) -> dict[str, Path]:
     return {table.name: table for table in (paths.progress_csv, paths.timings_csv)}
-
-
-def test_an_ordinary_resume_sets_nothing_aside(tmp_path: Path) -> None:
-    paths = helpers.job(tmp_path, helpers.spec())
-    helpers.train_here(paths)
-    record, log = helpers.train_here(paths, 1)
-    assert record.resumed_from == 512
-    assert "damaged" not in log
-    assert not [
-        path
-        for path in tmp_path.rglob("*")
-        if ".before-" in path.name or path.name.endswith(DAMAGED)
-    ]
 
 
 def test_a_state_that_no_longer_fits_fails_the_attempt_with_the_checkpoint_named(

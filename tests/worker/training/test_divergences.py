@@ -21,7 +21,6 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.distributed.ranks import ALONE, Ranks
-from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.divergence_wrapper import DivergenceCheck
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
@@ -42,21 +41,6 @@ class Torn(Forward):
     def initial_state(self, rng):
         qpos, qvel = super().initial_state(rng)
         return qpos, np.full_like(qvel, 1e300) if rng.random() < {share} else qvel
-"""
-ENVIRONMENT = """
-from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
-from gymnasium.wrappers import TimeLimit
-
-
-class Torn(HopperEnv):
-    def step(self, action):
-        if self.np_random.random() < {share} / 5:
-            self.data.qvel[:] = 1e300
-        return super().step(action)
-
-
-def make_env(xml, seed):
-    return TimeLimit(Torn(), 5)
 """
 
 
@@ -96,42 +80,6 @@ def test_the_diverged_environment_falls_and_the_others_keep_their_bits(component
         assert np.isfinite(result.observations).all()
         assert not any(episode.divergence for episode in result.ended)
         assert np.array_equal(result.observations[0], expected.observations[0])
-
-
-def test_fields_of_a_diverged_environment_are_finite_for_the_task() -> None:
-    simulation = Simulation.from_xml(
-        MJCF.parent / "mjcf/quadruped.xml",
-        "track",
-        n_envs=2,
-        seed=0,
-        on_divergence="end-episode",
-        measuring=True,
-    )
-    simulation.reset()
-    simulation.states.qvel[:] = np.inf
-    result = simulation.step(np.zeros((2, simulation.model.nu)))
-    assert result.done.all()
-    assert np.isfinite(result.observations).all()
-    for episode in result.ended:
-        # It has come nowhere.
-        assert np.isnan(episode.measures["cost_of_transport"])
-        known = {**episode.measures, "cost_of_transport": 0.0}
-        assert np.isfinite([episode.total_reward, *known.values()]).all()
-
-
-def test_an_action_that_is_not_finite_ends_the_job_all_the_same() -> None:
-    simulation = hopper(on_divergence="end-episode")
-    simulation.reset()
-    with pytest.raises(PhysicsDiverged, match="environment 2"):
-        simulation.step(np.where(np.arange(3)[:, None] == 2, np.nan, np.zeros((3, 3))))
-
-
-def test_the_message_of_a_job_that_fails_names_the_key() -> None:
-    simulation = hopper(on_divergence="fail")
-    simulation.reset()
-    spoilt(simulation, 0)
-    with pytest.raises(PhysicsDiverged, match=r'on_divergence = "end-episode"'):
-        simulation.step(np.zeros((3, 3)))
 
 
 # -- an environment of gymnasium's
@@ -193,12 +141,6 @@ def torn_task(folder: Path, share: float) -> dict[str, Any]:
     }
 
 
-def torn_env(folder: Path, share: float) -> dict[str, Any]:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "torn_env.py").write_text(ENVIRONMENT.format(share=share))
-    return {"entry_point": "torn_env:make_env", "search_path": str(folder)}
-
-
 def prepared(folder: Path, given: WorkerSpec) -> JobPaths:
     paths = helpers.job(folder, given)
     paths.robot.mkdir(exist_ok=True)
@@ -250,15 +192,6 @@ def test_a_training_survives_few_divergences_and_killed_and_resumed_has_the_same
     assert again.weights_sha256 == record.weights_sha256
     assert again.divergences == record.divergences
     assert divergences(killed) == divergences(paths)
-
-
-def test_a_gymnasium_environment_trains_on_after_divergence(tmp_path: Path) -> None:
-    given = helpers.spec(
-        **torn_env(tmp_path, 0.003), on_divergence="end-episode", total_timesteps=1536
-    )
-    paths = helpers.job(tmp_path / "job", given)
-    record = helpers.train_to_its_end(paths)
-    assert record.divergences == sum(divergences(paths)) > 0
 
 
 def test_too_many_divergences_end_the_job_and_say_how_many(tmp_path: Path) -> None:
@@ -331,8 +264,3 @@ def test_one_percent_of_the_last_hundred_iterations_and_any_ten_are_tolerated(
             counted.after_row(1)
     else:
         counted.after_row(1)
-
-
-def test_a_specification_with_the_default_has_the_fingerprint_of_earlier_versions() -> None:
-    assert helpers.spec().fingerprint() == helpers.spec(on_divergence="fail").fingerprint()
-    assert helpers.spec().fingerprint() != helpers.spec(on_divergence="end-episode").fingerprint()

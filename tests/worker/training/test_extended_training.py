@@ -76,16 +76,6 @@ def test_weights_statistics_and_evaluation_are_those_of_one_longer_training(
     ]
 
 
-def test_sac_does_not_learn_on_without_its_replay_buffer(tmp_path: Path) -> None:
-    spec = helpers.algorithm("sac", total_timesteps=160)
-    paths, record, log = trained(tmp_path, spec, 80)
-    assert record.code == ExitCode.ERROR
-    assert "no replay buffer" in record.message, log
-    assert [path.name for path in paths.checkpoints.glob("*.pt")] == [
-        "checkpoint-000000000080.pt"
-    ], "it is kept"
-
-
 @slow
 def test_a_schedule_goes_on_over_the_new_total(tmp_path: Path) -> None:
     hyperparameters = {**helpers.SMALL["ppo"], "learning_rate": "linear(1e-3, 0)"}

@@ -3,7 +3,6 @@ its rounding."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +24,7 @@ from torch.nn import functional
 from orchestrator.worker.distributed.ranks import ALONE
 from orchestrator.worker.training.fast.epochs import Epoch, Samples
 from orchestrator.worker.training.fast.loss import LossSettings, Minibatch, Rows
-from orchestrator.worker.training.fast.network import ACTIVATIONS, Array, Layout, Passes, Shape
+from orchestrator.worker.training.fast.network import Array, Layout, Passes, Shape
 from orchestrator.worker.training.fast.policy import ACTIVATION_NAMES, shape_of
 from orchestrator.worker.training.fast.ppo import FastPPO
 
@@ -202,50 +201,6 @@ def test_gradients_are_those_of_autograd_in_float64(
         assert np.abs(ours[name] - theirs).max() <= 1e-10 * largest + 1e-14, name
 
 
-def test_gradients_are_those_of_autograd_where_samples_lie_within_above_and_below_the_clip() -> (
-    None
-):
-    rng = np.random.default_rng(3)
-    policy, chosen = policy_of([8, 8], nn.Tanh, 5, 3, 3), settings_of(200, clip_range_vf=0.2)
-    samples, order = random_samples(policy, 200, rng, 0.3), np.arange(200)
-    ours, _ = gradients(policy, samples, order, chosen)
-    stock_loss(policy, samples, order, chosen).backward()
-    for name, parameter in policy.named_parameters():
-        np.testing.assert_allclose(ours[name], parameter.grad.numpy(), rtol=1e-10, atol=1e-14)
-    rows = begun(samples, order, chosen)
-    layout, vector = flat_of(policy)
-    minibatch = Minibatch(layout, vector, np.zeros_like(vector), 200)
-    minibatch.passes.x[...] = samples.x
-    minibatch.ratios(rows)
-    ratios, better = np.exp(rows.log_ratios), rows.weights < 0
-    for side, sign in itertools.product(
-        (ratios > 1.2, ratios < 0.8, np.abs(ratios - 1) < 0.2), (better, ~better)
-    ):
-        assert np.count_nonzero(side & sign) > 5, "each of the six cases is there"
-
-
-@pytest.mark.parametrize("activation", list(ACTIVATION_NAMES), ids=list(ACTIVATION_NAMES.values()))
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_an_activation_and_its_derivative_are_torchs_everywhere(
-    activation: type[nn.Module], dtype: Any
-) -> None:
-    forward, backward, one = ACTIVATIONS[ACTIVATION_NAMES[activation]]
-    before = np.concatenate(
-        [np.linspace(-200, 200, 4001), [0.0, -0.0, 1e-30, -1e-30, 1e-8, -1e-8]]
-    ).astype(dtype)
-    after, scratch, gradient = np.empty_like(before), np.empty_like(before), np.ones_like(before)
-    forward(before, after)
-    backward(after, scratch, gradient)
-    given = torch.from_numpy(before).requires_grad_()
-    theirs = activation()(given)
-    theirs.sum().backward()
-    precision = 4 * np.finfo(dtype).eps
-    np.testing.assert_allclose(after, theirs.detach().numpy(), rtol=precision, atol=precision)
-    np.testing.assert_allclose(gradient, given.grad.numpy(), rtol=precision, atol=precision)
-    forward(np.array([one], dtype), after[:1])
-    assert after[0] == 1.0, "what stands in the columns of ones"
-
-
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     net_arch=ARCHITECTURES,
@@ -269,18 +224,6 @@ def test_actor_and_critic_are_torchs_in_float64(
     np.testing.assert_allclose(passes.value[:, 0], values, rtol=1e-12, atol=1e-12)
     passes.mean[...] = np.nan
     np.testing.assert_allclose(passes.act(passes.x), means, rtol=1e-12, atol=1e-12)
-
-
-@given(net_arch=ARCHITECTURES, observation=st.integers(1, 7), actions=st.integers(1, 4))
-@settings(max_examples=40, deadline=None, derandomize=True)
-def test_every_place_in_the_flat_vector_belongs_to_one_parameter(
-    net_arch: Any, observation: int, actions: int
-) -> None:
-    layout = Layout(shape_of(policy_of(net_arch, nn.Tanh, observation, actions, 0)))
-    vector = np.zeros(layout.size)
-    for view in layout.named_views(vector).values():
-        np.add(view, 1.0, out=view)
-    assert np.all(vector == 1.0)
 
 
 def test_the_shape_of_a_policy_is_read_from_its_layers() -> None:

@@ -3,7 +3,6 @@ float32's rounding."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import fast_helpers as fast
@@ -17,12 +16,9 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import (
     BaseCallback,
-    CheckpointCallback,
-    ConvertCallback,
-    EvalCallback,
 )
 from stable_baselines3.common.logger import Logger
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from torch import nn
 
 from orchestrator.worker.training.fast import rollout
@@ -160,33 +156,6 @@ class Rewards(BaseCallback):
         return True
 
 
-class Reusing(VecEnvWrapper):
-    """Gives the last observation of every episode in the same array."""
-
-    def __init__(self, venv: VecEnv) -> None:
-        super().__init__(venv)
-        self.last = np.zeros(venv.observation_space.shape, np.float32)
-
-    def reset(self) -> Any:
-        return self.venv.reset()
-
-    def step_wait(self) -> Any:
-        observations, rewards, dones, infos = self.venv.step_wait()
-        for info in infos:
-            if "terminal_observation" in info:
-                self.last[...] = info["terminal_observation"]
-                info["terminal_observation"] = self.last
-        return observations, rewards, dones, infos
-
-
-def test_an_environment_may_use_the_array_of_an_episodes_last_observation_again() -> None:
-    ours, stocks = pair(
-        (Reusing(fast.smooth_envs(1, limit=4)), fast.smooth_envs(1, limit=4)), n_steps=16
-    )
-    assert collect_both(ours, stocks, (fast.begin(ours), fast.begin(stocks)), 0) == (True, True)
-    assert_same_rollout(ours, stocks)
-
-
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     steps=st.integers(1, 30),
@@ -297,21 +266,6 @@ def test_callbacks_see_what_they_see_in_stable_baselines3(n_envs: int, normalize
         assert (mine["rollout_buffer"], mine["env"]) == (ours.rollout_buffer, ours.env)
 
 
-def test_at_the_end_of_a_rollout_a_callback_finds_the_whole_of_it() -> None:
-    class Reader(BaseCallback):
-        samples = 0
-
-        def _on_step(self) -> bool:
-            return True
-
-        def _on_rollout_end(self) -> None:
-            Reader.samples += sum(len(each.returns) for each in self.model.rollout_buffer.get(5))
-
-    ours, _ = pair(two(n_envs=2))
-    ours.learn(32, callback=Reader())
-    assert Reader.samples == 32
-
-
 @pytest.mark.parametrize("stop_at", [1, 5, 8, 11])
 def test_a_callback_that_says_no_ends_the_training_where_it_does_in_stable_baselines3(
     stop_at: int,
@@ -326,52 +280,6 @@ def test_a_callback_that_says_no_ends_the_training_where_it_does_in_stable_basel
     assert [len(model.ep_info_buffer) for model in (ours, stocks)] == [
         len(stocks.ep_info_buffer)
     ] * 2
-
-
-def test_without_a_callback_the_count_of_calls_is_kept_too() -> None:
-    ours, _ = pair(two(n_envs=2))
-    callback = fast.begin(ours)
-    fast.collect(ours, callback)
-    assert (callback.n_calls, callback.num_timesteps) == (8, 16)
-
-
-def test_functions_lists_and_stable_baselines3s_own_callbacks_work(tmp_path: Path) -> None:
-    seen: list[int] = []
-
-    def function(local: dict[str, Any], _: dict[str, Any]) -> bool:
-        seen.append(local["n_steps"])
-        return True
-
-    for kind in (FastPPO, PPO):
-        folder = tmp_path / kind.__name__
-        training, evaluation = two(normalize=True, limit=10)
-        model = fast.make(kind, training, n_steps=32, batch_size=32, verbose=0)
-        own = EvalCallback(evaluation, None, None, 2, 40, str(folder), str(folder), verbose=0)
-        model.learn(
-            128,
-            callback=[
-                own,
-                CheckpointCallback(50, str(folder), verbose=0),
-                ConvertCallback(function),
-            ],
-        )
-    assert seen == [*range(32)] * 8
-    names = {
-        kind: sorted(path.name for path in (tmp_path / kind).iterdir())
-        for kind in ("FastPPO", "PPO")
-    }
-    assert names["FastPPO"] == names["PPO"]
-    assert {
-        "best_model.zip",
-        "evaluations.npz",
-        "rl_model_50_steps.zip",
-        "rl_model_100_steps.zip",
-    } <= {*names["PPO"]}
-    best, last = (
-        PPO.load(tmp_path / "FastPPO" / name) for name in ("best_model", "rl_model_100_steps")
-    )
-    assert best.num_timesteps in (40, 80, 120)
-    assert last.num_timesteps == 100
 
 
 @pytest.mark.parametrize(
@@ -395,36 +303,3 @@ def test_learn_logs_what_it_logs_in_stable_baselines3(options: dict[str, Any]) -
     assert [row.get("train/n_updates") for row in ours.rows[:2]] == [None, 10]
     for row in ours.rows:
         assert all(isinstance(value, int | float) for value in row.values())
-
-
-def test_success_rates_are_logged_where_an_environment_tells_of_success() -> None:
-    class Telling(VecEnvWrapper):
-        def reset(self) -> Any:
-            return self.venv.reset()
-
-        def step_wait(self) -> Any:
-            observations, rewards, dones, infos = self.venv.step_wait()
-            for info in infos:
-                info["is_success"] = True
-                info.pop("episode", None)
-            return observations, rewards, dones, infos
-
-    venvs = two(n_envs=2, limit=5)
-    ours, stocks = pair((Telling(venvs[0]), Telling(venvs[1])), n_steps=12)
-    collect_both(ours, stocks, (fast.begin(ours), fast.begin(stocks)), 0)
-    assert list(ours.ep_success_buffer) == list(stocks.ep_success_buffer) == [True] * 4
-
-
-def test_the_work_space_does_not_grow_with_every_number_of_episodes_cut_off() -> None:
-    (ours, _), rng = (
-        pair(two(n_envs=40, limit=9), n_steps=4, batch_size=160),
-        np.random.default_rng(0),
-    )
-    callback, numbers = fast.begin(ours), set()
-    for _ in range(20):
-        for env in ours.env.envs:
-            env.env._max_episode_steps = int(rng.integers(2, 9))
-        fast.collect(ours, callback)
-        numbers.add(int(ours.rollout_buffer.episode_starts.sum()))
-    assert len(numbers) > 10
-    assert len(ours.network._passes) < 10

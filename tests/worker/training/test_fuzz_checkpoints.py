@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from fuzz_helpers import changed, each_special, emptied, fuzz
+from fuzz_helpers import changed, emptied, fuzz
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,20 +74,3 @@ def test_any_content_of_a_checkpoint_is_set_aside_or_explained(tmp_path: Path) -
         resume_beside(emptied(tmp_path / "checkpoints"), lambda path: path.write_bytes(content))
 
     check()
-
-
-@each_special
-def test_something_else_in_the_place_of_a_checkpoint_is_not_waited_for(
-    tmp_path: Path, make: Callable[[Path], object]
-) -> None:
-    resume_beside(tmp_path, make)
-
-
-def test_the_checkpoint_before_a_truncated_one_is_resumed_from(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, "f")
-    store.save(100, {"weights": torch.arange(3.0)})
-    store.path(200).write_bytes(VALID[:-1])
-    state = store.newest()
-    assert state is not None
-    assert state["env_steps"] == 100
-    assert len(store.problems) == 1

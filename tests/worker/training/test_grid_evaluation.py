@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -88,13 +87,6 @@ def test_disturbances_have_the_values_of_their_points() -> None:
     assert late.tolist() == [point.at["action.delay"] == 3 for point in parsed.points]
 
 
-def test_noise_is_that_of_the_point() -> None:
-    batch = on_grid({"observation.noise": [0, 0.1]}, at_each=8)
-    first = batch.reset()
-    assert np.std(first[8:] - first[:8]) == pytest.approx(0.1, rel=0.2)
-    assert not np.array_equal(first[0], first[1])
-
-
 def test_eval_json_has_a_point_for_each_combination_whatever_the_size_of_a_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,72 +170,3 @@ def test_the_examination_before_the_launch_finds_what_does_not_fit(
         answer = check(request, recent)
     assert (answer.problem is None) == (problem is None), answer.problem
     assert (problem or "") in (answer.problem or "")
-
-
-@pytest.mark.parametrize("each", ["", "each "])
-def test_the_values_of_the_grid_come_before_what_a_pattern_draws(each: str) -> None:
-    randomize = {"body.*.mass": f"{each}scale(0.9, 1.1)"}
-    made = on_grid({MASS: ["*0.5", "*2"]}, randomize=randomize)
-    made.reset()
-    plain = made.model
-    trunk = plain.body("trunk").id
-    shares = np.array([made.model_of(env).body_mass[1:] / plain.body_mass[1:] for env in range(4)])
-    of_trunk = shares[:, trunk - 1]
-    of_others = np.delete(shares, trunk - 1, axis=1)
-    np.testing.assert_allclose(of_trunk, [0.5, 0.5, 2, 2])
-    assert ((of_others >= 0.9) & (of_others <= 1.1)).all()
-    is_the_same = np.allclose(of_others, of_others[:, :1])
-    assert is_the_same == (not each)
-    np.testing.assert_array_equal(of_others[:2], of_others[2:], "the points share their draws")
-
-
-@pytest.mark.parametrize(
-    ("grid", "randomize"),
-    [
-        ({MASS: ["*0.5", "*2"]}, {"body.*.mass": "each scale(0.9, 1.1)"}),
-        ({"body.tr*.mass": ["*0.5", "*2"]}, {MASS: "scale(0.9, 1.1)"}),
-        (
-            {FRICTION: [0.2, 1.0]},
-            {FRICTION: ["uniform(0.4, 1.2)", 0.005], "action.delay": "choice(0, 1)"},
-        ),
-    ],
-)
-def test_the_critic_observes_as_much_where_the_grid_takes_over(
-    grid: dict[str, Any], randomize: dict[str, Any], tmp_path: Path
-) -> None:
-    spec = job(tmp_path / "job", randomize=randomize, evaluate=grid, asymmetric=True)
-    spec = dataclasses.replace(spec, eval_episodes=1)
-    paths = helpers.job(tmp_path / "job", spec)
-    record, log = helpers.train_here(paths)
-    assert record.code == ExitCode.SUCCEEDED, log
-    assert len(json.loads(paths.eval.read_text())["grid"]) == 2
-
-
-def test_an_element_that_the_grid_names_has_nothing_of_each() -> None:
-    randomize = {"geom.*.friction": "each scale(0.9, 1.1)"}
-    made = on_grid({FRICTION: [0.2, 5.0]}, randomize=randomize)
-    made.reset()
-    names = [key.key for key in made.keys]
-    assert len(names) == len(set(names))
-    floor = made.model.geom("floor").id
-    friction = np.array([made.model_of(env).geom_friction[floor] for env in range(4)])
-    assert friction[:, 0].tolist() == [0.2, 0.2, 5.0, 5.0]
-    np.testing.assert_array_equal(friction[:, 1:], made.model.geom_friction[[floor] * 4, 1:])
-
-
-def test_a_nominal_robot_that_diverges_does_not_fail_the_job(tmp_path: Path) -> None:
-    """That of the file is far from those that are drawn."""
-    spec = job(tmp_path / "job", randomize={"actuator.*.kp": "scale(1e-12, 2e-12)"}, evaluate={})
-    paths = helpers.job(tmp_path / "job", spec)
-    robot = paths.root / str(spec.xml)
-    robot.write_text(robot.read_text().replace('kp="22"', 'kp="22e12"'))
-    record, log = helpers.train_here(paths)
-    assert record.code == ExitCode.SUCCEEDED, log
-    assert "nominal" in json.loads(paths.eval.read_text())
-
-
-def test_a_spec_of_an_earlier_version_has_no_grid() -> None:
-    spec = helpers.spec()
-    before = {key: value for key, value in json.loads(spec.to_json()).items() if key != "evaluate"}
-    assert WorkerSpec.from_json(json.dumps(before)) == spec
-    assert dataclasses.replace(spec, evaluate=GRID).fingerprint() == spec.fingerprint()

@@ -17,7 +17,6 @@ import pytest
 import torch
 import worker_helpers as helpers
 from stable_baselines3 import PPO
-from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from orchestrator.core.exit_codes import ExitCode
@@ -25,10 +24,9 @@ from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import env_factory
-from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.robots.preflight_child import check
-from orchestrator.worker.tasks import TASKS, gymnasium_tasks
+from orchestrator.worker.tasks import gymnasium_tasks
 from orchestrator.worker.tasks.base import States
 from orchestrator.worker.training import learners, start_policy, start_policy_reader, weights
 from orchestrator.worker.training.algorithms import Model
@@ -190,21 +188,6 @@ def test_each_observation_has_the_name_of_the_joint_that_it_depends_on(
     )
 
 
-def test_a_users_observations_have_no_names_of_a_built_in_task() -> None:
-    model = load_model(MJCF / "hopper.xml")
-    places = [str(number) for number in range(model.nq)]
-    observes = {"observe": lambda self, states: states.qpos.copy(), "__module__": "users"}
-    for named, expected in (
-        ({}, None),
-        ({"observation_names": lambda self: places}, tuple(places)),
-    ):
-        users = type("Users", (TASKS["forward"],), {**observes, **named})
-        names = start_policy.names_of(
-            Simulation(model, users(model, users.Options()), n_envs=1, seed=0, robot="hopper")
-        )
-        assert (names and names.observations) == expected
-
-
 # -- what is copied
 
 
@@ -261,55 +244,11 @@ def test_a_body_with_one_joint_more_acts_as_before_on_what_it_had_before(
     assert statistics.var[[1, 5]].tolist() == [1, 1]
 
 
-def test_a_job_that_is_not_finished_gives_its_newest_checkpoint(
-    parent: JobPaths, tmp_path: Path
-) -> None:
-    unfinished = trained(tmp_path / "half-s3", "hip", "knee")
-    unfinished.model.unlink()
-    initial = start_policy_reader.read(unfinished.root)
-    assert "checkpoint at 256 env_steps" in initial.label
-    state = loaded(parent).policy.state_dict()
-    assert all(torch.equal(state[name], tensor) for name, tensor in initial.policy.items()), (
-        "trained in the same way"
-    )
-
-
 def test_a_finished_job_that_is_trained_further_gives_its_newest_checkpoint(tmp_path: Path) -> None:
     extended = trained(tmp_path / "longer-s3", "hip", "knee")
     assert start_policy_reader.read(extended.root).label == "its finished policy"
     extended.spec.write_text(spec_of(extended.root.name, total_timesteps=1024).to_json())
     assert "checkpoint at 256 env_steps" in start_policy_reader.read(extended.root).label
-
-
-def test_a_policy_that_was_written_anew_is_read_anew(parent: JobPaths, tmp_path: Path) -> None:
-    """A program that evolves robots may have its best policy in one file."""
-    best = tmp_path / "best.zip"
-    shutil.copyfile(parent.model, best)
-    first = start_policy_reader.read(best)
-    assert start_policy_reader.read(best) is first
-    shutil.copyfile(trained(tmp_path / "other-s4", "hip", "knee", seed=4).model, best)
-    second = start_policy_reader.read(best)
-    assert any(not torch.equal(second.policy[name], one) for name, one in first.policy.items())
-
-
-def test_a_deviation_that_all_actions_share_is_copied_whole() -> None:
-    def policy(actions: int) -> ActorCriticPolicy:
-        spaces = (gymnasium.spaces.Box(-1, 1, (3,)), gymnasium.spaces.Box(-1, 1, (actions,)))
-        return ActorCriticPolicy(*spaces, lambda _: 0.0, use_sde=True, full_std=False, net_arch=[8])
-
-    source, job = policy(1), policy(2)
-    torch.nn.init.constant_(source.log_std, -0.7)
-    sensors = ("a", "b", "c")
-    names = start_policy.Names(sensors, ("hip",))
-    kept = {"label": "", "algo": "ppo", "activation": "tanh", "names": names, "statistics": None}
-    start_policy.copy_into(
-        job,
-        StartPolicy(policy=source.state_dict(), **kept),
-        start_policy.Names(sensors, ("hip", "knee")),
-    )
-    assert torch.equal(job.log_std, source.log_std)
-    assert torch.equal(job.action_net.weight[0], source.action_net.weight[0])
-    assert not job.action_net.weight[1].any()
 
 
 @slow
@@ -575,11 +514,6 @@ def test_a_job_is_compared_with_one_that_is_still_to_be_trained(tmp_path: Path) 
     assert "init: job stand: no action has the same name" in str(nothing.problem)
 
 
-def test_a_source_that_cannot_be_examined_is_its_own_problem_alone(tmp_path: Path) -> None:
-    source = ExaminationRequest(xml=str(tmp_path / "missing.xml"), task="forward")
-    assert from_job(source, body(tmp_path / "b/body.xml", "hip")).problem is None
-
-
 def test_a_job_without_a_checkpoint_is_refused_with_what_became_of_it(
     parent: JobPaths, tmp_path: Path
 ) -> None:
@@ -590,10 +524,6 @@ def test_a_job_without_a_checkpoint_is_refused_with_what_became_of_it(
     )
     assert "neither a policy nor a checkpoint" in problem
     assert "running, or it was killed" in problem
-
-
-def test_a_model_zip_without_statistics_needs_a_job_without_normalisation(stock: Path) -> None:
-    assert "set normalize = false" in str(answer(stock, env="CartPole-v1").problem)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,6 @@ from stable_baselines3.common.preprocessing import is_image_space
 from supervisor_helpers import make_spec
 
 from orchestrator.core.worker_spec import Activation
-from orchestrator.jobfile.hyperparameters import POLICY_KEYS
-from orchestrator.ledger.summary import learner_summary
 from orchestrator.worker.envs.image_spaces import is_image
 from orchestrator.worker.training import learners
 from orchestrator.worker.training.algorithms import activation
@@ -57,10 +55,6 @@ POLICY_VALUES: dict[str, list[Any]] = {
 def test_images_are_what_stable_baselines3_takes_for_images(box: spaces.Box) -> None:
     assert is_image(box) == is_image_space(box)
     assert (qualify.unfit_spaces(box, VECTOR) is None) == (not is_image_space(box))
-
-
-def test_every_key_of_the_policy_has_been_thought_of() -> None:
-    assert POLICY_VALUES.keys() == POLICY_KEYS["ppo"]
 
 
 @pytest.mark.parametrize(
@@ -127,34 +121,6 @@ def test_auto_is_the_fast_learner_wherever_that_can_train_and_says_why_elsewhere
 
 def row(job_id: str, learner: str | None, reason: str | None = "asked for") -> dict[str, Any]:
     return {"job_id": job_id, "learner": learner, "learner_reason": reason}
-
-
-@pytest.mark.parametrize(
-    ("rows", "line"),
-    [
-        ([], ""),
-        ([row("a", None, None)], ""),
-        ([row("a", "fast"), row("b", "fast", "auto: it can"), row("c", None, None)], "fast × 2"),
-        ([row("a", "sb3"), row("b", "sb3")], "sb3 × 2 (asked for)"),
-        (
-            [row("a", "sb3", "auto: x"), row("b", "fast"), row("c", "fast")],
-            "fast × 2, sb3 × 1 (auto: x: a)",
-        ),
-        ([row("a", "sb3", None), row("b", "fast")], "sb3 × 1, fast × 1"),
-        (
-            [*(row(f"a{number}", "sb3", "auto: x") for number in range(6)), row("b", "fast")],
-            "sb3 × 6 (auto: x: a0, a1, a2, a3 and 2 more), fast × 1",
-        ),
-        (
-            [row(f"a{number}", "sb3", f"auto: {number}") for number in range(6)],
-            "sb3 × 6 (auto: 0: a0; auto: 1: a1; auto: 2: a2; auto: 3: a3; and 2 more reasons)",
-        ),
-    ],
-)
-def test_one_line_says_which_learners_and_why_not_the_fast_one(
-    rows: list[dict[str, Any]], line: str
-) -> None:
-    assert learner_summary(rows) == line
 
 
 @pytest.mark.nightly

@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
-import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import worker_helpers as helpers
 
@@ -18,7 +15,6 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.task_names import EFFORT
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.training.measured_episodes import mean_measures, reported_measures
 
 slow = pytest.mark.nightly
 QUADRUPED = helpers.REPOSITORY / "mjcf/quadruped.xml"
@@ -143,30 +139,6 @@ def test_paused_in_the_midst_of_episodes_measures_are_those_of_a_training_that_n
     assert resumed_there.training_measures == again.training_measures
 
 
-def test_episodes_that_began_before_they_were_measured_do_not_count(tmp_path: Path) -> None:
-    spec = training(tmp_path)
-    unmeasured = dataclasses.replace(spec, measure_training=False, pause_at=128)
-    assert attempt(tmp_path / "job", unmeasured).training_measures is None
-    later = attempt(tmp_path / "job", dataclasses.replace(spec, pause_at=384), 1)
-    whole = attempt(tmp_path / "whole", dataclasses.replace(spec, pause_at=384))
-    assert later.training_measures is not None
-    assert whole.training_measures is not None
-    # Of the episodes that ended since, those that began before are not measured.
-    assert math.isfinite(later.training_measures["energy_j"] or math.nan)
-    assert later.training_measures["energy_j"] != whole.training_measures["energy_j"]
-    assert later.training_measures["mass_kg"] == whole.training_measures["mass_kg"]
-
-
-def test_the_file_of_a_job_that_is_not_measured_says_nothing_of_it() -> None:
-    plain = helpers.spec(task="forward", xml="hopper.xml")
-    measured = dataclasses.replace(plain, measure_training=True)
-    assert "measure_training" not in json.loads(plain.to_json())
-    assert json.loads(measured.to_json())["measure_training"] is True
-    assert plain.fingerprint() == measured.fingerprint()
-    for spec in (plain, measured):
-        assert WorkerSpec.from_json(spec.to_json()) == spec
-
-
 ENVIRONMENT = """
 import gymnasium
 import numpy as np
@@ -203,18 +175,3 @@ def test_measures_of_an_environment_of_the_users_own_count_in_training_too(tmp_p
         measure_training=True,
     )
     assert attempt(tmp_path / "job", spec).training_measures == {"steps": 10.0, "odd": None}
-
-
-def test_means_are_over_the_episodes_that_have_a_measure() -> None:
-    episodes: list[dict[str, Any]] = [
-        {"r": 1.0},
-        {"r": 1.0, "measures": {"a": 1.0, "b": None}},
-        {"r": 1.0, "measures": {"a": 2.0, "b": None, "c": 5.0}},
-    ]
-    assert mean_measures(episodes) == {"a": 1.5, "b": None, "c": 5.0}
-    assert mean_measures([]) == {}
-    info = {
-        "measures": {"a": np.float32(1.5), "b": True, "c": "text", "d": np.inf, "e": np.bool_(0)}
-    }
-    assert reported_measures(info) == {"a": 1.5, "b": 1.0, "d": None, "e": 0.0}
-    assert reported_measures({"measures": 3}) == reported_measures({}) == {}

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import io
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
-from orchestrator.worker.training import checkpoint, replay
+from orchestrator.worker.training import replay
 from orchestrator.worker.training.checkpoint import CheckpointStore
-from orchestrator.worker.training.replay import DamagedError, Replay
-from orchestrator.worker.training.training_state import LoopState
+from orchestrator.worker.training.replay import Replay
 
 N_ENVS = 2
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
@@ -120,27 +114,6 @@ def test_what_was_written_after_the_checkpoint_is_forgotten(tmp_path: Path) -> N
     assert content(again) == content(other)
 
 
-@pytest.mark.parametrize("damage", ["gone", "cut short", "one bit wrong"])
-def test_damaged_rows_are_noticed(tmp_path: Path, damage: str) -> None:
-    buffer = make()
-    written = Replay(tmp_path, buffer)
-    for first, end in ((0, 4), (4, 8)):
-        fill(buffer, first, end)
-        written.save(end)
-    file = tmp_path / "rows-000000000000-000000000004.npz"
-    whole = bytearray(file.read_bytes())
-    if damage == "gone":
-        file.unlink()
-    elif damage == "cut short":
-        file.write_bytes(whole[:-50])
-    else:
-        at = whole.index(buffer.actions[:4].tobytes())
-        whole[at + 5] ^= 1
-        file.write_bytes(whole)
-    with pytest.raises(DamagedError, match="rows"):
-        Replay(tmp_path, make()).restore(8)
-
-
 def store(directory: Path, buffer: ReplayBuffer) -> CheckpointStore:
     return CheckpointStore(directory, "f", Replay(directory / "replay", buffer), N_ENVS)
 
@@ -184,32 +157,3 @@ def test_on_disk_are_the_rows_of_the_checkpoints_that_are_kept_and_at_last_none(
     checkpoints.drop_replay()
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-000000000084.pt"]
     assert store(tmp_path, make()).newest() == {"fingerprint": "f", "env_steps": 84}
-
-
-def test_rows_that_no_checkpoint_knows_of_are_removed(tmp_path: Path) -> None:
-    buffer = make()
-    fill(buffer, 0, 4)
-    written = Replay(tmp_path / "replay", buffer)
-    written.save(4)
-    (tmp_path / "replay/.rows-000000000004-000000000008.npz.1.tmp").write_bytes(
-        b"killed while writing"
-    )
-    assert store(tmp_path, make()).newest() is None
-    assert list((tmp_path / "replay").iterdir()) == []
-
-
-def test_a_checkpoint_of_the_version_before_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until 2026-11 it held the counters of the loop as an object of
-    ``orchestrator.worker.checkpoint``."""
-    fields = [(field.name, field.type, field) for field in dataclasses.fields(LoopState)]
-    place = dataclasses.make_dataclass("Place", fields, frozen=True, slots=True, kw_only=True)
-    place.__module__ = "orchestrator.worker.checkpoint"
-    module = types.ModuleType(place.__module__)
-    vars(module)["Place"] = place
-    content = io.BytesIO()
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, place.__module__, module)
-        torch.save({"place": place(iteration=3, learner="fast", training_s=1.5)}, content)
-    assert checkpoint.load(content.getvalue())["place"] == LoopState(
-        iteration=3, learner="fast", training_s=1.5
-    )

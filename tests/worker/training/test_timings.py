@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import pickle
 import threading
 import time
 from pathlib import Path
 
 import pytest
-import torch
 import worker_helpers as helpers
 from command_helpers import wait_until
 
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.worker.runtime import resources
 from orchestrator.worker.runtime.csv_tables import CsvTable
 from orchestrator.worker.runtime.resources import RunDelay, UsageReader
 from orchestrator.worker.training import timings
@@ -90,14 +86,6 @@ def test_measuring_changes_nothing_and_can_be_switched_off(
     assert helpers.same_bits(helpers.parameters(measured.model), helpers.parameters(plain.model))
 
 
-def test_run_delay_of_threads_that_ended_is_kept() -> None:
-    meter = RunDelay()
-    before = meter.total_s()
-    torch.ones(1000).sum()
-    after = meter.total_s()
-    assert before is None or (after is not None and after >= before >= 0)
-
-
 def test_threads_that_ended_leave_their_delay_and_nothing_else() -> None:
     meter = RunDelay()
     if meter.total_s() is None:
@@ -120,42 +108,6 @@ def test_threads_that_ended_leave_their_delay_and_nothing_else() -> None:
     assert len(meter._running_ns) < others + 4
 
 
-def test_the_meter_keeps_no_entry_of_ended_threads_and_takes_their_numbers_for_other_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tasks = tmp_path / "task"
-    tasks.mkdir()
-    monkeypatch.setattr(resources, "_TASKS", str(tasks))
-    meter = RunDelay()
-
-    def total_s(threads: dict[int, int]) -> float | None:
-        for path in tasks.iterdir():
-            path.rename(tmp_path / f"ended-{next(ended)}")
-        for number, delay_s in threads.items():
-            (tasks / str(number)).mkdir()
-            (tasks / str(number) / "schedstat").write_text(f"7 {delay_s * 10**9} 7\n")
-        return meter.total_s()
-
-    ended = itertools.count()
-    assert total_s({1: 1, 7: 5}) == 6
-    size = len(pickle.dumps(meter))
-    assert total_s({1: 1, 7: 2}) == 8, "the second thread 7 is another one than the first"
-    for number in range(100, 200):
-        assert total_s({1: 1, number: 1}) == 8 + number - 99
-    assert len(pickle.dumps(meter)) < size + 20
-
-
-def test_a_thread_that_ends_while_threads_are_counted_spoils_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    meter = RunDelay()
-    if meter.total_s() is None:
-        pytest.skip("the kernel keeps no scheduler statistics")
-    threads = ["999999999", str(os.getpid())]
-    monkeypatch.setattr(os, "listdir", lambda _: threads)
-    assert RunDelay().total_s() is not None
-
-
 def test_table_is_cut_back_to_the_rows_of_the_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     table = CsvTable(path)
@@ -168,10 +120,3 @@ def test_table_is_cut_back_to_the_rows_of_the_checkpoint(tmp_path: Path) -> None
     assert table.rows == 2
     table.append({"loss": 0.25, "step": 3})
     assert path.read_text() == "step,loss\n1,\n2,0.5\n3,0.25\n"
-
-
-def test_table_without_a_checkpoint_begins_anew(tmp_path: Path) -> None:
-    path = tmp_path / "table.csv"
-    CsvTable(path).append({"step": 1})
-    CsvTable(path, columns=["step", "loss"]).append({"step": 5})
-    assert path.read_text() == "step,loss\n5,\n"

@@ -3,15 +3,13 @@ that can happen."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 from unittest import mock
 
 import gymnasium
@@ -19,23 +17,16 @@ import pytest
 import torch
 import worker_helpers as helpers
 from command_helpers import wait_until
-from executor_helpers import until_exit, until_it_waits
+from executor_helpers import until_it_waits
 from stable_baselines3 import PPO
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.messages import Progress
 from orchestrator.core.processes.procfs import is_running
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.base import Launch
-from orchestrator.executors.local import LocalExecutor
-from orchestrator.jobfile.toml_models import PolicyKwargs
-from orchestrator.worker.runtime import supervisor_connection
-from orchestrator.worker.training import learners
-from orchestrator.worker.training.algorithms import activation
 from orchestrator.worker.training.checkpoint import CheckpointStore
 
 OWN_ENV = """
@@ -162,34 +153,11 @@ def test_models_load_where_this_package_is_not_installed(tmp_path: Path) -> None
     ], answer.stderr
 
 
-def test_names_of_activations_become_classes_of_torch() -> None:
-    names = get_args(get_args(PolicyKwargs.model_fields["activation_fn"].annotation)[0])
-    classes = {name: activation(name) for name in names}
-    assert classes["leaky_relu"] is torch.nn.LeakyReLU
-    assert classes["silu"] is torch.nn.SiLU
-    assert all(issubclass(found, torch.nn.Module) for found in classes.values())
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_an_error_not_a_training_on_the_cpu(tmp_path: Path) -> None:
     record, _ = helpers.train_here(helpers.job(tmp_path, helpers.spec(device="cuda")))
     assert record.code == ExitCode.ERROR
     assert "resources.gpus asks for a GPU, but PyTorch" in record.message
-
-
-def test_columns_are_known_before_the_first_row(tmp_path: Path) -> None:
-    for name, changes in {"discrete": {}, "continuous": {"env": "Pendulum-v1"}}.items():
-        hyperparameters = {**helpers.SMALL_PPO, "clip_range_vf": 0.2, "n_steps": 256}
-        paths = helpers.job(
-            tmp_path / name, helpers.spec(**changes, hyperparameters=hyperparameters)
-        )
-        helpers.train_to_its_end(paths)
-        (row,) = helpers.rows(paths.progress_csv)
-        assert all(row.values())
-        env_id = changes.get("env", "CartPole-v1")
-        venv = DummyVecEnv([lambda env_id=env_id: Monitor(gymnasium.make(env_id))])
-        model = PPO("MlpPolicy", venv, **hyperparameters, device="cpu")
-        assert list(row) == learners.logged_columns(model)
 
 
 def test_every_row_of_progress_holds_what_belongs_to_its_iteration(tmp_path: Path) -> None:
@@ -278,27 +246,6 @@ def test_numbers_that_are_not_finite_end_as_diverged(
 
 
 @pytest.mark.parametrize(
-    ("learner", "problem"),
-    [
-        ("fast", "the gradient of log_std is not finite in epoch 1, minibatch 2 of 4"),
-        ("sb3", "the standard deviation of the policy's actions is not finite"),
-    ],
-)
-def test_a_policy_that_leaves_the_numbers_ends_as_diverged_and_in_few_words(
-    learner: str, problem: str, tmp_path: Path
-) -> None:
-    changes = {
-        "hyperparameters": {**helpers.SMALL_PPO, "learning_rate": 1e6},
-        "total_timesteps": 2048,
-    }
-    spec = helpers.spec(env="Ant-v5", normalize=True, learner=learner, **changes)
-    record, log = helpers.train_here(helpers.job(tmp_path, spec))
-    assert record.code == ExitCode.DIVERGED, log
-    assert problem in record.message
-    assert len(record.message) < 300
-
-
-@pytest.mark.parametrize(
     "changes", [{"env": "Hopper-v5"}, {"task": "forward"}], ids=["gymnasium", "built-in task"]
 )
 def test_unstable_physics_ends_as_diverged_and_names_the_robot(
@@ -365,36 +312,6 @@ def test_sigterm_leaves_at_the_next_iteration_with_a_whole_checkpoint(
         assert [path.name for path in paths.checkpoints.iterdir()] == [
             f"checkpoint-{worker.record.env_steps:012d}.pt"
         ]
-
-
-@pytest.mark.nightly
-def test_a_request_before_there_is_a_handler_waits_for_the_end_of_the_first_iteration_and_changes_no_bit(
-    tmp_path: Path,
-) -> None:
-    spec = helpers.spec(checkpoint_every=None, checkpoint_every_s=1e9)
-    undisturbed, log = helpers.train_here(helpers.job(tmp_path / "undisturbed", spec))
-    assert undisturbed.code == ExitCode.SUCCEEDED, log
-    paths = helpers.job(tmp_path / "job", spec)
-    paths.attempt(0).root.mkdir(parents=True)
-    executor = LocalExecutor()
-    try:
-        cpus = tuple(os.sched_getaffinity(0))
-        handle = executor.submit(
-            Launch(
-                job_id="job", number=0, job_dir=paths.root, cpus=cpus, gpus=(), threads=spec.threads
-            )
-        )
-        executor.checkpoint(handle)
-        ended = until_exit(executor, handle)[handle]
-    finally:
-        executor.close()
-    assert ended.returncode == ExitCode.SUCCEEDED
-    assert [path.stem for path in sorted(paths.checkpoints.glob("*.pt"))] == [
-        "checkpoint-000000000128",
-        "checkpoint-000000000512",
-    ]
-    record = ExitRecord.from_json(paths.attempt(0).exit.read_text())
-    assert record.weights_sha256 == undisturbed.weights_sha256
 
 
 def test_checkpoints_by_time_fall_on_every_iteration_that_ends_later_and_change_no_bit(
@@ -492,29 +409,6 @@ def test_progress_is_told_at_most_twice_a_second_and_never_waited_for(tmp_path: 
     assert 0 < (training[-1].cpu_share or 0) < 1.2
 
 
-@pytest.mark.parametrize(
-    ("env", "n_epochs"),
-    [
-        pytest.param("CartPole-v1", 150, id="stock", marks=pytest.mark.nightly),
-        pytest.param("Pendulum-v1", 2500, id="fast"),
-    ],
-)
-@pytest.mark.nightly
-def test_a_long_update_is_told_of_too(env: str, n_epochs: int, tmp_path: Path) -> None:
-    hyperparameters = {**helpers.SMALL_PPO, "n_steps": 256, "n_epochs": n_epochs}
-    paths = helpers.job(tmp_path, helpers.spec(env=env, hyperparameters=hyperparameters))
-    with (
-        helpers.Worker(paths, channel=True) as worker,
-        worker.channel.makefile("rb", buffering=0) as lines,
-    ):
-        told = map(Progress.from_line, lines)
-        # One iteration: until it ends, only the update can have told that its rollout is complete.
-        during = (
-            one for one in told if (one.phase, one.iteration, one.env_steps) == ("training", 0, 512)
-        )
-        assert len([*itertools.islice(during, 2)]) == 2, worker.log
-
-
 def test_a_worker_starts_no_thread_and_imports_nothing_before_it_is_set_up(tmp_path: Path) -> None:
     paths = helpers.job(tmp_path, helpers.spec(env="Pendulum-v1"))
     with helpers.Worker(paths, channel=True, goes=False) as worker:
@@ -525,25 +419,6 @@ def test_a_worker_starts_no_thread_and_imports_nothing_before_it_is_set_up(tmp_p
         assert worker.wait() == ExitCode.ORPHANED
 
 
-def test_a_line_that_fits_only_in_part_is_finished_before_the_next() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
-        channel = supervisor_connection.Channel(ours)
-        line = b"x" * 3000 + b"\n"
-        sent = [channel.send(line) for _ in range(40)]
-        assert not all(sent)
-        received = b""
-        theirs.setblocking(False)
-        for _ in range(40):
-            try:
-                received += theirs.recv(1 << 20)
-            except BlockingIOError:
-                sent.append(channel.send(line))
-        assert received.count(b"\n") >= sent.count(True) - 1
-        assert set(received.split(b"\n")[:-1]) == {line[:-1]}
-
-
 def test_entry_point_that_does_not_exist_is_named(tmp_path: Path) -> None:
     paths = helpers.job(tmp_path / "job", helpers.spec(entry_point="json:make_env"))
     record, _ = helpers.train_here(paths)
@@ -551,17 +426,3 @@ def test_entry_point_that_does_not_exist_is_named(tmp_path: Path) -> None:
     assert record.message.startswith(
         "EntryPointError: module 'json' has nothing to call named 'make_env'"
     )
-
-
-@pytest.mark.nightly
-def test_a_training_makes_no_folder_in_the_temporary_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Stable-Baselines3's own logger makes one, which stays where the process is killed."""
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    monkeypatch.delenv("SB3_LOGDIR", raising=False)
-    for algo in ("ppo", "sac"):
-        record, _ = helpers.train_here(helpers.job(tmp_path / algo, helpers.algorithm(algo)))
-        assert record.code == ExitCode.SUCCEEDED
-    assert list((tmp_path / "tmp").iterdir()) == []
