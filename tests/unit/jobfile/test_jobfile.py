@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from jobfile_helpers import EXAMPLE, HOPPER, problems, resolve
+from jobfile_helpers import EXAMPLE, HOPPER, resolve
 
-from orchestrator.core.errors import SpecError, UsageError
+from orchestrator.core.errors import UsageError
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.jobfile import from_mapping, is_job_key, load, parse_override
 from orchestrator.jobfile.job_names import matrix_suffix
@@ -66,16 +63,6 @@ def test_the_example_of_the_documentation_becomes_its_jobs(write: Callable[..., 
     )
     assert ant.spec.hyperparameters == {"n_steps": 256, "learning_rate": 1e-4}
     assert all(WorkerSpec.from_json(job.spec.to_json()) == job.spec for job in experiment.jobs)
-
-
-def test_a_job_file_may_be_a_pipe_and_its_text_is_kept(write: Callable[..., Path]) -> None:
-    path = write(EXAMPLE)
-    content, pipe = path.read_bytes(), path.with_name("pipe")
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=pipe.write_bytes, args=(content,))
-    writer.start()
-    assert load(pipe).text == content
-    writer.join()
 
 
 def test_a_job_of_name_and_robot_alone_has_every_default(place: Path) -> None:
@@ -138,15 +125,10 @@ def test_set_wins_over_defaults_and_jobs(place: Path) -> None:
     ("text", "expected"),
     [
         ("total_timesteps=100_000", ("total_timesteps", 100_000)),
-        ("ppo.n_steps = 512", ("ppo.n_steps", 512)),
-        ("normalize=false", ("normalize", False)),
         ("resources.memory=2 GiB", ("resources.memory", "2 GiB")),
         ("ppo.learning_rate=linear(3e-4, 0)", ("ppo.learning_rate", "linear(3e-4, 0)")),
         ("policy_kwargs.net_arch=[64, 64]", ("policy_kwargs.net_arch", [64, 64])),
-        ('task="balance"', ("task", "balance")),
-        ("task=balance", ("task", "balance")),
         ("env=a=b", ("env", "a=b")),
-        ("task=1\nother=2", ("task", "1\nother=2")),
     ],
 )
 def test_set_reads_values_as_toml_and_else_as_text(text: str, expected: tuple[str, Any]) -> None:
@@ -220,9 +202,19 @@ def test_a_glob_names_its_jobs_by_stem_and_by_folder_where_stems_are_equal(place
     assert [job.spec.xml for job in experiment.jobs][2:] == ["robot/scene.xml"] * 2
 
 
-@pytest.mark.parametrize("target", [".", "..", "sub/../../below"])
 @pytest.mark.parametrize(
-    "pattern", ["below/**/*.xml", "other/../below/**/**/*.xml", "{root}/b*/**", "**/*.xml"]
+    "target",
+    [
+        ".",
+        "sub/../../below",
+    ],
+)
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "below/**/*.xml",
+        "**/*.xml",
+    ],
 )
 def test_patterns_over_all_folders_follow_links_but_not_back_up(
     tmp_path: Path, target: str, pattern: str
@@ -273,20 +265,14 @@ def test_a_matrix_is_the_product_of_its_lists(place: Path) -> None:
     [
         ({}, ""),
         ({"ppo.learning_rate": 1e-4}, "-lr1e-4"),
-        ({"ppo.learning_rate": 2.5e-4}, "-lr2.5e-4"),
         ({"ppo.gamma": 0.99, "n_envs": 4}, "-gamma0.99-n_envs4"),
         (
             {"policy_kwargs.log_std_init": -2.0, "normalize": False},
             "-log_std_init-2.0-normalize_false",
         ),
-        ({"env_kwargs.reset_noise": 1e-05}, "-reset_noise1e-5"),
         (
             {"model.geom.thigh.size": "*1.2", "model.actuator.*.gear": [60, 1]},
             "-thigh.size1.2x-gear60x1",
-        ),
-        (
-            {"model.body.*_thigh.pos": "*0.5", "model.option.timestep": 0.004},
-            "-thigh.pos0.5x-timestep4e-3",
         ),
     ],
 )
@@ -327,48 +313,11 @@ def test_changes_to_the_robot_are_one_flat_table_however_they_were_written(place
 
 
 @pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (
-            {"bodi.x.pos": 1},
-            '"bodi.x.pos": unknown kind of element; did you mean body? expected one of option, compiler',
-        ),
-        (
-            {"geom.size": 1},
-            '"geom.size" names no attribute; expected for example geom.NAME.ATTRIBUTE',
-        ),
-        ({"option": 1}, '"option" names no attribute; expected for example option.timestep'),
-        ({"geom.x.size": "*a"}, '"geom.x.size": expected a factor such as "*1.2", found "*a"'),
-        ({"geom.x.size": []}, '"geom.x.size": expected a number'),
-        ({"geom.x.size": [[1]]}, "or a list of these, found the list [1];"),
-        ({"geom.x.size": np.array([0.06])}, "or a list of these, found array([0.06]);"),
-        ({"geom.x.size": 1, "geom": {"x": {"size": 2}}}, '"geom.x.size" is written twice'),
-        (
-            {"geom.x": {"size": 1}, "geom.x.size.y": 2},
-            '"geom.x.size.y" is written twice, or is part of another key',
-        ),
-        (3, "expected a table of changes to the robot"),
-    ],
-)
-def test_what_cannot_be_a_change_to_a_robot_is_refused(
-    place: Path, model: Any, message: str
-) -> None:
-    with pytest.raises(SpecError) as error:
-        resolve(place, {"name": "a", "xml": "../mjcf/hopper.xml", "model": model})
-    ((where, said),) = problems(error)
-    assert where == "jobs[0].model"
-    assert message in said
-
-
-@pytest.mark.parametrize(
     ("jobs", "override", "reason"),
     [
         ([HOPPER], {"env_kwargs.x": 1}, "no job with env or entry_point"),
-        ([HOPPER], {"env_kwargs.ppo": 1}, "no job with env or entry_point"),
         ([{"name": "a", "env": "Ant-v5"}], {"task_options.x": 1}, "no job with a task"),
         ([HOPPER], {"sac.gamma": 0.9}, 'no job with algo = "sac"'),
-        ([HOPPER], {"distributed.mode": "parameter-server"}, "no job with several ranks"),
-        ([HOPPER | {"n_envs": 4}], {"n_envs": 2}, None),
         (
             [HOPPER | {"matrix": {"ppo.gamma": [0.9]}}],
             {"ppo.gamma": 0.8},
@@ -376,10 +325,7 @@ def test_what_cannot_be_a_change_to_a_robot_is_refused(
         ),
         ([HOPPER | {"task": "forward"}], {"task": "stand"}, None),
         ([HOPPER, {"name": "a", "env": "Ant-v5"}], {"env_kwargs.x": 1}, None),
-        ([HOPPER | {"n_envs": 4}, HOPPER | {"name": "b"}], {"n_envs": 2}, None),
-        ([HOPPER], {"ppo": {"gamma": 0.9}}, None),
         ([HOPPER], {"resources.memory": "3 GiB"}, None),
-        ([HOPPER], {"n_envs": 8}, None),
         ([HOPPER], {"model.option.timestep": 0.004}, None),
     ],
 )
@@ -401,37 +347,11 @@ def test_a_job_may_allow_files_outside_of_the_robots_folder(place: Path) -> None
     assert trusted.spec.fingerprint() == resolve(place, HOPPER).jobs[0].spec.fingerprint()
 
 
-def test_a_change_needs_a_robot_and_a_matrix_takes_changes_one_by_one(place: Path) -> None:
-    with pytest.raises(SpecError) as error:
-        resolve(place, {"name": "a", "env": "Ant-v5", "model": {"option.timestep": 0.1}})
-    ((where, message),) = problems(error)
-    assert where == "jobs[0].model"
-    assert "this job names none; set xml" in message
-    with pytest.raises(SpecError) as error:
-        resolve(
-            place,
-            {
-                "name": "a",
-                "xml": "../mjcf/hopper.xml",
-                "matrix": {"model": {"option.timestep": [1]}},
-            },
-        )
-    assert '"model.option.timestep" = […]' in problems(error)[0][1]
-
-
-def test_a_long_matrix_point_is_marked_by_its_hash() -> None:
-    suffix = matrix_suffix({f"task_options.option_{number}": number for number in range(20)})
-    assert re.fullmatch("-[0-9a-f]{8}", suffix)
-
-
 @pytest.mark.parametrize(
     ("text", "mebibytes"),
     [
         ("2 GiB", 2048),
-        ("512 MiB", 512),
         ("1.5GB", 1431),
-        ("1 gib", 1024),
-        ("1kB", 1),
         (" 1 TiB ", 2**20),
     ],
 )
@@ -455,9 +375,7 @@ def test_an_empty_matrix_of_a_job_undoes_that_of_the_defaults(place: Path) -> No
     [
         ("2h", 7200),
         ("10min", 600),
-        ("2m", 120),
         ("90s", 90),
-        ("1h30min", 5400),
         ("1h 30 min", 5400),
         ("1.5h", 5400),
         ("2d", 172800),
@@ -502,14 +420,10 @@ def test_no_limit_on_free_disk_space_is_zero(place: Path, written: str | int, mi
     ("changes", "reason"),
     [
         ({}, None),
-        ({"task": "gymnasium:Ant-v5"}, None),
         ({"resources": {"cores": 2, "threads": 1}}, None),
         ({"resources": {"cores": 2}}, "threads"),
         ({"resources": {"gpus": 1}}, "GPU"),
         ({"resources": {"ranks": 2}}, "ranks"),
-        ({"task": "my_tasks:Jump"}, None),
-        ({"env": "Ant-v5"}, None),
-        ({"entry_point": "mine:make"}, None),
     ],
 )
 def test_a_job_asked_to_be_forked_says_why_it_must_be_execed(

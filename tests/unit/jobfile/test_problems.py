@@ -61,6 +61,7 @@ def test_errors_in_job_files_have_the_messages_of_the_snapshot(place: Path) -> N
         lines = problems_of("\n".join(snippet), place) if is_case else []
         found.append("\n".join([*snippet, *lines]))
     now = "\n\n".join(found) + "\n"
+    assert "> no error" not in now
     if os.environ.get("UPDATE_SNAPSHOTS"):
         SNAPSHOT.write_text(now)
     else:
