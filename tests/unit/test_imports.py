@@ -130,26 +130,3 @@ def test_what_tests_and_benchmarks_import_is_there() -> None:
     for folder in ("tests", "benchmarks", "docs", "examples"):
         for path in sorted((REPOSITORY / folder).rglob("*.py")):
             assert missing_names(path) == []
-
-
-def test_a_name_that_is_gone_is_found_wherever_it_is_imported(tmp_path: Path) -> None:
-    file = tmp_path / "test_gone.py"
-    file.write_text(
-        "import json.decoder\n"
-        "import orchestrator.core.gone\n"
-        "from orchestrator.core import feature, nothing\n"
-        "def test(monkeypatch):\n"
-        "    from orchestrator.core.feature import Feature, Features\n"
-        "    from command_helpers import give, take\n"
-        "    import gone_helpers\n"
-        "    monkeypatch.setattr('orchestrator.core.feature.fetures', None)\n"
-        "    monkeypatch.setattr('json.nothing', None)\n"
-    )
-    assert missing_names(file) == [
-        f"{file}:2: there is no orchestrator.core.gone",
-        f"{file}:3: orchestrator.core has no nothing",
-        f"{file}:5: orchestrator.core.feature has no Features",
-        f"{file}:6: command_helpers has no take",
-        f"{file}:7: there is no gone_helpers",
-        f"{file}:8: orchestrator.core.feature has no fetures",
-    ]

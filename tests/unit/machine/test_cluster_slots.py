@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import pytest
 
 from orchestrator.executors.cluster_slots import ClusterSlots
-from orchestrator.machine import provenance
 from orchestrator.machine.provenance import CODE, differences
 from orchestrator.machine.slots import RankSlot, Slot
 
@@ -18,17 +17,6 @@ def slots_of(*nodes: tuple[int, int, int], max_parallel: int | None = None) -> C
     for name, (cores, gpus, memory_mib) in zip("abcdef", nodes, strict=False):
         made.add(name, cores=cores, gpus=gpus, memory_mib=memory_mib)
     return made
-
-
-def test_a_cluster_is_full_when_all_cores_or_all_jobs_at_once_are_taken() -> None:
-    slots = slots_of((1, 0, 10), (2, 0, 10))
-    for cores, is_full in ((2, False), (1, True)):
-        assert not slots.is_full
-        assert slots.acquire(cores) is not None
-        assert slots.is_full is is_full
-    slots = slots_of((2, 0, 10), max_parallel=1)
-    slots.acquire(1)
-    assert slots.is_full
 
 
 def nodes_of(slots: Iterable[Slot | None]) -> list[str | None]:
@@ -179,12 +167,7 @@ HERE = {
         ({"torch": "2.12.0+cpu"}, True),
         ({"torch": "2.13.0+cu130"}, False),
         ({"python": "3.12.1"}, True),
-        ({"python": "3.11.9"}, False),
         ({"psutil": "6.0.0"}, False),
-        ({"psutil": None}, False),
-        ({"numpy": None}, True),
-        ({"sb3-contrib": "2.9.0"}, True),
-        ({"sb3-contrib": None}, False),
         ({CODE: "abd"}, True),
     ],
 )
@@ -196,14 +179,3 @@ def test_versions_that_change_results_are_distinguished(
     assert len(lines) == 1
     assert not others
     assert next(iter(changed)) in lines[0]
-
-
-def test_the_code_of_this_package_is_compared() -> None:
-    assert provenance.installed_versions()[CODE] is not None
-    assert {
-        "torch",
-        "numpy",
-        "mujoco",
-        "gymnasium",
-        "stable-baselines3",
-    } <= provenance.installed_versions().keys()

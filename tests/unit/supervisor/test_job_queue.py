@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from supervisor_helpers import make_job
@@ -145,39 +144,6 @@ def test_jobs_that_have_begun_come_before_the_others_in_order_of_arrival() -> No
     for name in ("late", "begun", "begun later", "new", "newer"):
         assert room.start(9.0) == [name]
         room.end(name)
-
-
-def test_a_job_taken_out_and_put_back_stands_in_line_once() -> None:
-    room = Room(JobQueue(), cores=9)
-    room.add("a")
-    room.add("b", not_before=5.0)
-    for name in "ab":
-        room.line.remove(name)
-    assert len(room.line) == 0
-    assert room.line.next_due is None
-    room.add("b")
-    room.add("a", not_before=7.0)
-    assert room.start(6.0) == ["b"]
-    assert room.start(7.0) == ["a"]
-
-
-def test_a_job_that_fails_at_once_and_waits_anew_is_not_lost() -> None:
-    line = JobQueue()
-    line.add("a", make_job().resources, now=0.0)
-
-    for offer in line.offers(0.0, at_most=10):
-        offer.accept()
-        line.add(offer.job_id, make_job().resources, now=0.0, not_before=1.0)
-    assert len(line) == 1
-    assert line.next_due == 1.0
-
-
-def test_an_offer_without_an_answer_is_an_error() -> None:
-    line = JobQueue()
-    for name in "ab":
-        line.add(name, make_job().resources, now=0.0)
-    with pytest.raises(RuntimeError, match="a was neither accepted nor refused"):
-        list(line.offers(0.0, at_most=10))
 
 
 @settings(max_examples=40)

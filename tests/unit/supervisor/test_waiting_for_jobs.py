@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from supervisor_helpers import (
     FOREVER,
     Experiment,
-    KilledError,
     ask,
     behaviours,
     ledgers_closed,  # noqa: F401 - a fixture
@@ -26,14 +24,12 @@ from orchestrator.core.errors import ChangedError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import Cause, Failed, Job, Pending, Running
 from orchestrator.executors.base import Launch
-from orchestrator.executors.fake import NEVER, Behaviour
+from orchestrator.executors.fake import Behaviour
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.from_outside import control, reload
-from orchestrator.experiment.resuming import recovery
 from orchestrator.experiment.resuming.declared_changes import OnChange
 from orchestrator.experiment.resuming.reconcile import reconcile
-from orchestrator.ledger import JobRow, Ledger
-from orchestrator.supervisor.events import SilentReporter, View
+from orchestrator.ledger import JobRow
+from orchestrator.supervisor.events import View
 from orchestrator.supervisor.retry_policy import exit_code
 from orchestrator.supervisor.start_policies import FailedFetch, Fetch, FetchedPolicy, UnfitPolicy
 from orchestrator.terminal import jobs_table, status_view
@@ -121,62 +117,9 @@ def test_who_waits_for_a_paused_job_is_resumable_and_may_be_paused_itself(tmp_pa
     assert "2 jobs were not run (c, b), as a (PAUSED)" in experiment.reporter.messages()
 
 
-def test_the_view_shows_what_a_job_waits_for(tmp_path: Path) -> None:
-    experiment, seen = Experiment(tmp_path, waiting({"b": ("a",), "a": ()})), set[str]()
-    experiment.reporter.each_turn = lambda view: seen.update(
-        line.activity for line in jobs_table.of_view(view).next_up
-    )
-    experiment.run()
-    assert "waits for a" in seen
-    long = jobs_table.JobLine(job_id="b", state="PENDING", waits_for="x" * 99)
-    assert len(long.activity) == jobs_table.LONGEST_ACTIVITY
-
-
 def test_a_parent_that_is_not_declared_any_more_is_not_waited_for(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, waiting({"a": (), "b": ("gone",)}))
     assert set(experiment.run().values()) == {"SUCCEEDED"}
-
-
-@pytest.mark.nightly
-def test_a_supervisor_killed_at_any_turn_leaves_a_diamond_that_the_next_one_trains_in_its_order(
-    tmp_path: Path,
-) -> None:
-    def killed(root: Path, turn: int) -> tuple[bool, list[str]]:
-        left = itertools.count(1)
-
-        def each_turn(_: View) -> None:
-            if next(left) == turn:
-                raise KilledError
-
-        root.mkdir()
-        first = Experiment(root, waiting(DIAMOND), cpus=4)
-        first.reporter.each_turn = each_turn
-        try:
-            first.run()
-        except KilledError:
-            first.ledger.abandon()
-            ledger = Ledger.open(first.paths.ledger)
-            for row in ledger.jobs():
-                recovery.settle(row, first.paths, ledger, SilentReporter())
-            ledger.close()
-        else:
-            return True, first.order
-        again = Experiment(root, [])
-        assert set(again.run().values()) == {"SUCCEEDED"}
-        return False, [*first.order, *again.order]
-
-    for turn in itertools.count(1):
-        is_over, order = killed(tmp_path / str(turn), turn)
-        last = {job_id: number for number, job_id in enumerate(order)}
-        assert sorted(last) == list("abcd")
-        assert all(
-            last[parent] < order.index(child)
-            for child, parents in DIAMOND.items()
-            for parent in parents
-        )
-        if is_over:
-            break
-    assert turn > 4
 
 
 class Policies:
@@ -245,32 +188,6 @@ def test_a_policy_is_fetched_when_its_job_has_succeeded_and_recorded_before_the_
     assert policies.asked == ["b", "c"]
 
 
-def test_the_summary_has_the_lineage_of_a_waiting_job_as_soon_as_its_policy_is_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Late(Policies):
-        def take(self) -> Sequence[Fetch]:
-            if experiment.fake.now() < 20.0:
-                return ()
-            return [
-                replace(fetched, env_steps=512) if isinstance(fetched, FetchedPolicy) else fetched
-                for fetched in super().take()
-            ]
-
-    monkeypatch.setattr("orchestrator.supervisor.recorder.PAGE_ROWS", 1)
-    jobs = [make_job("a"), make_job("long"), starting()[1]]
-    experiment = Experiment(tmp_path, jobs, behaviours({"long": FOREVER}), cpus=1, policies=Late())
-    shown: list[int | None] = []
-
-    def look_and_stop() -> None:
-        shown.append(rows(tmp_path)["b"]["lineage_env_steps"])
-        experiment.supervisor.request_stop("test")
-
-    experiment.reporter.each_turn = once(lambda view: view.elapsed_s > 300, look_and_stop)
-    assert experiment.run()["b"] == "PENDING"
-    assert shown == [512]
-
-
 def test_who_cannot_start_from_a_policy_has_failed_and_the_others_go_on(tmp_path: Path) -> None:
     jobs = [*starting(), make_job("d", spec={"after": ("b",)}), make_job("e")]
     experiment = Experiment(tmp_path, jobs, policies=Policies("another network"))
@@ -313,18 +230,6 @@ def test_a_policy_that_could_not_be_fetched_is_tried_again_like_a_launch(tmp_pat
     assert experiment.reporter.messages().count("no process could be started; retry") == 2
 
 
-def test_who_has_used_up_its_retries_without_a_policy_has_failed_to_launch_and_may_be_retried(
-    tmp_path: Path,
-) -> None:
-    experiment = Experiment(tmp_path, one_that_starts(max_retries=1), policies=Policies(failures=2))
-    assert experiment.run()["b"] == "FAILED"
-    state = experiment.supervisor._jobs.states["b"]
-    assert isinstance(state, Failed)
-    assert state.cause is Cause.LAUNCH
-    experiment.ledger.close()
-    assert "queued 1 job (b) again" in control.ask(tmp_path, ["b"], "retry")
-
-
 def test_a_stop_does_not_wait_for_policies(tmp_path: Path) -> None:
     class Slow(Policies):
         def take(self) -> Sequence[Fetch]:
@@ -336,25 +241,6 @@ def test_a_stop_does_not_wait_for_policies(tmp_path: Path) -> None:
     assert experiment.run() == {"a": "SUCCEEDED", "b": "PENDING", "c": "PENDING"}
     assert experiment.supervisor.is_interrupted
     assert "not run" not in experiment.reporter.messages()
-
-
-def test_while_a_run_stops_no_policy_is_fetched(tmp_path: Path) -> None:
-    """Nothing would be launched with it, and whoever ends all processes ends that one, too."""
-
-    class Stopping(Policies):
-        def take(self) -> Sequence[Fetch]:
-            fetches = super().take()
-            if self.asked:
-                experiment.supervisor.request_stop("test")
-            return fetches
-
-    def behave(launch: Launch) -> Behaviour:
-        is_long = launch.job_id == "d"
-        return Behaviour(after_s=NEVER, exits_within_s=5.0) if is_long else Behaviour()
-
-    jobs = [*one_that_starts(max_retries=0), make_job("d")]
-    experiment = Experiment(tmp_path, jobs, behave, policies=Stopping(failures=1))
-    assert experiment.run() == {"a": "SUCCEEDED", "b": "PENDING", "d": "PENDING"}
 
 
 # -- later runs
@@ -425,20 +311,3 @@ def test_a_job_has_changed_if_the_one_that_it_starts_from_has(second: int, tmp_p
         "d": "SUCCEEDED",
     }
     assert again["b"].job.spec.init_sha256 is None
-
-
-def test_another_job_to_start_from_is_a_change_and_is_shown(tmp_path: Path) -> None:
-    experiment = trained(tmp_path, *stages(1000))
-    with pytest.raises(ChangedError) as error:
-        reconciled(experiment, "refuse", *stages(1000, init="job:d", after=("d",)))
-    assert 'init: "job:a" → "job:d"' in str(error.value)
-    assert "SHA-256" not in str(error.value)
-
-
-def test_reload_tells_of_other_links_and_of_nothing_else() -> None:
-    before, now = (stages(1000, init_sha256=sha256)[1] for sha256 in ("ab", None))
-    assert reload._differences(before, now) == []
-    other = replace(now, spec=replace(now.spec, init="job:d", after=("d",)))
-    text = "\n".join(reload._differences(before, other))
-    assert 'init: "job:a" → "job:d"' in text
-    assert "after: ('a',) → ('d',)" in text

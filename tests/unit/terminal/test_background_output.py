@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import gzip
-import io
 import os
 import re
 import sys
@@ -158,27 +156,10 @@ def test_without_an_output_nothing_is_printed_and_nothing_fails(
         assert not stream.isatty()
 
 
-def test_an_output_that_is_more_than_a_file_is_used_as_it_is(tmp_path: Path) -> None:
-    memory = io.StringIO()
-    with in_background(memory) as stream:
-        assert stream is memory
-    with gzip.open(tmp_path / "log.gz", "wt") as file, in_background(file) as stream:
-        stream.write("compressed")
-    with gzip.open(tmp_path / "log.gz", "rt") as file:
-        assert file.read() == "compressed"
-
-
 def test_what_the_output_cannot_encode_is_replaced(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w", encoding="ascii") as file, in_background(file) as stream:
         stream.write("1 → 2\n")
     assert (tmp_path / "log").read_text() == "1 ? 2\n"
-
-
-def test_standard_streams_are_as_before_afterwards() -> None:
-    before = sys.stdout, sys.stderr
-    with background_output.standard_output_in_background():
-        pass
-    assert (sys.stdout, sys.stderr) == before
 
 
 def refuse() -> None:
