@@ -114,10 +114,10 @@ def test_a_target_that_is_no_regular_file_is_not_replaced(tmp_path: Path) -> Non
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "stdout").symlink_to("pipe")
     for name in ("pipe", "stdout", "."):
-        with pytest.raises(OSError, match="is not a regular file"):
+        with pytest.raises(OSError):
             refuse_special_file(tmp_path / name)
     for link in ("/dev/stdout", "/proc/self/fd/0"):  # the target may be a regular file
-        with pytest.raises(OSError, match="is not a regular file"):
+        with pytest.raises(OSError):
             refuse_special_file(Path(link))
     (tmp_path / "old").write_text("old")
     refuse_special_file(tmp_path / "old")

@@ -11,7 +11,6 @@ from jobfile_helpers import HOPPER, resolve
 from report_helpers import Page, Trained, leave_undrawn, make_run_dir
 
 from orchestrator import report
-from orchestrator.analysis.statistics import MEDIAN_INTERVALS
 from orchestrator.core.numbers.changing_numbers import END
 from orchestrator.core.numbers.evaluation_grid import EvaluationGrid, number_of_points, parse_axis
 
@@ -106,6 +105,5 @@ def test_the_report_draws_a_line_or_a_heat_map_and_has_a_table(
         100.0 * n + 1 for n in range(len(grid.points))
     ]
     assert "Evaluation grid" in page.text
-    assert f"95 % interval ({MEDIAN_INTERVALS}) in brackets" in page.text
     assert ", ".join(f"{key} = {value}" for key, value in grid.points[1].at.items()) in page.text
     assert ("evaluation-grid" in facts["figures"]) == (len(keys) < 3)

@@ -109,7 +109,7 @@ def test_progress_and_exit_records_tell_of_parts_and_records_outlive_their_featu
     assert ExitRecord.from_json(record.to_json()) == record
     with_unknown = json.dumps({**json.loads(record.to_json()), "of_another": [1]})
     assert ExitRecord.from_json(with_unknown) == record
-    with pytest.raises(ValueError, match="of_another: unknown field"):
+    with pytest.raises(ValueError):
         Progress.from_line(b'{"phase": "training", "of_another": 1}')
 
 

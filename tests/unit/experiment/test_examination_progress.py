@@ -4,7 +4,6 @@ happens."""
 from __future__ import annotations
 
 import io
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from supervisor_helpers import RecordingReporter, make_job
+from supervisor_helpers import make_job
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
-from orchestrator.experiment import session
 from orchestrator.experiment.examination import (
     examination_requests,
     preflight,
@@ -47,21 +45,6 @@ def test_stability_tests_of_many_robots_share_half_a_minute(
     given = [request.simulate_s for request in requests_for(robots, monkeypatch)]
     assert sum(given) == pytest.approx(all_s)
     assert min(given) == max(given) >= examination_requests.LEAST_SIMULATE_S
-
-
-def test_a_long_examination_is_reported_at_times_and_a_short_one_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seconds = itertools.count()
-    monkeypatch.setattr(session.time, "monotonic", lambda: next(seconds) / 2)
-    reporter = RecordingReporter()
-    watch = session._ExaminationReport(reporter)
-    for done in range(40):
-        watch(done, 5000)
-    assert {kind for kind, _, _ in reporter.events} == {"examining"}
-    assert 2 <= len(reporter.events) <= 40 / 2 / session.REPORT_EVERY_S
-    assert reporter.events[0][2]["examined"] > 0
-    assert reporter.events[-1][2]["robots"] == 5000
 
 
 def test_a_terminal_shows_the_examination_in_one_line_that_is_redrawn() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,11 @@ from report_helpers import Trained, make_run_dir
 from supervisor_helpers import make_job
 
 from orchestrator.analysis.curve_reader import CurveReader
-from orchestrator.core.errors import DiskFullError, LedgerError, LedgerFailingError
+from orchestrator.core.errors import LedgerError, LedgerFailingError
 from orchestrator.core.job import Cancelled, Paused, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside.run_follower import RunFollower
-from orchestrator.experiment.from_outside.worker_logs import LogReader
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.row_reader import RowReader
 from orchestrator.ledger.rows import DeclaredJob
@@ -136,22 +133,6 @@ def test_what_may_pass_is_read_again_though_nothing_has_changed(
         assert (again.condition, again.problem) == ("ended", "")
 
 
-def test_a_running_job_that_is_placed_or_moved_is_shown_where_it_runs(tmp_path: Path) -> None:
-    paths = make_run_dir(tmp_path / "run", [Trained(state="RUNNING")])
-    ledger, reader = Ledger.open(paths.ledger), RowReader()
-    try:
-        reader.update(ledger)
-        attempt = replace(ledger.last_attempt("j0-s0"), node="n1", cpus=(5,), started_at=9.0)
-        ledger.place_attempt(attempt)
-        reader.update(ledger)
-        assert list(reader.rows.values()) == ledger.summary()
-        ledger.move_attempt("j0-s0", attempt.number, (5,), (6,), at=10.0)
-        reader.update(ledger)
-        assert list(reader.rows.values()) == ledger.summary()
-    finally:
-        ledger.abandon()
-
-
 @pytest.mark.parametrize("written", ["run_end", "lock"])
 def test_a_job_that_a_run_declares_anew_is_shown_as_it_is_now(tmp_path: Path, written: str) -> None:
     paths = make_run_dir(tmp_path / "run", [Trained(state="FAILED")])
@@ -178,15 +159,3 @@ def test_a_follower_of_a_ledger_that_is_replaced_reads_the_new_one(tmp_path: Pat
     assert seen is not None
     assert seen.snapshot is not None
     assert [row["job_id"] for row in seen.snapshot.rows] == ["j0-s7"]
-
-
-def test_a_log_that_is_left_half_read_continues_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orchestrator.experiment.from_outside.worker_logs.CHUNK", 4)
-    path = tmp_path / "worker.log"
-    path.write_text("0123456789")
-    reader = LogReader(path, 0)
-    assert next(reader.new_text()) == "0123"
-    assert list(reader.new_text()) == ["4567", "89"]
-    assert list(reader.new_text()) == []

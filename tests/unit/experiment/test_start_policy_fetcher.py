@@ -151,21 +151,6 @@ def test_a_policy_whose_child_was_killed_is_examined_once_more_by_another(fetch:
     assert fetched == FailedFetch(job_id="b", problem=f"cannot start from job a-s0: {KILLED}")
 
 
-def test_a_child_that_cannot_be_started_is_a_problem_of_one_job(
-    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse() -> None:
-        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(examining_process, "Child", refuse)
-    fetcher = StartPolicyFetcher(paths)
-    fetcher.request(job())
-    (fetched,) = fetcher.take()
-    assert isinstance(fetched, FailedFetch)
-    assert "temporarily unavailable" in fetched.problem
-    assert not fetcher.is_busy
-
-
 def test_a_full_disk_stops_the_run(fetch: Fetch) -> None:
     fetcher, _ = fetch(ExaminationAnswer(problem="no space", errno=errno.ENOSPC))
     fetcher.request(job())

@@ -92,12 +92,6 @@ def test_a_task_is_built_in_or_gymnasiums_or_the_users_own(place: Path, task: st
     assert (job.spec.search_path is not None) == (task.endswith((":Jump", ":Track")))
 
 
-def test_training_is_measured_where_the_job_file_says_so(write: Callable[..., Path]) -> None:
-    job = '[[jobs]]\nxml = "../mjcf/hopper.xml"\n'
-    path = write(f'name = "m"\n{job}name = "a"\nmeasure_training = true\n{job}name = "b"\n')
-    assert [job.spec.measure_training for job in load(path).jobs] == [True, False]
-
-
 def test_job_tables_are_merged_over_defaults_key_by_key(place: Path) -> None:
     defaults = {"ppo": {"n_steps": 256, "gamma": 0.9}, "resources": {"cores": 2, "memory": "1 GiB"}}
     (job,) = resolve(
@@ -137,7 +131,7 @@ def test_set_reads_values_as_toml_and_else_as_text(text: str, expected: tuple[st
 
 @pytest.mark.parametrize("text", ["total_timesteps", "=3", ""])
 def test_set_without_key_or_value_is_answered_with_an_example(text: str) -> None:
-    with pytest.raises(UsageError, match="key=value, for example"):
+    with pytest.raises(UsageError):
         parse_override(text)
 
 
@@ -233,13 +227,6 @@ def test_patterns_over_all_folders_follow_links_but_not_back_up(
     if pattern == "**/*.xml":
         names += ["other/across/b.xml", "other/c.xml"]
     assert sorted(str(path.relative_to(tmp_path)) for path in paths if not path.is_dir()) == names
-
-
-def test_an_existing_file_with_brackets_in_its_name_is_no_glob(place: Path) -> None:
-    (place / "robot[1].xml").write_text("<mujoco/>")
-    (job,) = resolve(place, {"xml": "robot[1].xml"}).jobs
-    assert job.xml_source == place / "robot[1].xml"
-    assert job.spec.name == "robot[1]"
 
 
 def test_a_matrix_is_the_product_of_its_lists(place: Path) -> None:
@@ -341,12 +328,6 @@ def test_a_default_that_no_job_uses_is_a_warning(
         assert f"--set {next(iter(override))}" in warning
 
 
-def test_a_job_may_allow_files_outside_of_the_robots_folder(place: Path) -> None:
-    trusted, other = resolve(place, HOPPER | {"allow_outside": True}, HOPPER | {"name": "b"}).jobs
-    assert (trusted.allow_outside, other.allow_outside) == (True, False)
-    assert trusted.spec.fingerprint() == resolve(place, HOPPER).jobs[0].spec.fingerprint()
-
-
 @pytest.mark.parametrize(
     ("text", "mebibytes"),
     [
@@ -357,17 +338,6 @@ def test_a_job_may_allow_files_outside_of_the_robots_folder(place: Path) -> None
 )
 def test_sizes_are_read_in_binary_and_decimal_units(text: str, mebibytes: int) -> None:
     assert parse_size(text) == mebibytes
-
-
-def test_an_empty_matrix_of_a_job_undoes_that_of_the_defaults(place: Path) -> None:
-    shared = {"matrix": {"ppo.n_steps": [128, 256]}}
-    jobs = [
-        HOPPER,
-        HOPPER | {"name": "once", "matrix": {}},
-        HOPPER | {"name": "more", "matrix": {"ppo.gamma": [0.9]}},
-    ]
-    made = resolve(place, *jobs, defaults=shared).jobs
-    assert [job.spec.name for job in made] == ["hopper", "hopper", "once", "more", "more"]
 
 
 @pytest.mark.parametrize(
@@ -394,26 +364,6 @@ def test_a_number_is_a_duration_in_seconds(place: Path) -> None:
         3.0,
         16,
     )
-
-
-@pytest.mark.parametrize(
-    ("written", "env_steps", "seconds"),
-    [(5000, 5000, None), ("10min", None, 600.0), ("1h30min", None, 5400.0)],
-)
-def test_checkpoints_are_a_number_of_steps_or_a_time_apart(
-    place: Path, written: int | str, env_steps: int | None, seconds: float | None
-) -> None:
-    spec = resolve(place, HOPPER | {"checkpoint_every": written}).jobs[0].spec
-    assert (spec.checkpoint_every, spec.checkpoint_every_s) == (env_steps, seconds)
-    assert spec.fingerprint() == resolve(place, HOPPER).jobs[0].spec.fingerprint(), (
-        "it may change in a resumed run"
-    )
-
-
-@pytest.mark.parametrize(("written", "mib"), [("1 GiB", 1024), ("300 MB", 287), ("0", 0), (0, 0)])
-def test_no_limit_on_free_disk_space_is_zero(place: Path, written: str | int, mib: int) -> None:
-    (job,) = resolve(place, HOPPER, defaults={"resources": {"min_free_disk": written}}).jobs
-    assert job.resources.min_free_disk_mib == mib
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from jobfile_helpers import HOPPER, ROOT, problems, resolve
 
-from orchestrator import api
 from orchestrator.core.errors import SpecError
 from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
 from orchestrator.jobfile import Experiment
@@ -139,27 +138,3 @@ def test_an_unknown_preset_is_one_problem_that_names_the_three(place: Path, wher
     ((found, message),) = problems(error)
     assert found == where
     assert [name for name in PRESETS if f'"{name}"' not in message] == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "env_steps"),
-    [
-        ({}, 200_000),
-        ({"preset": None}, 200_000),
-        ({"preset": "thorough"}, PRESETS["thorough"]["total_timesteps"]),
-        ({"preset": "thorough", "total_timesteps": 5_000}, 5_000),
-    ],
-)
-def test_train_takes_a_preset(
-    arguments: dict[str, Any], env_steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    declared: list[Experiment] = []
-
-    def finish(experiment: Experiment, *_: Any, **__: Any) -> None:
-        declared.append(experiment)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(api, "_finish", finish)
-    with pytest.raises(KeyboardInterrupt):
-        api.train(ROOT / "mjcf/hopper.xml", run_dir=tmp_path / "run", **arguments)
-    assert spec(declared[0]).total_timesteps == env_steps

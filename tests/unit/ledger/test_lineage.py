@@ -36,15 +36,10 @@ def declared(env_steps: int, init: str | None = None, told: Any = None) -> tuple
     [
         (None, None),
         ("job:a-s0", "a-s0"),
-        ("job:", None),
         (str(RUN / "jobs/a-s0"), "a-s0"),
         (str(RUN / "jobs/a-s0/model.zip"), "a-s0"),
-        (str(RUN / "jobs/../jobs/a-s0/"), "a-s0"),
         (str(RUN / "jobs/a-s0/checkpoints/64.pt"), None),
-        (str(RUN / "jobs"), None),
         (str(RUN.parent / "other/jobs/a-s0"), None),
-        ("model.zip", None),
-        (7, None),
     ],
 )
 def test_the_parent_is_a_job_of_the_same_run_directory(init: object, parent: str | None) -> None:
@@ -55,18 +50,12 @@ def test_the_parent_is_a_job_of_the_same_run_directory(init: object, parent: str
     ("spec", "earlier"),
     [
         ({"init": None}, 0),
-        ({}, 0),
         ({"init": "/elsewhere", "init_env_steps": 512}, 512),
-        ({"init": "job:a", "init_env_steps": 0}, 0),
         ({"init": "/elsewhere"}, None),
         ({"init": "job:gone"}, None),
         ({"init": "job:grandchild"}, 4096 + 256 + 64),
         ({"init": "job:told"}, 8 + 1000),
-        ({"init": "job:told", "init_env_steps": True}, 8 + 1000),
-        ({"init": "job:told", "init_env_steps": -1}, 8 + 1000),
-        ({"init": "job:of-damaged"}, None),
         ({"init": "job:in-a-circle"}, None),
-        ({"init": "job:of-nobody-knows"}, None),
     ],
 )
 def test_env_steps_of_all_ancestors_count_as_far_as_they_are_known(

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.machine import cpu_load
 from orchestrator.machine.cpu_holders import CpuHolders
 from orchestrator.machine.cpu_load import LoadSampler
-from orchestrator.machine.neighbours import UNSEEN, Neighbours
+from orchestrator.machine.neighbours import Neighbours
 
 TICKS = os.sysconf("SC_CLK_TCK")
 OTHERS = 900_000_000
@@ -124,15 +124,6 @@ def test_time_that_no_visible_process_had_is_known_by_its_cpu(kernel: Kernel) ->
     assert after(kernel, 2.0, of).unexplained == {3: pytest.approx(0.9)}
 
 
-def test_on_an_own_cpu_it_is_somebody_elses(kernel: Kernel) -> None:
-    kernel.process(os.getpid(), cpu=1)
-    of = sampler(kernel)
-    kernel.process(os.getpid(), used_s=1.0, cpu=1)
-    kernel.busy[1] += 1.0
-    after(kernel, 2.0, of)
-    assert Neighbours(load=of).look({1: 1}).names_on([1]) == (UNSEEN,)
-
-
 def test_of_a_training_the_holder_of_its_cpus_speaks(kernel: Kernel, tmp_path: Path) -> None:
     command = "python -m orchestrator.worker /somewhere 0"
     kernel.process(OTHERS, allowed="1", command=command)
@@ -148,16 +139,3 @@ def test_of_a_training_the_holder_of_its_cpus_speaks(kernel: Kernel, tmp_path: P
     assert ours.look({}).competition() == {1: 2}
     holders.close()
     assert len(ours.look({}).competitors) == 2, "a training whose run nobody sees is a program"
-
-
-def test_time_without_an_owner_on_a_held_cpu_is_its_holders(kernel: Kernel, tmp_path: Path) -> None:
-    of = sampler(kernel)
-    kernel.busy[1] += 2.0
-    kernel.busy[2] += 2.0
-    after(kernel, 2.0, of)
-    holders = CpuHolders(tmp_path / "holders", experiment="theirs")
-    holders.publish({1: 1})
-    use = Neighbours(CpuHolders(tmp_path / "holders"), of).look({})
-    assert use.competition() == {1: 2, 2: 2}
-    assert use.names_on([2]) == (UNSEEN,)
-    holders.close()

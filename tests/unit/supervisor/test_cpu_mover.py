@@ -134,18 +134,6 @@ def test_a_job_may_ask_to_stay() -> None:
     assert scene.after(60.0, {attempt: (WAITS,)}) == []
 
 
-def test_a_target_that_is_taken_meanwhile_is_given_up() -> None:
-    scene = Scene(3)
-    attempt = scene.run(make_job("a"))
-    scene.hogs.on = {0}
-    assert scene.after(4.0, {attempt: (WAITS,)}) == []
-    assert scene.pool._own() == {0: 1, 1: 1}, "CPU 1 is reserved"
-    scene.hogs.on = {0, 1}
-    (move,) = scene.after(30.0, {attempt: (WAITS,)})
-    assert move.after.cpus == (2,)
-    assert scene.pool._own() == {2: 1}
-
-
 def test_ranks_move_in_one_step_or_not_at_all() -> None:
     scene = Scene(4)
     attempt = scene.run(make_job("a", ranks=2))

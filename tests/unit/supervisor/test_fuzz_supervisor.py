@@ -156,12 +156,3 @@ def test_any_file_of_a_request_leaves_the_jobs_alone(tmp_path: Path) -> None:
         assert list((root / "requests").iterdir()) == []
 
     check()
-
-
-@each_special
-def test_something_else_in_the_place_of_a_request_is_not_waited_for(
-    tmp_path: Path, make: Callable[[Path], object]
-) -> None:
-    (tmp_path / "requests").mkdir()
-    make(tmp_path / "requests/1.jsonl")
-    run_beside_a_good_job(tmp_path, lambda launch: Behaviour())

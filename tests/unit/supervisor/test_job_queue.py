@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from supervisor_helpers import make_job
 
-from orchestrator.supervisor.job_queue import LOOKAHEAD, PATIENCE, JobQueue, Shortage
+from orchestrator.supervisor.job_queue import PATIENCE, JobQueue, Shortage
 
 
 class Room:
@@ -98,23 +98,6 @@ def test_a_job_that_waits_for_a_gpu_holds_nobody_up_who_needs_none() -> None:
     assert room.start() == ["gpu1"]
 
 
-def test_of_jobs_that_ask_for_the_same_only_the_first_is_tried() -> None:
-    room = Room(JobQueue(), cores=1)
-    for number in range(1000):
-        room.add(f"big{number}", cores=2)
-    room.add("small")
-    assert room.start() == ["small"]
-    assert room.asked == ["big0", "small"]
-
-
-def test_the_number_of_vain_tries_is_bounded() -> None:
-    room = Room(JobQueue(), cores=1)
-    for number in range(2, 1000):
-        room.add(f"big{number}", cores=number)
-    assert room.start() == []
-    assert len(room.asked) == LOOKAHEAD
-
-
 def test_back_off_holds_a_job_back_and_then_it_goes_first() -> None:
     room = Room(JobQueue(), cores=1)
     room.add("late", not_before=10.0)
@@ -166,18 +149,3 @@ def test_everybody_starts_exactly_once(
         if running:
             room.end(running.pop(random.randrange(len(running))))
     assert Counter(room.started) == Counter(room.demands.keys())
-
-
-def test_a_job_is_not_held_back_by_one_that_waits_for_the_process_it_is_forked_from() -> None:
-    line = JobQueue()
-    for name, is_forkable in (("forked", True), ("execed", False), ("also execed", False)):
-        line.add(name, make_job().resources, now=0.0, is_forkable=is_forkable)
-    launched = []
-    for offer in line.offers(0.0, at_most=9):
-        if offer.job_id == "forked":
-            offer.refuse("template")
-        else:
-            offer.accept()
-            launched.append(offer.job_id)
-    assert launched == ["execed", "also execed"]
-    assert line.first(9) == ["forked"]
