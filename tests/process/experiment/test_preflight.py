@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import shutil
 import struct
 import subprocess
@@ -176,48 +175,32 @@ def test_a_thread_that_an_environment_leaves_behind_holds_nothing_up(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "line"),
     [
-        (b"", "the file is empty, expected an MJCF"),
-        (bytes(range(256)) * 20, "is a binary file, expected an MJCF"),
-        (
-            b"<mujoco>\n<worldbody>\n",
-            "MuJoCo cannot compile it: XML parse error in the text; check",
-        ),
-        (b"<mujoco>\n<option timestep='1></mujoco>", "line 2: .* in an attribute of <option>"),
-        (
-            b"<mujoco>\n<worldbody>\n<geom tpe='box'/></worldbody></mujoco>",
-            "line 3: MuJoCo .* attribute: 'tpe'",
-        ),
-        (b"<robot name='u'/>", "the root element is <robot>, expected <mujoco>"),
-        (b"<mujoco><worldbody/></mujoco>", "has no joints, so nothing in it moves"),
+        (b"", None),
+        (bytes(range(256)) * 20, None),
+        (b"<mujoco>\n<worldbody>\n", None),
+        (b"<mujoco>\n<option timestep='1></mujoco>", 2),
+        (b"<mujoco>\n<worldbody>\n<geom tpe='box'/></worldbody></mujoco>", 3),
+        (b"<robot name='u'/>", None),
+        (b"<mujoco><worldbody/></mujoco>", None),
         (
             b"<mujoco><worldbody><body><freejoint/><geom size='1'/></body></worldbody></mujoco>",
-            "has no actuators",
+            None,
         ),
-        (b"<mujoco><include file='self.xml'/></mujoco>", r"includes itself: self\.xml → self\.xml"),
-        (
-            b"<mujoco>\n<include file='no.xml'/></mujoco>",
-            r"line 2: <include> names 'no\.xml': no such file in",
-        ),
-        (
-            b"<mujoco><asset>\n\n<mesh file='m.stl'/></asset></mujoco>",
-            r"line 3: <mesh> names 'm\.stl': no such file",
-        ),
-        (
-            b"<mujoco><asset>\n<mesh file='M\xfcl.stl'/></asset></mujoco>",
-            r"line 2: <mesh> names 'M\\udcfcl",
-        ),
+        (b"<mujoco><include file='self.xml'/></mujoco>", 1),
+        (b"<mujoco>\n<include file='no.xml'/></mujoco>", 2),
+        (b"<mujoco><asset>\n\n<mesh file='m.stl'/></asset></mujoco>", 3),
+        (b"<mujoco><asset>\n<mesh file='M\xfcl.stl'/></asset></mujoco>", 2),
     ],
 )
 def test_a_bad_file_gets_one_message_with_its_place(
-    content: bytes, message: str, tmp_path: Path
+    content: bytes, line: int | None, tmp_path: Path
 ) -> None:
     xml = tmp_path / "self.xml"
     xml.write_bytes(content)
-    problem = problem_of(xml)
-    assert problem.startswith(str(xml))
-    assert re.search(message, problem)
+    place = f"{xml}: " if line is None else f"{xml}, line {line}: "
+    assert problem_of(xml).startswith(place)
 
 
 def test_what_is_not_a_readable_file_is_named(tmp_path: Path) -> None:
