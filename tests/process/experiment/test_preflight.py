@@ -179,7 +179,7 @@ def test_a_thread_that_an_environment_leaves_behind_holds_nothing_up(tmp_path: P
     [
         (b"", None),
         (bytes(range(256)) * 20, None),
-        (b"<mujoco>\n<worldbody>\n", None),
+        (b"<mujoco>\n<worldbody>\n", 2),
         (b"<mujoco>\n<option timestep='1></mujoco>", 2),
         (b"<mujoco>\n<worldbody>\n<geom tpe='box'/></worldbody></mujoco>", 3),
         (b"<robot name='u'/>", None),

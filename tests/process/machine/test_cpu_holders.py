@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from orchestrator.machine.neighbours import Neighbours
 from orchestrator.machine.placement import Competitor, CpuUse
 from orchestrator.machine.slots import MaxParallel, SlotPool
 from orchestrator.machine.topology import Cpu
-from orchestrator.machine.users import private_directory
 
 NOBODY = 65534
 
@@ -254,16 +252,6 @@ def bad_mode(folder: Path) -> None:
     folder.mkdir(mode=0o755)
 
 
-def bad_file(folder: Path) -> None:
-    folder.write_text("")
-
-
-def bad_own_link(folder: Path) -> None:
-    folder.mkdir()
-    folder.chmod(0o1777)
-    (folder / str(os.getuid())).symlink_to(folder.parent)
-
-
 def bad_owner(folder: Path) -> None:
     folder.mkdir()
     folder.chmod(0o1777)
@@ -272,14 +260,6 @@ def bad_owner(folder: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can make files of another user")
     os.chown(own, NOBODY, NOBODY)
-
-
-def open_to_all(folder: Path) -> None:
-    folder.mkdir()
-    folder.chmod(0o1777)
-    own = folder / str(os.getuid())
-    own.mkdir()
-    own.chmod(0o777)
 
 
 @pytest.mark.parametrize(
@@ -299,21 +279,7 @@ def test_in_a_folder_that_cannot_be_trusted_a_pool_works_alone(folder: Path, spo
     assert sorted(path.name for path in folder.parent.rglob("*")) == before
 
 
-def test_a_private_directory_that_others_may_write_to_is_not_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    found = private_directory()
-    assert found is not None
-    assert found.parent == tmp_path
-    assert found.stat().st_mode & 0o777 == 0o700
-    found.chmod(0o777)
-    assert private_directory() is None
-    found.rmdir()
-    found.symlink_to(tmp_path)
-    assert private_directory() is None
-
-
+@pytest.mark.nightly
 @pytest.mark.skipif(topology.detect().capacity < 2, reason="needs two cores")
 def test_two_commands_at_once_train_on_different_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.processes.procfs import process_stat
 from orchestrator.machine import cpu_load, doctor_checks, process_identity, thread_census, topology
 from orchestrator.machine.cpu_load import LoadSampler
 from orchestrator.machine.gpu import detect_gpus
@@ -23,6 +22,7 @@ from orchestrator.machine.thread_census import CensusError
 from orchestrator.machine.topology import detect
 
 
+@pytest.mark.nightly
 def test_a_process_that_hogs_a_cpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_load, "STARVED", 0.0)  # other tests may crowd this machine
     # no child of this process
@@ -171,11 +171,6 @@ class TestThisMachine:
             assert not same_process(os.getpid(), recorded)
         finally:
             process_identity._boot_fraction.cache_clear()
-
-    def test_a_process_recorded_by_an_earlier_version_is_recognised(self) -> None:
-        stat = process_stat(os.getpid())
-        assert stat is not None
-        assert same_process(os.getpid(), float(stat.start_ticks))
 
     @pytest.mark.parametrize("pid", [0, -1, 2**30])
     def test_no_such_process(self, pid: int) -> None:

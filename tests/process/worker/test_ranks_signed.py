@@ -28,7 +28,6 @@ from orchestrator.worker.runtime.failures import RankLostError
 
 SECRET = helpers.SECRET[RANKS_SECRET_VARIABLE]
 OTHER_SECRET = "of ranks of another attempt, or made up"
-REFUSED = "is not signed with the secret of this attempt"
 
 
 @pytest.fixture
@@ -91,16 +90,6 @@ def test_what_no_rank_has_signed_is_not_read(forgery: str, code: tuple[bytes, Pa
     with pytest.raises(RankLostError):
         read(forged(content)[forgery])
     assert not file.exists()
-
-
-def test_nothing_is_read_before_all_is_verified(code: tuple[bytes, Path]) -> None:
-    content, file = code
-    (genuine,) = signed_by(SECRET, 1, tells=Code(file))
-    with pytest.raises(RankLostError):
-        read(genuine, content)
-    assert not file.exists()
-    read(genuine)
-    assert file.exists()
 
 
 # -- whole workers

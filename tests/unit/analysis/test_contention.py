@@ -82,13 +82,6 @@ class TestDiagnosis:
         )
         assert one.cure == "resources.threads = 2, or resources.cores = 8"
 
-    def test_threads_that_wait_behind_another_program_are_not_too_many(self) -> None:
-        beside = {"competitors": ("python (pid 7)",), "cpu_s": 20.0}
-        (one,) = diagnose(experiment(job("g", run_delay_s=50.0, **beside)))
-        assert one.kind == "hog"
-        (one,) = diagnose(experiment(job("g", run_delay_s=120.0, n_threads=9, **beside)))
-        assert one.kind == "threads"
-
     def test_a_cgroup_limit_is_named_once_for_all_it_hit(self) -> None:
         jobs = [job(f"j{n}", n, throttled_s=20.0 + n, run_delay_s=25.0) for n in range(3)]
         (one,) = diagnose(experiment(*jobs, quota=1.5))
@@ -123,24 +116,6 @@ class TestDiagnosis:
             one.evidence
             == "2 jobs there waited 48% of the time for a CPU; jobs on other CPUs 0% only"
         )
-
-    def test_who_was_there_is_named(self) -> None:
-        seen = {"j0": ("run b", "cc1 (pid 7) of ann"), "j1": ("run b",)}
-        jobs = [
-            job(name, cpu, cpu_s=25.0, run_delay_s=24.0, competitors=names)
-            for cpu, (name, names) in enumerate(seen.items())
-        ]
-        (one,) = diagnose(experiment(*jobs))
-        assert (
-            one.what == "run b, cc1 (pid 7) of ann used CPUs 0 and 1, which 2 jobs of this run had"
-        )
-
-    def test_jobs_of_ours_that_share_a_core_are_no_hogs(self) -> None:
-        jobs = [
-            job(f"j{n}", cpu_s=25.0, run_delay_s=24.0, spans=[span(n, 50.0, 0)]) for n in range(2)
-        ]
-        (one,) = diagnose(experiment(*jobs, jobs_at_once=4))
-        assert (one.kind, one.job_ids) == ("shared", ("j0", "j1"))
 
     def test_a_moved_job_shared_the_core_that_both_had_at_once(self) -> None:
         moved = job("moved", spans=[span(0, 50, 0), span(50, 100, 1)], cpu_s=25.0, run_delay_s=24.0)

@@ -35,16 +35,6 @@ def told(settings: LapSettings, before: LapFacts, facts: LapFacts) -> Iterator[N
         yield News("lap", f"lap of {settings.laps} ended at {end}", {"env_steps": end})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limit:
-    lap_limit: int | None = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Since:
-    lapping_since: int | None = None
-
-
 LAP = JobPart(
     name="lap",
     settings=LapSettings,
@@ -132,21 +122,6 @@ def test_news_are_what_came_since_the_message_before() -> None:
         {"env_steps": 300},
     ]
     assert job_parts.news({}, facts[0], facts[1]) == []
-
-
-def test_what_admits_none_keeps_it(given: list[JobPart]) -> None:
-    def tell(settings: Limit, before: Since, facts: Since) -> Iterator[News]:
-        if before != facts:
-            yield News("lap", f"began at {facts.lapping_since}", {})
-
-    given[:] = [replace(LAP, settings=Limit, facts=Since, columns={}, news=tell)]
-    spec = replace(SPEC, parts={"lap": Limit(lap_limit=None)})
-    assert WorkerSpec.from_json(spec.to_json()) == spec
-    lines = [Progress(phase="training", parts={"lap": Since(lapping_since=at)}) for at in (None, 7)]
-    before, now = (Progress.from_line(line.to_line()) for line in lines)
-    assert [one.text for one in job_parts.news(spec.parts, before.parts, now.parts)] == [
-        "began at 7"
-    ]
 
 
 @pytest.mark.usefixtures("given")

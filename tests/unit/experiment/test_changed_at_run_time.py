@@ -166,14 +166,6 @@ def test_jobs_that_are_entered_wait_for_jobs_that_run_have_succeeded_or_are_new(
     assert experiment.order == ["done", "a", "b", "c"]
 
 
-def test_jobs_entered_as_the_last_one_ends_are_trained(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job("a")], holder="me")
-    experiment.reporter.each_turn = once(
-        lambda view: view.counts["SUCCEEDED"] == 1, lambda: entered(tmp_path, make_job("b"))
-    )
-    assert experiment.run() == {"a": "SUCCEEDED", "b": "SUCCEEDED"}
-
-
 def test_jobs_that_the_file_no_longer_declares_are_not_taken_for_new_ones(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a"), make_job("left-s0")], holder="me")
     experiment.run()

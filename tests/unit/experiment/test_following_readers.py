@@ -133,22 +133,6 @@ def test_what_may_pass_is_read_again_though_nothing_has_changed(
         assert (again.condition, again.problem) == ("ended", "")
 
 
-@pytest.mark.parametrize("written", ["run_end", "lock"])
-def test_a_job_that_a_run_declares_anew_is_shown_as_it_is_now(tmp_path: Path, written: str) -> None:
-    paths = make_run_dir(tmp_path / "run", [Trained(state="FAILED")])
-    follower = RunFollower(paths.root)
-    follower.look()
-    with run_directory.opened_ledger(paths) as ledger:
-        job = ledger.jobs()[0].job
-        ledger.update_declaration(0, job.with_spec(total_timesteps=777))
-        ledger.commit()
-    getattr(paths, written).write_text("another run has begun, or ended")
-    seen = follower.look()
-    assert seen is not None
-    assert seen.snapshot is not None
-    assert [row["total_timesteps"] for row in seen.snapshot.rows] == [777]
-
-
 def test_a_follower_of_a_ledger_that_is_replaced_reads_the_new_one(tmp_path: Path) -> None:
     first = make_run_dir(tmp_path / "run", [Trained(), Trained(name="other")])
     follower = RunFollower(first.root)

@@ -66,11 +66,6 @@ def reconciled(
     return reconcile(declared, of_jobs, position, on_change, paths, ledger, reporter)
 
 
-def test_a_finished_job_with_all_of_its_files_stays_as_it_is(tmp_path: Path) -> None:
-    (row,) = reconciled(after(tmp_path, Succeeded()))
-    assert row.state == Succeeded()
-
-
 @pytest.mark.parametrize("name", ["model.zip", "vecnormalize.pkl"])
 def test_a_finished_job_without_its_results_goes_on_from_its_checkpoint(
     name: str, tmp_path: Path

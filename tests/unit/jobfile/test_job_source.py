@@ -14,8 +14,6 @@ from supervisor_helpers import make_job
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.job import Job, Paused, Pending, State, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.executors.kinds import LeftBatchJobs
-from orchestrator.experiment.directory.resume_advice import how_to_resume
 from orchestrator.experiment.from_outside import cleaning, run_snapshot
 from orchestrator.experiment.resuming import resume
 from orchestrator.jobfile.job_source import JobSource
@@ -133,18 +131,3 @@ def test_a_feature_says_of_which_jobs_nothing_is_drawn(
     answering(monkeypatch, Begun())
     (leftover,) = cleaning.clean(paths.root, dry_run=True).leftovers
     assert leftover.path == paths.job("a").moment
-
-
-@pytest.mark.parametrize("is_left", [False, True])
-def test_what_a_feature_has_begun_is_resumed_by_its_path_without_a_job_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_left: bool
-) -> None:
-    paths, ledger = run_directory(tmp_path, {"a": (make_job("a"), Pending())})
-    ledger.close()
-    paths.experiment.unlink()
-    left = LeftBatchJobs(executor="slurm", cluster="here", name="of here") if is_left else None
-    answering(monkeypatch, None)
-    answering(monkeypatch, Begun())
-    assert f"`run {paths.root}` {'takes over' if is_left else 'resumes it'}" in how_to_resume(
-        paths, left
-    )

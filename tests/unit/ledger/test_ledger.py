@@ -331,22 +331,6 @@ def test_a_locked_ledger_is_told_as_such(whole: Path, monkeypatch: pytest.Monkey
         ledger.abandon()
 
 
-@pytest.mark.parametrize("read_only", [True, False])
-def test_what_another_process_has_for_itself_is_not_read_without_its_log(
-    whole: Path, monkeypatch: pytest.MonkeyPatch, *, read_only: bool
-) -> None:
-    """What is committed is in the log: without it, a reader would see what was before."""
-    monkeypatch.setattr("orchestrator.ledger.database_file.BUSY_S", 0.05)
-    with contextlib.closing(sqlite3.connect(whole, isolation_level=None)) as holder:
-        holder.execute("PRAGMA journal_mode=WAL")
-        holder.execute("PRAGMA locking_mode=EXCLUSIVE")
-        holder.execute("UPDATE jobs SET state = 'CANCELLED'")
-        with pytest.raises(LedgerBusyError):
-            Ledger.open(whole, read_only=read_only)
-    with contextlib.closing(Ledger.open(whole, read_only=read_only)) as ledger:
-        assert {row.state for row in ledger.jobs()} == {Cancelled()}
-
-
 @pytest.mark.parametrize(
     ("code", "kind"),
     [

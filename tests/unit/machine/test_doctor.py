@@ -36,23 +36,10 @@ def test_what_will_be_used_is_said_first() -> None:
     assert finding.detail.startswith("2 one-core jobs at once: CPUs 0 and 1.")
 
 
-def test_affinity_mask_is_noted() -> None:
-    assert levels(doctor_checks.affinity(made(), [0, 1])) == ["ok"]
-    (finding,) = doctor_checks.affinity(made(), [0, 1, 2, 3])
-    assert finding.level == "note"
-
-
 def test_niceness_of_this_process_is_noted() -> None:
     assert levels(doctor_checks.niceness(0)) == ["ok"]
     (finding,) = doctor_checks.niceness(10)
     assert (finding.level, "niceness 10" in finding.detail) == ("note", True)
-
-
-@pytest.mark.parametrize(
-    ("quota", "level"), [(None, "ok"), (2.0, "ok"), (8.0, "ok"), (1.5, "warning"), (0.5, "warning")]
-)
-def test_quota_below_the_cores_is_a_warning(quota: float | None, level: str) -> None:
-    assert levels(doctor_checks.quota(made(quota=quota), 0.0)) == [level]
 
 
 def test_throttling_that_happened_is_noted() -> None:
@@ -92,16 +79,6 @@ def test_little_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage)
     assert levels(doctor_checks.disk(tmp_path)) == ["warning"]
-
-
-def test_gpu_with_a_cpu_build_of_torch_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    of = made(gpus=(Gpu(index="GPU-1", name="NVIDIA H200", memory_mib=143771),))
-    monkeypatch.setattr(doctor_checks.provenance, "version", lambda _: "2.13.0+cpu")
-    assert levels(doctor_checks.gpus(of)) == ["ok", "warning"]
-    monkeypatch.setattr(doctor_checks.provenance, "version", lambda _: "2.13.0+cu130")
-    assert levels(doctor_checks.gpus(of)) == ["ok"]
-    monkeypatch.setattr(doctor_checks.provenance, "version", lambda _: None)
-    assert levels(doctor_checks.gpus(made())) == ["ok"]
 
 
 def stages(*counts: int, asleep: int = 0) -> list[Stage]:

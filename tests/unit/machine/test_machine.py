@@ -192,11 +192,6 @@ class TestCgroups:
         assert cgroup.throttled_s(root) == 2.5
         assert cgroup.oom_kills(root) == 2
 
-    def test_quota_below_one_still_runs_one_job(self, root: Path) -> None:
-        v2(root, "/a", {"a/cpu.max": "50000 100000\n"})
-        found = detect(root)
-        assert (found.quota, found.capacity, largest_job(found)) == (0.5, 1, 1)
-
     def test_memory_limits_of_ancestors_count(self, root: Path) -> None:
         v2(
             root,
@@ -213,27 +208,12 @@ class TestCgroups:
         assert detect(root).memory_total_mib == 4096
         assert topology.available_memory_mib(root) == 1536
 
-    def test_memory_high_is_a_limit(self, root: Path) -> None:
-        v2(root, "/a", {"a/memory.max": "max\n", "a/memory.high": f"{2 * GIB}\n"})
-        assert detect(root).memory_total_mib == 2048
-
     def test_container_whose_mount_shows_only_its_own_group(self, root: Path) -> None:
         quota = {
             "cpu,cpuacct/cpu.cfs_quota_us": "100000\n",
             "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
         }
         v1(root, "/docker/4f2a", quota, top="/docker/4f2a")
-        assert detect(root).quota == 1.0
-
-    @pytest.mark.parametrize("path", ["/elsewhere/x", "/../sibling", "/docker/4f2abc"])
-    def test_group_the_mount_does_not_show_falls_back_to_the_mount_point(
-        self, root: Path, path: str
-    ) -> None:
-        quota = {
-            "cpu,cpuacct/cpu.cfs_quota_us": "100000\n",
-            "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-        }
-        v1(root, path, quota, top="/docker/4f2a")
         assert detect(root).quota == 1.0
 
     def test_throttle_meter_sees_growth_and_leaks_no_descriptor(self, root: Path) -> None:
@@ -285,25 +265,17 @@ class TestSlotPool:
         ("of", "max_parallel", "cores", "expected"),
         [
             (made(cores=2), None, 1, [(0,), (1,)]),
-            (made(cores=2), 1, 1, [(0,)]),
             (made(cores=2, smt=2), None, 1, [(0,), (1,)]),
-            (made(cores=2, smt=2), 3, 1, [(0,), (1,), (2,)]),
             (made(cores=2, smt=2), 4, 1, [(0,), (1,), (2,), (3,)]),
             (made(cores=2), 3, 1, [(0,), (1,), (0,)]),
-            (made(cores=2), 5, 1, [(0,), (1,), (0,), (1,), (0,)]),
             (made(cores=4), None, 2, [(0, 1), (2, 3)]),
-            (made(cores=4), 1, 2, [(0, 1)]),
-            (made(cores=4), None, 3, [(0, 1, 2)]),
             (made(cores=2, smt=2), None, 3, [(0, 1, 2)]),
             (made(nodes=2, cores=2), None, 1, [(0,), (2,), (1,), (3,)]),
             (made(nodes=2, cores=2), None, 2, [(0, 1), (2, 3)]),
-            (made(nodes=2, cores=2), None, 3, [(0, 1, 2)]),
-            (made(nodes=2, cores=2, smt=2), None, 3, [(0, 1, 2)]),
             (made(nodes=2, cores=4), None, 4, [(0, 1, 2, 3), (4, 5, 6, 7)]),
             (made(nodes=2, cores=4), None, 6, [(0, 1, 2, 4, 5, 6)]),  # node by node, for ranks
             (made(quota=2.5), None, 1, [(0,), (1,)]),
             (made(quota=2.5), 4, 1, [(0,), (1,)]),
-            (made(quota=2.5), 1, 2, [(0, 1)]),
             (made(quota=0.5), None, 1, [(0,)]),
             (made(cores=2), None, 3, []),
         ],
@@ -347,22 +319,6 @@ class TestSlotPool:
         assert pool.acquire(2) is None
         assert pool.acquire(1) is not None
         assert pool.acquire(1) is None
-
-    def test_gpus_are_exclusive_and_come_back(self) -> None:
-        pool = SlotPool(made(gpus=2))
-        first = pool.acquire(1, 1)
-        second = pool.acquire(1, 1)
-        assert first is not None
-        assert second is not None
-        assert (first.gpus, second.gpus) == (("0",), ("1",))
-        assert pool.acquire(1, 1) is None
-        without = pool.acquire(1)
-        assert without is not None
-        assert without.gpus == ()
-        pool.release(first)
-        again = pool.acquire(1, 1)
-        assert again is not None
-        assert again.gpus == ("0",)
 
     def test_jobs_share_a_gpu_until_it_is_full_and_the_others_stay_whole(self) -> None:
         pool = SlotPool(made(cores=9, gpus=2))

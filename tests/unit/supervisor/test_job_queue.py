@@ -116,19 +116,6 @@ def test_back_off_holds_a_job_back_and_then_it_goes_first() -> None:
     assert len(room.line) == 0
 
 
-def test_jobs_that_have_begun_come_before_the_others_in_order_of_arrival() -> None:
-    room = Room(JobQueue(), cores=1)
-    for name in ("new", "newer"):
-        room.add(name)
-    room.add("late", not_before=5.0)
-    for name in ("begun", "begun later"):
-        room.add(name, has_begun=True)
-    room.add("large", cores=2, has_begun=True)
-    for name in ("late", "begun", "begun later", "new", "newer"):
-        assert room.start(9.0) == [name]
-        room.end(name)
-
-
 @settings(max_examples=40)
 @given(
     st.integers(1, 4),

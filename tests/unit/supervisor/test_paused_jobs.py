@@ -29,7 +29,7 @@ from orchestrator.core.job import (
     State,
     Succeeded,
 )
-from orchestrator.executors.fake import NEVER, Behaviour
+from orchestrator.executors.fake import Behaviour
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import control
 from orchestrator.experiment.resuming import recovery
@@ -96,24 +96,6 @@ def test_a_paused_job_keeps_its_count_of_failures_and_resumes_from_the_same_run(
         "resumed",
         *["launched"],
         "failed",
-    ]
-
-
-def test_a_job_resumed_while_it_is_being_paused_is_queued_again_when_its_worker_has_exited(
-    tmp_path: Path,
-) -> None:
-    table: dict[str, Behaviour | list[Behaviour]] = {
-        "a": [Behaviour(after_s=NEVER, exits_within_s=5.0), Behaviour()]
-    }
-    experiment = Experiment(tmp_path, [make_job("a")], behaviours(table))
-    experiment.reporter.each_turn = at([(3.0, [("pause", "a"), ("resume", "a")])], tmp_path)
-    assert experiment.run() == {"a": "SUCCEEDED"}
-    assert experiment.reporter.kinds("a") == [
-        "launched",
-        "paused",
-        "resumed",
-        "launched",
-        "succeeded",
     ]
 
 

@@ -97,17 +97,6 @@ def test_promoted_while_it_trains_to_its_rung_a_job_does_not_wait_there(tmp_path
     assert experiment.reporter.kinds("a") == ["launched", "promoted", "launched", "succeeded"]
 
 
-def test_promoted_jobs_are_launched_before_those_that_have_not_begun(tmp_path: Path) -> None:
-    jobs = [rung_job("a"), rung_job("b"), *(make_job(name) for name in "cde")]
-    experiment = Experiment(tmp_path, jobs, to_rungs, cpus=1)
-    experiment.reporter.each_turn = once(
-        lambda view: view.elapsed_s > 25,
-        lambda: ask(tmp_path, ("promote", "b=end"), ("promote", "a=600")),
-    )
-    experiment.run()
-    assert experiment.order == ["a", "b", "c", "b", "a", "d", "e"]
-
-
 def test_the_user_does_not_resume_but_may_cancel_what_waits_at_a_rung(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [rung_job("a"), make_job("b")])
     experiment.ledger.set_state("a", AT_RUNG)

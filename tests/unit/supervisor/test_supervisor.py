@@ -4,12 +4,10 @@ left to chance."""
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from supervisor_helpers import (
@@ -30,28 +28,9 @@ from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Event, Launch
 from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
 from orchestrator.ledger import Ledger, summary
-from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.retry_policy import exit_code
 
 # -- events
-
-
-def test_who_acts_on_an_event_finds_it_in_the_ledger(tmp_path: Path) -> None:
-    """Another process, such as one that reads `run --json` and then calls `retry`."""
-    experiment = Experiment(tmp_path, [make_job(name) for name in names(3)])
-    found: list[tuple[str, str]] = []
-    record = experiment.reporter.event
-
-    def event(kind: str, message: str, **facts: Any) -> None:
-        record(kind, message, **facts)
-        if kind in ("launched", "succeeded"):
-            other = Ledger.open(experiment.paths.ledger, read_only=True)
-            found.append((kind, other.summary_of(facts["job_id"])["state"]))
-            other.abandon()
-
-    experiment.reporter.event = event  # type: ignore[method-assign]
-    experiment.run()
-    assert Counter(found) == {("launched", "RUNNING"): 3, ("succeeded", "SUCCEEDED"): 3}
 
 
 # -- launching
@@ -65,12 +44,6 @@ def test_jobs_are_launched_in_order_and_never_more_than_run_at_once(tmp_path: Pa
     assert experiment.order == names(20)
     assert max(most) == 3
     assert experiment.fake.time_s == pytest.approx(7.0)
-
-
-def test_max_parallel_caps(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job(name) for name in names(4)], cpus=8, max_parallel=1)
-    experiment.run()
-    assert experiment.fake.time_s == pytest.approx(4.0)
 
 
 def test_running_jobs_have_cpus_and_gpus_of_their_own(tmp_path: Path) -> None:
@@ -206,24 +179,6 @@ def test_a_killed_job_is_retried_with_growing_pauses_up_to_max_retries(tmp_path:
     assert experiment.reporter.kinds("k").count("retrying") == 3
     assert rows(tmp_path)["k"]["message"] == "killed by SIGKILL (after 3 retries)"
     assert rows(tmp_path)["k"]["attempts"] == 4
-
-
-def test_a_job_whose_node_is_lost_again_and_again_goes_on_without_using_up_its_retries(
-    tmp_path: Path,
-) -> None:
-    lost = Behaviour(after_s=1.0, returncode=None)
-    table = {"k": [lost, lost, lost, Behaviour(after_s=1.0, returncode=-9), Behaviour(after_s=1.0)]}
-    experiment = Experiment(tmp_path, [make_job("k", max_retries=1)], behaviours(table))
-    assert experiment.run() == {"k": "SUCCEEDED"}
-    assert experiment.fake.time_s == pytest.approx(5 * 1.0 + 1.0 + 2.0 + 4.0 + 1.0, abs=0.01)
-
-
-def test_a_job_that_takes_its_node_along_every_time_is_given_up_at_last(tmp_path: Path) -> None:
-    experiment = Experiment(
-        tmp_path, [make_job("k", max_retries=1)], behaviours({"k": Behaviour(returncode=None)})
-    )
-    assert experiment.run() == {"k": "FAILED"}
-    assert len(experiment.fake.launches) == retry_policy.MOST_LOSSES + 2
 
 
 def test_an_error_is_not_retried_and_the_others_go_on(tmp_path: Path) -> None:

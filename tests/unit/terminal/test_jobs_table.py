@@ -157,36 +157,6 @@ def test_the_table_of_ended_jobs_fits_and_keeps_the_returns(width: int) -> None:
     assert [name in lines[0] for name in ("ETA", "CPU", "wait")] == [False] * 3, "nothing runs"
 
 
-@pytest.mark.parametrize("width", [30, 40, 60, 80, 100])
-def test_ids_that_differ_in_their_middle_are_shown_differently_at_every_width(width: int) -> None:
-    """Other columns go first, and where all have gone, ids take several lines."""
-    ids = [
-        f"hopper-lr1e-{lr}-ga0.{gamma}-s{seed}"
-        for lr in (3, 4)
-        for gamma in (98, 995)
-        for seed in (0, 1)
-    ]
-    live = {
-        "share": 0.4,
-        "env_steps_per_s": 2871.0,
-        "remaining_s": 75.0,
-        "cpu_share": 0.9,
-        "run_delay_share": 1.23,
-    }
-    lines = [
-        JobLine(job_id=job_id, state="training", is_running=True, attempts=2, **live)
-        for job_id in ids
-    ]
-    header, *shown = printed(jobs_table.jobs_table(lines, width), width)
-    assert max(map(len, [header, *shown])) <= width
-    if width == 30:
-        assert "".join(line.split()[0] for line in shown) == "".join(ids)
-    else:
-        assert len({line.split()[0] for line in shown}) == len(ids)
-    if width == 100:
-        assert [share in shown[0] for share in ("100%", "123%")] == [True, False], "a share of time"
-
-
 def test_the_view_of_the_supervisor_as_a_screen() -> None:
     def attempt(name: str) -> ActiveAttempt:
         handle, slot = Handle(name, 1), Slot(index=0, cpus=(0,), gpus=())
