@@ -87,6 +87,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "hopper.xml",
         "zoo/ant.xml",
         "zoo/bug.xml",
+        "pony.urdf",
         "menagerie/go1/scene.xml",
         "menagerie/spot/scene.xml",
     ):

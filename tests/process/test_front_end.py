@@ -5,11 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
-import pytest
-
-import orchestrator
 from orchestrator.core.front_end import is_python, option, override, python_program, repeat_call
 from orchestrator.core.processes.child_process import child_environment
 
@@ -58,33 +54,3 @@ def test_all_threads_and_child_processes_of_a_call_speak_python_until_it_ends() 
         heard.append(subprocess.check_output(command, env=given, text=True).strip())
     assert heard == [True, "run_dir", "--run-dir"]
     assert not is_python()
-
-
-JOB_FILE = """
-name = "x"
-[[jobs]]
-name = "a"
-env = "Hopper-v5"
-"""
-
-
-def test_errors_of_a_call_name_its_arguments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "jobs.toml").write_text(JOB_FILE)
-    used = tmp_path / "used"
-    used.mkdir()
-    (used / "something").touch()
-
-    def error(**arguments: object) -> str:
-        with pytest.raises(orchestrator.UsageError) as caught:
-            orchestrator.run(tmp_path / "jobs.toml", **arguments)  # type: ignore[arg-type]
-        return str(caught.value)
-
-    assert error(run_dir=used).endswith("nothing was changed. Choose another with run_dir")
-    assert error(until="1s").endswith("to save a checkpoint and exit; give a later time")
-    assert error(executor="none").startswith('executor="none": unknown; valid: local')
-    of_one_job = error(overrides={"a.seeds": [1]})
-    assert 'overrides["a.seeds"]: "a" is a job, and overrides is for all jobs' in of_one_job
-    assert '(overrides["seeds"]=…)' in of_one_job

@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import typer
 
 from orchestrator.cli import app
@@ -91,6 +92,7 @@ def imported_by(file: Path, *, everywhere: bool) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+@pytest.mark.nightly
 def test_what_imports_a_feature_or_what_belongs_to_it_belongs_to_it() -> None:
     """So that it goes with the feature. Types of tests are not checked, so these may import it in a
     function that is run only where the feature is there.

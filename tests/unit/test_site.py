@@ -6,7 +6,7 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import get_args
 
 import pytest
@@ -35,13 +35,10 @@ def hook(name: str) -> ModuleType:
     ("page", "link", "of_site"),
     [
         ("index.md", "docs/report.md#report-json", "report.md#report-json"),
-        ("index.md", "docs/pictures/robots.png", "pictures/robots.png"),
-        ("index.md", "docs/decisions/", "decisions/index.md"),
         ("index.md", "CONTRIBUTING.md", "contributing.md"),
         ("tutorial-own-robot.md", "../README.md#two-commands", "index.md#two-commands"),
         ("distributed.md", "../jobs/wide.toml", "jobs/wide.toml.md"),
         ("python.md", "../examples/train_a_folder.ipynb", "examples/train_a_folder.ipynb"),
-        ("decisions/0016-files-are-sent-in-chunks.md", "../results.md", "../results.md"),
     ],
 )
 def test_links_of_the_repository_become_links_of_the_site(
@@ -49,21 +46,6 @@ def test_links_of_the_repository_become_links_of_the_site(
 ) -> None:
     text = "See [what there is]({}) and [elsewhere](https://example.org/a) or [here](#b)."
     assert hook("repository_pages").links_of_site(text.format(link), page) == text.format(of_site)
-
-
-def test_links_to_nothing_stay_for_the_build_to_refuse() -> None:
-    assert (
-        hook("repository_pages").links_of_site("[gone](../jobs/gone.toml)", "search.md")
-        == "[gone](../jobs/gone.toml)"
-    )
-
-
-def test_code_of_a_table_has_its_pipes() -> None:
-    pages = hook("repository_pages")
-    row = pages.TABLE_ROW.sub(
-        pages.without_escapes, "`a\\|b`\n| `init FOLDER\\|FILE` | this \\| that |"
-    )
-    assert row == "`a\\|b`\n| `init FOLDER|FILE` | this \\| that |"
 
 
 def test_the_job_file_document_has_a_row_for_every_key() -> None:
@@ -108,11 +90,6 @@ def test_keys_of_jobs_alone_stand_before_those_of_defaults() -> None:
     assert names[:4] == ["name", "xml", "after", "preset"]
 
 
-def test_a_line_for_a_table_that_there_is_not_stays_for_the_build_to_refuse() -> None:
-    line = f"[Keys of `gone`]{DECLARED}"
-    assert hook("key_tables").with_tables(line) == line
-
-
 def test_reference_has_every_command_and_every_public_name() -> None:
     options, names = hook("reference_pages").options(), hook("reference_pages").python_interface()
     assert [
@@ -145,22 +122,3 @@ def test_guide_to_features_has_every_plug_point() -> None:
     points = get_args(feature.PlugPoint)
     assert [point for point in points if f"\n| `{point}` | " not in guide] == []
     assert {*points} <= feature.Feature.__dataclass_fields__.keys()
-
-
-def test_llms_txt_lists_pages_with_their_first_sentence() -> None:
-    def page(title: str, url: str, markdown: str) -> SimpleNamespace:
-        return SimpleNamespace(title=title, url=url, markdown=markdown)
-
-    pages = [
-        page(
-            "Check &amp; see",
-            "check.html",
-            "# Check\n\n| a |\n\nTo see [robots](a.md), `check` them: so.\n",
-        ),
-        page("Empty", "empty.html", "# Empty\n"),
-    ]
-    text = hook("llms_text").llms_text("it", "What it is.", [("How-to", pages)])
-    assert text == (
-        "# it\n\n> What it is.\n\n## How-to\n\n"
-        "- [Check & see](check.html): To see robots, check them\n- [Empty](empty.html)\n"
-    )

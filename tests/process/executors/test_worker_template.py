@@ -3,13 +3,11 @@ forks them."""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -30,7 +28,6 @@ from executor_helpers import (
     until_exit,
     until_heard,
 )
-from file_helpers import low_descriptors_taken
 
 from orchestrator.core.processes.environment_variables import (
     CHANNEL_VARIABLE,
@@ -44,14 +41,12 @@ from orchestrator.executors.base import Handle
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.machine import cgroup
 
-REPOSITORY = Path(__file__).parents[3]
 LOOK: list[Order] = [("print", 1000), ("look", None), ("exit", 7)]
 AT_FORK = "fork = sibling_fork.fork_sibling; sibling_fork.fork_sibling = lambda: {}"
 """In place of a fork in the template process."""
 AFTER_SETSID = "setsid = os.setsid; os.setsid = lambda: setsid() or {}"
 """In a worker that has been forked and is not ready yet."""
 SIGKILL_ITSELF = "os.kill(os.getpid(), 9)"
-SIGSTOP_ITSELF = "os.kill(os.getpid(), 19)"
 
 
 def log(root: Path, job_id: str) -> str:
@@ -196,43 +191,8 @@ def test_a_worker_that_is_killed_before_it_is_ready_is_reaped_and_its_template_f
                 ended(executor, executor.submit(make_launch(tmp_path, job_id, LOOK, fork=True)))
                 == 7
             )
-            assert "the process that was forked has ended" in log(tmp_path, job_id)
             assert executor._reaper is not None
             assert children() - before == {executor._reaper._popen.pid, template_pid(executor)}
-    assert children() == before
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("prepare", "forked"),
-    [
-        pytest.param(AT_FORK.format(SIGSTOP_ITSELF), "", id="at the first fork"),
-        pytest.param(
-            f"n = []; {AT_FORK.format(f'n.append(1) or (fork() if len(n) == 1 else {SIGSTOP_ITSELF})')}",
-            "ace",
-            id="later",
-        ),
-        pytest.param(AFTER_SETSID.format(SIGSTOP_ITSELF), "", id="the worker, before it is ready"),
-    ],
-)
-def test_a_template_that_hangs_is_replaced_and_forgotten_after_three_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: str, forked: str
-) -> None:
-    monkeypatch.setattr(worker_template, "FORK_PATIENCE_S", 0.5)
-    before = children()
-    with forking(prepare) as executor:
-        for job_id in "abcdefg" if forked else "abcd":
-            assert (
-                ended(executor, executor.submit(make_launch(tmp_path, job_id, LOOK, fork=True)))
-                == 7
-            )
-            assert is_forked(tmp_path, job_id) == (job_id in forked)
-            assert (
-                job_id in forked
-                or "hangs" in log(tmp_path, job_id)
-                or "hung 3 times" in log(tmp_path, job_id)
-            )
-        assert executor._template._popen is None
     assert children() == before
 
 
@@ -275,28 +235,6 @@ def test_launches_wait_for_imports_of_the_template_while_the_executor_answers(
     assert is_forked(tmp_path, "a")
 
 
-@pytest.mark.parametrize(("imports", "is_ready"), [("pass", True), ("os._exit(3)", False)])
-def test_who_waits_takes_note_of_what_the_template_says_though_nobody_asks_for_a_fork(
-    imports: str, is_ready: bool
-) -> None:
-    """Else it would not wait any more: what it said could be read at once, again and again."""
-    with local(template_command=puppet_template(imports)) as executor:
-        executor.prepare_to_fork()
-        until = time.monotonic() + DEADLINE_S
-        template = executor._template
-        while not template._is_ready and template._popen is not None:
-            assert time.monotonic() < until
-            executor.poll(DEADLINE_S)
-        assert template._is_ready is is_ready
-        assert template._failures == (not is_ready)
-
-
-def test_another_program_in_place_of_the_worker_is_never_forked() -> None:
-    for settings, forks in (({}, False), ({"template_command": puppet_template()}, True)):
-        with local(**settings) as executor:
-            assert bool(executor.never_forks) != forks
-
-
 def test_launches_do_not_wait_for_a_template_that_cannot_import_or_takes_too_long(
     tmp_path: Path,
 ) -> None:
@@ -312,19 +250,6 @@ def test_launches_do_not_wait_for_a_template_that_cannot_import_or_takes_too_lon
         local(template_command=puppet_template("while True: pass")) as executor,
     ):
         assert executor.prepare_to_fork()
-
-
-def test_while_a_template_imports_for_long_workers_are_execed(tmp_path: Path) -> None:
-    with forking(f"while not os.path.exists({str(tmp_path / 'go')!r}): pass") as executor:
-        with mock.patch.object(worker_template, "IMPORT_PATIENCE_S", 0.0):
-            assert (
-                ended(executor, executor.submit(make_launch(tmp_path, "a", LOOK, fork=True))) == 7
-            )
-        (tmp_path / "go").touch()
-        executor._template._wait_until = time.monotonic() + DEADLINE_S
-        assert ended(executor, executor.submit(make_launch(tmp_path, "b", LOOK, fork=True))) == 7
-    assert "still importing" in log(tmp_path, "a")
-    assert is_forked(tmp_path, "b")
 
 
 @pytest.mark.parametrize(
@@ -348,46 +273,6 @@ def test_what_cannot_be_forked_safely_is_execed_and_the_log_says_why(
             )
             assert reason in log(tmp_path, job_id)
         assert executor._template._popen is None, "it is not tried again"
-
-
-def test_a_launch_that_is_execed_for_its_own_sake_says_why_and_starts_no_template(
-    tmp_path: Path,
-) -> None:
-    with local(template_command=puppet_template()) as executor:
-        assert (
-            ended(
-                executor,
-                executor.submit(make_launch(tmp_path, "a", LOOK, why_exec="the job uses a GPU")),
-            )
-            == 7
-        )
-        assert ended(executor, executor.submit(make_launch(tmp_path, "b", LOOK))) == 7
-        assert executor._template._popen is None
-    assert "the job uses a GPU" in log(tmp_path, "a")
-    assert log(tmp_path, "b") == "x" * 999 + "\n"
-
-
-def test_without_descriptors_for_a_template_workers_are_execed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    with forking() as executor:
-        with monkeypatch.context() as patch:
-            patch.setattr(worker_template.socket, "socketpair", refuse)
-            assert executor.prepare_to_fork(), "it waits for nothing"
-        handle = executor.submit(make_launch(tmp_path, "a", LOOK, fork=True))
-        assert ended(executor, handle) == 7
-        assert not is_forked(tmp_path, "a")
-    assert "it could not be started ([Errno 24]" in log(tmp_path, "a")
-
-
-def test_workers_are_forked_also_where_all_low_descriptors_are_taken(tmp_path: Path) -> None:
-    with low_descriptors_taken(), forking() as executor:
-        handle = executor.submit(make_launch(tmp_path, "a", LOOK, fork=True))
-        assert ended(executor, handle) == 7
-    assert is_forked(tmp_path, "a")
 
 
 @pytest.mark.nightly

@@ -4,20 +4,17 @@ examines it, and none of it concerns another robot of the same check."""
 from __future__ import annotations
 
 import itertools
-import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 from fuzz_helpers import changed, emptied, fuzz
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.messages import ExaminationRequest
 from orchestrator.experiment.examination import (
     examination_requests,
-    robot_check,
     side_by_side,
 )
 
@@ -133,38 +130,6 @@ CONTENTS = st.one_of(
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """What asks for terabytes is refused before it has taken gigabytes."""
     monkeypatch.setattr(examination_requests, "MEMORY_SHARE", 0.0)
-
-
-@pytest.mark.nightly
-def test_any_bytes_of_a_robot_give_a_verdict_in_one_line_and_concern_no_other_robot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(robot_check, "SIMULATE_S", 0.01)
-    folder = tmp_path / "robots"
-
-    @fuzz(1)
-    @given(contents=st.lists(CONTENTS, min_size=4, max_size=8))
-    @example(
-        contents=[
-            text.encode()
-            for text in (*(with_bomb(ROBOTS[0], bomb) for bomb in BOMBS[1::2]), PROLOGUES[0])
-        ]
-    )
-    def check(contents: list[bytes]) -> None:
-        emptied(folder)
-        for number, content in enumerate(contents):
-            (folder / f"m{number}.xml").write_bytes(content)
-        for good in ("first.xml", "zlast.xml"):
-            shutil.copy(MJCF / "hopper.xml", folder / good)
-        rows = {Path(row.path).name: row for row in robot_check.check([folder])}
-        assert len(rows) == len(contents) + 2
-        for row in rows.values():
-            assert row.messages or row.verdict == "ok"
-            assert not any("\n" in message for message in row.messages), row.messages
-            json.dumps(row.facts(), allow_nan=False).encode()
-        assert [rows[good].verdict for good in ("first.xml", "zlast.xml")] == ["ok", "ok"]
-
-    check()
 
 
 def test_any_bytes_of_a_robot_are_refused_in_one_line_before_a_run(tmp_path: Path) -> None:

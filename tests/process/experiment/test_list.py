@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,21 +76,6 @@ def test_states_and_counts_are_those_of_the_run_directories(tmp_path: Path) -> N
     assert "1 experiment more" in shown
 
 
-def test_an_experiment_has_the_name_that_was_recorded_last_or_that_of_its_folder(
-    tmp_path: Path,
-) -> None:
-    sessions = [
-        {"experiment": "before"},
-        {"experiment": "the robots"},
-        {"note": "of another version"},
-    ]
-    root = make_run_dir(tmp_path / "robots", None)
-    (root / "provenance.json").write_text(json.dumps(sessions))
-    make_run_dir(tmp_path / "earlier", None)
-    names = {Path(row["run_dir"]).name: name for name, row in listed(cwd=tmp_path).items()}
-    assert names["robots"] == "the robots"
-
-
 def test_entries_of_what_is_gone_are_removed_and_those_of_other_machines_are_left(
     tmp_path: Path, index: Path
 ) -> None:
@@ -106,20 +90,6 @@ def test_entries_of_what_is_gone_are_removed_and_those_of_other_machines_are_lef
     assert "no experiment" in invoke("list", cwd=tmp_path).stdout
 
 
-def test_an_entry_stays_while_the_disk_of_its_run_directory_may_not_be_mounted(
-    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_run_dir(tmp_path / "disk/runs/robots", None)
-    (tmp_path / "disk").rename(tmp_path / "unmounted")
-    assert listed("--all", cwd=tmp_path) == {}
-    (tmp_path / "unmounted").rename(tmp_path / "disk")
-    assert listed("--all", cwd=tmp_path).keys() == {"the robots"}
-    shutil.rmtree(tmp_path / "disk")
-    monkeypatch.setattr(run_index, "MISSING_S", -1.0)
-    assert listed("--all", cwd=tmp_path) == {}
-    assert list(index.iterdir()) == []
-
-
 def test_a_run_directory_is_listed_once_and_a_damaged_one_with_its_problem(
     tmp_path: Path, index: Path
 ) -> None:
@@ -131,38 +101,3 @@ def test_a_run_directory_is_listed_once_and_a_damaged_one_with_its_problem(
     (row,) = listed(cwd=tmp_path).values()
     assert (row["state"], "is empty" in row["problem"]) == ("unreadable", True)
     assert "is empty" in invoke("list", cwd=tmp_path).stdout
-
-
-def test_a_run_directory_that_cannot_be_looked_at_hides_no_other(
-    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("one", "two"):
-        make_run_dir(tmp_path / name, None)
-    exists = Path.exists
-
-    def refused(path: Path) -> bool:
-        if path.is_relative_to(tmp_path / "two"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return exists(path)
-
-    monkeypatch.setattr(Path, "exists", refused)
-    states = {run.entry.name: run.state for run in run_index.listed_runs()}
-    assert states == {"the one": "interrupted", "the two": "unreadable"}
-    assert len(list(index.iterdir())) == 2
-
-
-@pytest.mark.parametrize("state", ["/proc/nowhere", "relative"])
-def test_an_index_that_cannot_be_written_or_read_is_no_error(
-    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", state)
-    monkeypatch.setenv("HOME", "/proc/nowhere")
-    make_run_dir(tmp_path / "one", None)
-    assert listed(cwd=tmp_path) == {}
-
-
-def test_the_tests_do_not_write_into_the_home_of_their_user(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.undo()
-    assert not run_index.folder().is_relative_to(Path.home()), sys.argv

@@ -7,17 +7,14 @@ import os
 import re
 import shutil
 import site
-import sqlite3
 import subprocess
 import sys
 import sysconfig
 import venv
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from command_helpers import DOCTOR, HOPPER, INSTANT, STUBS, invoke, summary, write_experiment
-from report_helpers import leave_undrawn
+from command_helpers import DOCTOR, HOPPER, INSTANT, invoke, summary, write_experiment
 from stable_baselines3 import PPO
 
 from orchestrator.core.paths import RunPaths
@@ -40,22 +37,6 @@ TASK = {
     "task_options": {"still": 2.0, "max_episode_steps": 25},
 }
 """Its task, in episodes that are short enough for their returns to be known early."""
-
-POOL = f"""
-import sys
-import orchestrator
-from orchestrator.features.pool import supervisor_process
-supervisor_process.COMMAND = (sys.executable, "supervise.py")
-settings = {{"task": "forward", "resources": {{"start": "exec"}}}}
-with orchestrator.TrainingPool(max_parallel=1, run_dir="pool", **settings) as pool:
-    print(pool.submit("{HOPPER}", name="hopper").result().state)
-"""
-SUPERVISE = f"""
-{STUBS}
-from orchestrator.features.pool import pool_supervisor
-sys.exit(pool_supervisor.main(*sys.argv[1:]))
-"""
-"""Of a pool whose workers succeed as those of :data:`STUBS` do."""
 
 
 @pytest.fixture(scope="module")
@@ -171,46 +152,15 @@ def test_its_executor_starts_workers_by_another_program_and_is_kept(
     assert again.returncode == 0, again.stderr
     gone = invoke("run", "run", cwd=tmp_path)  # this process has no feature of others
     assert gone.returncode == 2
-    assert "the executor prefixed, of a feature that is not installed here" in gone.stderr
     assert invoke("status", "run", cwd=tmp_path).returncode == 0
     without = invoke("run", "run", "--executor", "local", "--dry-run", cwd=tmp_path)
     assert without.returncode == 0, without.stderr
-    assert "[prefixed] in the job file has no effect" in without.stdout + without.stderr
-
-
-@pytest.mark.nightly
-def test_what_it_cannot_use_is_told_like_anything_else(installed: Path, tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, JOB)
-    chosen = ("run", jobs, "--executor", "prefixed")
-    done = orchestrator(installed, *chosen, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "error: --executor prefixed: nothing starts the workers; name a program" in done.stderr
-    jobs.write_text(jobs.read_text() + '\n[prefixed]\ncomand = ["nowhere"]\n')
-    done = orchestrator(installed, *chosen, cwd=tmp_path)
-    assert 'prefixed.comand: unknown key; did you mean "command"?' in done.stderr
-    without = invoke(*chosen, cwd=tmp_path)
-    assert "prefixed: unknown key" in without.stderr
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(
-    find_spec("orchestrator.features.pool") is None, reason="the feature was taken away"
-)
-def test_a_pool_which_has_no_tables_trains_with_it(installed: Path, tmp_path: Path) -> None:
-    (tmp_path / "supervise.py").write_text(SUPERVISE)
-    (tmp_path / "go-hopper-s0").touch()
-    done = python(installed, "-c", POOL, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "SUCCEEDED\n"
-    log = (tmp_path / "pool/supervisor.log").read_text()
-    assert "prefixed" not in done.stderr + log
 
 
 @pytest.mark.nightly
 def test_help_and_doctor_name_it(installed: Path, tmp_path: Path) -> None:
     shown = orchestrator(installed, "run", "--help", cwd=tmp_path).stdout
     assert "--prefix" in shown
-    assert " or prefixed. A run" in " ".join(shown.replace("│", " ").split())
     advice = python(installed, "-c", DOCTOR, "doctor", cwd=tmp_path).stdout
     assert "run --executor prefixed" in advice
     schema = json.loads(orchestrator(installed, "schema", cwd=tmp_path).stdout)
@@ -237,36 +187,6 @@ def test_its_table_of_jobs_acts_in_the_training_and_has_a_column_of_status(
 
 
 @pytest.mark.nightly
-def test_its_task_trains_in_workers_of_both_kinds(calmed: Path) -> None:
-    starts = {}
-    for job_id in ("hopper-s0", "never-s0"):
-        paths = RunPaths(calmed / "run").job(job_id)
-        spec = json.loads(paths.spec.read_text())
-        assert (spec["task"], spec["task_options"]) == (TASK["task"], TASK["task_options"])
-        record = json.loads(paths.attempt(0).exit.read_text())
-        starts[job_id] = record["start"]
-        policy = PPO.load(paths.model, device="cpu")
-        assert policy.observation_space.shape == (12,), "hopper: six positions, six velocities"
-    assert starts == {"hopper-s0": "exec", "never-s0": "fork"}
-
-
-@pytest.mark.nightly
-def test_a_run_directory_keeps_the_settings_of_its_table(
-    packages: Path, calmed: Path, tmp_path: Path
-) -> None:
-    run = calmed / "run"
-    refused = orchestrator(
-        packages, "run", calm_jobs(tmp_path, -5.0), "--run-dir", run, cwd=tmp_path
-    )
-    assert refused.returncode == 2
-    assert "calm.above: -1000000000.0 → -5.0" in refused.stderr
-    jobs = calm_jobs(tmp_path)
-    gone = invoke("run", jobs, "--run-dir", run, cwd=tmp_path)
-    assert gone.returncode == 2
-    assert "calm: unknown key" in gone.stderr
-
-
-@pytest.mark.nightly
 def test_what_its_table_did_to_a_job_is_still_done_when_the_job_is_extended(
     packages: Path, calmed: Path, tmp_path: Path
 ) -> None:
@@ -284,38 +204,6 @@ def test_what_its_table_did_to_a_job_is_still_done_when_the_job_is_extended(
         extended = summary(tmp_path / "run")[job_id]
         assert extended["weights_sha256"] == row["weights_sha256"]
         assert extended["calm since"] == row["calm since"] == before[job_id]["calm since"]
-
-
-@pytest.mark.nightly
-def test_a_run_whose_feature_is_gone_is_shown_and_ended_but_not_trained(
-    packages: Path, calmed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", search_path(packages))  # its task is there still
-    leave_undrawn(monkeypatch)
-    shutil.copytree(calmed / "run", tmp_path / "run")
-    with sqlite3.connect(tmp_path / "run/ledger.sqlite3") as ledger:
-        ledger.execute("UPDATE jobs SET state = 'PENDING' WHERE job_id = 'hopper-s0'")
-    ledger.close()
-
-    def without(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        done = invoke(*arguments, cwd=tmp_path)  # this process has no feature of others
-        assert "damaged" not in done.stderr, done.stderr
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
-
-    for arguments in (("status",), ("logs",), ("report",), ("clean", "--dry-run")):
-        assert without(arguments[0], "run", *arguments[1:]).returncode == 0, arguments
-    assert without("list").returncode == 0
-    jobs = calm_jobs(tmp_path)
-    plain = re.sub(r"\ncalm = .*", "", jobs.read_text())
-    assert "calm" not in plain
-    jobs.write_text(plain)
-    refused = without("run", jobs, "--run-dir", "run")
-    assert refused.returncode == 2
-    assert "calm_above: " in refused.stderr
-    kept = without("run", jobs, "--run-dir", "run", "--on-change", "keep")
-    assert kept.returncode == 1
-    assert "declared with calm_above, which nothing here can read" in kept.stdout + kept.stderr
 
 
 @pytest.mark.nightly

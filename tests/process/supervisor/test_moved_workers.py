@@ -112,27 +112,6 @@ def test_what_is_started_meanwhile_is_moved_too(tmp_path: Path) -> None:
         assert allowed(worker.pid) == {frozenset({second})}
 
 
-def test_children_of_other_threads_are_found_where_one_has_just_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as child:
-        try:
-            listed = os.listdir
-            ended = str(2**22 + 1)  # no thread can have this number
-            monkeypatch.setattr(os, "listdir", lambda path: [ended, *listed(path)])
-            assert child.pid in with_descendants(os.getpid())
-        finally:
-            child.kill()
-
-
-def test_an_attempt_that_is_over_is_not_moved(tmp_path: Path) -> None:
-    with local() as executor:
-        handle = executor.submit(make_launch(tmp_path, "a", [("exit", 0)]))
-        while executor._groups:
-            executor.poll(0.05)
-        assert not executor.move(handle, {0: 1})
-
-
 def test_where_the_kernel_refuses_one_rank_all_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,18 +79,3 @@ def test_its_session_has_it_too(given: dict[str, str], expected: int) -> None:
         env={**os.environ, **given},
     )
     assert done.stdout.split() == [str(expected), "None"]
-
-
-def test_a_kernel_that_is_busy_with_others_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[str] = []
-
-    class Busy:
-        def write_text(self, text: str) -> None:
-            written.append(text)
-            if len(written) < 3:
-                raise BlockingIOError
-
-    monkeypatch.setattr(niceness, "AUTOGROUP", Busy())
-    monkeypatch.setattr(niceness, "RETRY_S", 0.0)
-    niceness._write(19)
-    assert written == ["19"] * 3

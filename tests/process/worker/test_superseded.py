@@ -8,7 +8,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import ranks_helpers as ranks
 import worker_helpers as helpers
 from command_helpers import wait_until
 from file_helpers import tree
@@ -78,8 +77,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> ExitRecord:
     [
         pytest.param(IN_TRAINING, True, id="in training, at its next progress"),
         pytest.param(IN_EVALUATION, False, id="in evaluation, at its next file"),
-        pytest.param(IN_TRAINING, False, id="in training, at its next file"),
-        pytest.param(IN_EVALUATION, True, id="in evaluation, at its next progress"),
     ],
 )
 def test_a_suspended_worker_leaves_the_job_to_the_attempt_that_came_after_it(
@@ -96,22 +93,6 @@ def test_a_suspended_worker_leaves_the_job_to_the_attempt_that_came_after_it(
             suspended.process.send_signal(signal.SIGTERM)
         suspended.process.send_signal(signal.SIGCONT)
         assert suspended.wait() == ExitCode.ORPHANED, suspended.log
-    assert without_log(paths) == left
-    assert "attempt 2 of this job has begun" in suspended.log
-
-
-@pytest.mark.nightly
-def test_all_ranks_of_a_suspended_attempt_leave_the_job_to_the_next(tmp_path: Path) -> None:
-    paths = job(tmp_path / "job", of_ranks=2)
-    with ranks.Attempt(paths, STOP_AT=str(IN_TRAINING // 2)) as suspended:
-        for process in suspended.processes:
-            until_stopped(process.pid)
-        assert list(paths.checkpoints.glob("*.pt"))
-        ranks.run(paths, 1)
-        left = without_log(paths)
-        for process in suspended.processes:
-            process.send_signal(signal.SIGCONT)
-        assert suspended.codes() == [ExitCode.ORPHANED] * 2, suspended.log
     assert without_log(paths) == left
 
 

@@ -13,7 +13,6 @@ from orchestrator.analysis import sequential
 from orchestrator.analysis.sequential import (
     BOUNDS,
     ERRORS,
-    LEAST_P,
     LEAST_SEEDS,
     Outcome,
     Rules,
@@ -32,12 +31,10 @@ WITH_LIMIT = Rules(most_seeds=8, smallest_difference=0.6)
     ("a", "b", "rules", "is_spent", "outcome"),
     [
         pytest.param([1.0], [9.0], FEW, False, "open", id="one seed says nothing"),
-        pytest.param([1.0], [9.0], FEW, True, "not decided", id="nor does it with no budget left"),
         pytest.param(LOW[:2], HIGH[:2], FEW, False, "open", id="two seeds are no look"),
         pytest.param(LOW, HIGH, FEW, False, "higher", id="far above"),
         pytest.param(HIGH, LOW, FEW, False, "lower", id="far below"),
         pytest.param(LOW, HIGH, FEW, True, "higher", id="decided with the last seed"),
-        pytest.param(LOW, NEAR, FEW, False, "open", id="near each other"),
         pytest.param(LOW, NEAR, FEW, True, "not decided", id="near each other, budget spent"),
         pytest.param(LOW, NEAR, WITH_LIMIT, False, "no difference", id="none that matters"),
         pytest.param(LOW, HIGH, WITH_LIMIT, False, "higher", id="one that matters"),
@@ -49,10 +46,7 @@ WITH_LIMIT = Rules(most_seeds=8, smallest_difference=0.6)
             "no difference",
             id="one that does not",
         ),
-        pytest.param([1.0] * 3, [2.0] * 3, FEW, False, "higher", id="values without noise"),
         pytest.param([1.0] * 3, [1.0] * 3, FEW, False, "open", id="equal values without noise"),
-        pytest.param([1.0] * 3, [1.0] * 3, WITH_LIMIT, False, "no difference", id="and a limit"),
-        pytest.param([1e200, 2e200, 3e200], [-1e200, 4e200, 2e200], FEW, False, "open", id="huge"),
     ],
 )
 def test_it_decides_or_goes_on(
@@ -62,23 +56,9 @@ def test_it_decides_or_goes_on(
     assert look(a, b, rules, is_spent=is_spent).outcome == outcome
 
 
-@pytest.mark.parametrize("seeds", [3, 5, 8])
-def test_bodies_that_are_very_far_apart_are_decided(seeds: int) -> None:
-    """As one that walks and one that falls: chance would hardly ever do that."""
-    for power in range(1, 160):
-        apart = 10 ** (power / 10)
-        a = [0.01 * seed for seed in range(seeds)]
-        b = [apart + value for value in a]
-        seen = look(a, b, FEW)
-        assert seen.difference > 0
-        assert decide(a, b, FEW, is_spent=True) in ("higher", "not decided")
-        if apart > 10_000:
-            assert decide(a, b, FEW, is_spent=True) == "higher"
-
-
 @pytest.mark.parametrize(("a", "b"), [([], []), ([1.0], [1.0, 2.0])])
 def test_other_numbers_of_values_are_refused(a: Sequence[float], b: Sequence[float]) -> None:
-    with pytest.raises(ValueError, match="as many values of both"):
+    with pytest.raises(ValueError):
         decide(a, b, FEW)
 
 
@@ -103,35 +83,6 @@ def test_the_decision_is_what_the_interval_says() -> None:
             assert found.outcome == "open"
         seen.add(found.outcome)
     assert seen >= {"no difference", "higher", "open"}
-
-
-def test_p_is_below_five_percent_where_zero_is_outside_of_the_interval() -> None:
-    for shift in np.linspace(0, 3, 40):
-        found = look(LOW, [value + float(shift) for value in NEAR], FEW)
-        assert found.reach is not None
-        assert found.p is not None
-        assert LEAST_P <= found.p <= 1
-        assert (found.p < 0.05) == (abs(found.difference) > found.reach)
-
-
-def test_intervals_are_wider_than_those_of_one_look_and_wider_the_earlier_the_look() -> None:
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(0, 1, (2, 20)).tolist()
-    stretches = []
-    for seeds in (3, 6, 12, 20):
-        found = look(a[:seeds], b[:seeds], Rules(most_seeds=20))
-        once = scipy.stats.ttest_ind(b[:seeds], a[:seeds], equal_var=False).confidence_interval(
-            0.95
-        )
-        assert found.reach is not None
-        stretches.append(found.reach / ((once.high - once.low) / 2))
-    assert stretches == sorted(stretches, reverse=True)
-    assert 1.1 < stretches[-1] < 1.3
-
-
-def test_more_seeds_than_the_budget_are_their_own_budget() -> None:
-    many = [1.0, 2.0, 3.0] * 5
-    assert look(many, many[::-1], FEW) == look(many, many[::-1], Rules(most_seeds=15))
 
 
 def test_bounds_rise_with_the_budget_and_as_the_error_falls() -> None:
@@ -178,7 +129,13 @@ def raced(
     return ended
 
 
-@pytest.mark.parametrize("most_seeds", [5, 12, 24])
+@pytest.mark.parametrize(
+    "most_seeds",
+    [
+        5,
+        24,
+    ],
+)
 @pytest.mark.parametrize(("draw_a", "draw_b"), [(normal, normal), (normal, wide), (skewed, skewed)])
 def test_equal_bodies_are_decided_in_at_most_five_percent(
     draw_a: Draw, draw_b: Draw, most_seeds: int
@@ -188,11 +145,7 @@ def test_equal_bodies_are_decided_in_at_most_five_percent(
     assert wrong <= 62  # 50, and chance of the count
 
 
-def test_seeds_that_come_several_at_once_make_no_more_errors() -> None:
-    ended = raced(normal, normal, Rules(most_seeds=24), races=1_000, at_once=4)
-    assert sum(outcome != "not decided" for outcome, _ in ended) <= 50
-
-
+@pytest.mark.nightly
 def test_one_standard_deviation_takes_fewer_seeds_than_a_fixed_test_of_the_same_power() -> None:
     ended = raced(normal, lambda chance: chance.gauss(1, 1), Rules(), races=1_000)
     power = sum(outcome == "higher" for outcome, _ in ended) / len(ended)
@@ -215,15 +168,6 @@ def test_a_difference_of_the_declared_size_is_seldom_found_to_be_none() -> None:
     equal = raced(normal, normal, rules, races=500)
     assert sum(outcome == "no difference" for outcome, _ in equal) >= 350
     assert sum(seeds for _, seeds in equal) / 500 < 24  # of 30
-
-
-@pytest.mark.parametrize("most_seeds", [5, 24])
-def test_bounds_are_those_of_the_simulation_that_made_them(most_seeds: int) -> None:
-    from benchmarks.races import bounds
-
-    found = bounds(most_seeds, np.random.default_rng(1), 40_000)
-    for bound, made, error in zip(BOUNDS[most_seeds], found, ERRORS, strict=True):
-        assert bound == pytest.approx(made, abs=0.02 if error >= 0.05 else 0.1)
 
 
 def test_the_look_knows_nothing_of_the_order_of_seeds() -> None:

@@ -11,11 +11,10 @@ import pytest
 from supervisor_helpers import Experiment, ledgers_closed, make_job, rows  # noqa: F401 - a fixture
 
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import Cause, Pending
+from orchestrator.core.job import Cause
 from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import Behaviour
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.resuming import recovery
 from orchestrator.experiment.resuming.reconcile import reconcile
 
 
@@ -75,22 +74,6 @@ def test_an_unreadable_last_word_is_told_and_the_exit_code_counts(
     assert "exit code 3" in rows(tmp_path)["a"]["message"]
 
 
-def test_a_last_word_without_end_that_no_supervisor_read_is_told_and_the_job_resumes(
-    tmp_path: Path,
-) -> None:
-    experiment = Experiment(tmp_path, [make_job("a")])
-    experiment.begin("a")
-    exit_json = experiment.paths.job("a").attempt(0).exit
-    exit_json.parent.mkdir(parents=True)
-    exit_json.write_text(json.dumps({"code": 1, "message": "x" * 2**21}))
-    (row,) = experiment.ledger.jobs()
-    settled = recovery.settle(row, experiment.paths, experiment.ledger, experiment.reporter)
-    assert settled.state == Pending()
-    ((kind, message, _),) = experiment.reporter.events
-    assert kind == "warning"
-    assert message.startswith(f"{exit_json}: cannot be read (larger than 1 MiB)")
-
-
 @pytest.mark.parametrize(
     ("code", "state", "cause"), [(None, "CANCELLED", Cause.SUPERVISOR_DIED), (0, "SUCCEEDED", None)]
 )
@@ -125,7 +108,6 @@ def test_a_job_that_ran_when_its_supervisor_died_is_settled_though_it_is_no_long
         "a": "PENDING",
         "gone": state,
     }
-    assert ("no longer in the job file" in experiment.reporter.messages()) == (code is None)
 
 
 def test_the_speed_of_an_attempt_is_the_mean_of_its_training() -> None:

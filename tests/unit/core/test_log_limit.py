@@ -114,21 +114,6 @@ def test_a_reader_of_a_log_that_is_cut_goes_on_where_it_was(log: Log) -> None:
     assert log.dropped() > 0
 
 
-def test_a_reader_that_comes_too_late_finds_the_line_about_the_gap(log: Log) -> None:
-    log.grow(8 * MIB)
-    log.cut()
-    assert log_limit.offset_in_log(2 * MIB, log.dropped()) == HEAD_BYTES
-
-
-def test_a_log_that_cannot_be_cut_keeps_no_other_from_it(log: Log, tmp_path: Path) -> None:
-    log.grow(6 * MIB)
-    (tmp_path / "folder.log").mkdir()
-    log_limit.limit(
-        {tmp_path / "missing.log": -1, tmp_path / "folder.log": -(10**9), log.path: LIMIT}
-    )
-    assert log.path.stat().st_size < LIMIT
-
-
 def test_the_disk_space_of_what_is_dropped_is_free_at_once(log: Log) -> None:
     log.grow(12 * MIB)
     log.cut()

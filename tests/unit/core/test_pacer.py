@@ -46,29 +46,6 @@ def test_the_first_time_is_at_once_and_the_next_after_the_pause(clock: SimpleNam
     assert one.is_due()
 
 
-def test_on_the_clock_of_the_caller_the_pause_is_counted_from_its_now(
-    clock: SimpleNamespace,
-) -> None:
-    one = Pacer(Pace(every_s=1.0, share=0.1))
-    with one.time_block(7.0):
-        clock.now += 0.2
-    assert not one.is_due(8.9)
-    assert one.is_due(9.1)
-
-
-def test_it_may_wait_for_the_least_pause_whatever_the_last_time_took(
-    clock: SimpleNamespace,
-) -> None:
-    one = Pacer(Pace(every_s=1.0, share=0.1))
-    one.wait()
-    assert not one.is_due()
-    clock.now += 1.0
-    assert one.is_due()
-    one.wait(now=7.0)
-    assert not one.is_due(7.9)
-    assert one.is_due(8.0)
-
-
 def test_one_that_raises_may_be_done_again_at_once(clock: SimpleNamespace) -> None:
     one = Pacer(Pace(every_s=1.0, share=0.1))
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections import Counter
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from orchestrator.core.text import LONGEST_LINE, LONGEST_TEXT, last_line, plain, shortened, storable
+from orchestrator.core.text import LONGEST_LINE, LONGEST_TEXT, plain, shortened, storable
 from orchestrator.supervisor.events import View
-from orchestrator.terminal import detached_view, output, run_view
+from orchestrator.terminal import output, run_view
 from orchestrator.terminal.run_view import JsonReporter, LineReporter
 from orchestrator.terminal.tables import Column
 
@@ -43,14 +40,6 @@ def test_a_message_has_a_bounded_length_however_often_it_is_cut(text: str, repea
     assert len(short) <= LONGEST_TEXT
     assert max(map(len, short.split("\n"))) <= LONGEST_LINE + 1
     assert shortened(short) == short
-
-
-def test_a_message_that_is_cut_keeps_its_beginning_and_its_end() -> None:
-    assert shortened("x" * 60_000_000 + "\nlast") == "x" * LONGEST_LINE + "…\nlast"
-    lines = shortened("\n".join(map(str, range(1_000_000)))).split("\n")
-    assert (lines[0], lines[-1]) == ("0", "999999")
-    assert shortened("x" * LONGEST_LINE) == "x" * LONGEST_LINE
-    assert len(last_line("a\n" + "x" * 10**6, "")) == LONGEST_LINE + 1
 
 
 @given(anything)
@@ -86,24 +75,6 @@ def test_an_event_is_one_line_that_every_stream_takes(capsys: pytest.CaptureFixt
     shown = capsys.readouterr().out
     assert plain(shown, keep="\n") == shown
     assert json.loads(shown)["message"] == json.loads(shown)["reason"] == HOSTILE
-
-
-def test_the_log_of_a_detached_run_gets_the_totals_once_the_terminal_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = io.StringIO()
-    process = SimpleNamespace(leave=lambda descriptor, _: os.close(descriptor))
-    monkeypatch.setattr(os, "fdopen", lambda *_, **__: log)
-    monkeypatch.setattr(run_view, "TOTALS_EVERY_S", 0.0)
-    monkeypatch.setattr(detached_view, "PATIENCE_S", 0.0)
-    reporter = detached_view.reporter(process, tmp_path, as_json=False)  # type: ignore[arg-type]
-    empty: dict[str, Any] = {"active": (), "ended": (), "next_up": (), "cores_busy": 1.0}
-    counts = Counter(SUCCEEDED=1, PENDING=2)
-    view = View(elapsed_s=90.0, counts=counts, steps_to_go=600, env_steps_per_s=10.0, **empty)
-    for _ in range(2):
-        reporter.tick(lambda: view)
-    (line,) = log.getvalue().splitlines()
-    assert "1/3 jobs" in line
 
 
 def test_a_pipe_gets_a_line_with_the_totals_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:

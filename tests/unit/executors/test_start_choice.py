@@ -36,7 +36,6 @@ def forkable(job_id: str = "a-s0", **resources: Any) -> Job:
         (forkable(start="fork"), 1, "", False, True, 'resources.start = "fork"'),
         (forkable(start="fork", gpus=1), 9, "", True, False, "the job uses a GPU"),
         (forkable(ranks=2), 9, "", True, False, "the job has several ranks"),
-        (make_job(), 9, "", False, True, "3 or more jobs that can be forked are due"),
     ],
 )
 def test_the_choice(
@@ -44,37 +43,6 @@ def test_the_choice(
 ) -> None:
     choice = start_choice.choose(job, due=due, never_forks=never_forks, has_forked=has_forked)
     assert (choice.is_forked, choice.why) == (is_forked, why)
-
-
-@pytest.mark.parametrize(
-    "job",
-    [
-        forkable(),
-        forkable(start="exec"),
-        forkable(start="exec", gpus=1),
-        forkable(ranks=2),
-        make_job(),
-    ],
-)
-def test_the_reason_after_the_event_is_that_of_the_launch(job: Job) -> None:
-    assert start_choice.why_execed(job, None) == start_choice.choose(job, due=1, never_forks="").why
-
-
-def test_one_that_could_not_be_launched_leaves_no_template(tmp_path: Path) -> None:
-    def behave(launch: Launch) -> Behaviour:
-        forked[launch.job_id] = launch.fork
-        if launch.job_id == "a":
-            raise OSError("no process can be made")
-        return Behaviour()
-
-    forked: dict[str, bool] = {}
-    jobs = [forkable(name, max_retries=0) for name in "abc"]
-    assert Experiment(tmp_path, jobs, behave).run() == {
-        "a": "FAILED",
-        "b": "SUCCEEDED",
-        "c": "SUCCEEDED",
-    }
-    assert forked == {"a": True, "b": False, "c": False}
 
 
 def forks(tmp_path: Path, jobs: list[Job], executor: FakeExecutor | None = None) -> dict[str, bool]:

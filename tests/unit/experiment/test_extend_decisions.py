@@ -25,7 +25,6 @@ from orchestrator.core.job import (
     Succeeded,
 )
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.from_outside import reload
 from orchestrator.experiment.resuming import recovery
 from orchestrator.experiment.resuming.declared_changes import OnChange
 from orchestrator.experiment.resuming.reconcile import reconcile
@@ -161,27 +160,6 @@ def test_whatever_else_has_changed_is_refused_with_every_reason(
     assert (experiment.ledger.jobs(), experiment.reporter.events) == (before, [])
 
 
-def test_a_changed_robot_is_refused(tmp_path: Path) -> None:
-    experiment = after(tmp_path, job(), Succeeded())
-    with pytest.raises(ChangedError, match="robot: the contents"):
-        reconciled(experiment, job(2000), robot="another")
-
-
-def test_a_robot_that_the_job_file_changes_is_not_told_as_changed_contents(tmp_path: Path) -> None:
-    experiment = after(tmp_path, job(), Succeeded())
-    edited = job(model_edits={"option.timestep": 0.01})
-    with pytest.raises(ChangedError) as caught:
-        reconciled(experiment, edited, "refuse", robot="another")
-    assert "model.option.timestep: not set → 0.01" in str(caught.value)
-    assert "contents" not in str(caught.value)
-
-
-def test_a_run_with_more_steps_is_told_of_it(tmp_path: Path) -> None:
-    experiment = after(tmp_path, job(), Succeeded())
-    with pytest.raises(ChangedError, match=r"--on-change=extend.*--on-change=restart"):
-        reconciled(experiment, job(2000), "refuse")
-
-
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
@@ -232,9 +210,3 @@ def test_a_rebuilt_ledger_goes_on_with_an_extension_that_was_killed(
     recovery.rebuild(ledger, experiment.paths, [recorded], {})
     (row,) = ledger.jobs()
     assert (row.state.name, row.attempts) == (state, len(codes))
-
-
-def test_reload_sees_no_difference_in_a_job_that_was_extended() -> None:
-    extended = job(2000, extended_from=(1000,))
-    assert reload._differences(extended, job(2000)) == []
-    assert reload._differences(extended, job(3000)) == ["total_timesteps: 2000 → 3000"]

@@ -4,8 +4,6 @@ is left of it."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import shutil
 import sqlite3
 from pathlib import Path
@@ -14,8 +12,8 @@ from typing import Any
 import pytest
 from supervisor_helpers import Experiment, RecordingReporter, ask, ledgers_closed, make_job, once  # noqa: F401 - a fixture
 
-from orchestrator.core.errors import LedgerBusyError, LedgerError
-from orchestrator.core.job import Cancelled, Cause, Failed, Job, Paused, Pending, State, Succeeded
+from orchestrator.core.errors import LedgerError
+from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.resuming import resume
@@ -104,56 +102,6 @@ def test_a_job_that_is_retried_waits_for_others_if_it_never_began(tmp_path: Path
     assert experiment.order == ["left", "child"]
 
 
-def test_a_finished_job_that_cannot_be_read_ends_no_run(tmp_path: Path) -> None:
-    experiment = unread(begun(tmp_path, {"failed": FAILED, "left": Pending()}))
-
-    def retry() -> None:
-        with_unreadable(tmp_path, "failed").abandon()
-        ask(tmp_path, ("retry", "failed"))
-
-    experiment.reporter.each_turn = once(lambda _: True, retry)
-    assert experiment.run() == {"failed": "FAILED", "left": "SUCCEEDED"}
-    assert "failed: its `retry` has no effect" in experiment.reporter.messages()
-
-
-def test_a_retry_waits_while_the_ledger_is_locked_and_so_does_the_end_of_the_run(
-    tmp_path: Path,
-) -> None:
-    experiment = begun(tmp_path, {"failed": FAILED})
-    real, locked = experiment.ledger._declared_job, [LedgerBusyError("locked")] * 3
-
-    def declared(job_id: str) -> Job:
-        if locked:
-            raise locked.pop()
-        return real(job_id)
-
-    (row,) = experiment.ledger.jobs()
-    experiment.supervisor.rows = [
-        dataclasses.replace(row, declared=functools.partial(declared, "failed"))
-    ]
-    ask(tmp_path, ("retry", "failed"))
-    assert experiment.run() == {"failed": "SUCCEEDED"}
-    assert not locked
-
-
-def test_a_run_that_is_stopped_keeps_a_retry_that_waits_for_the_ledger(tmp_path: Path) -> None:
-    experiment = begun(tmp_path, {"failed": FAILED})
-    (row,) = experiment.ledger.jobs()
-    job, locked = row.job, [LedgerBusyError("locked")] * 3
-
-    def declared() -> Job:
-        if len(locked) == 3:
-            experiment.supervisor.request_stop("by the test")
-        if locked:
-            raise locked.pop()
-        return job
-
-    experiment.supervisor.rows = [dataclasses.replace(row, declared=declared)]
-    ask(tmp_path, ("retry", "failed"))
-    assert experiment.run() == {"failed": "PENDING"}
-    assert experiment.ledger.counts() == {"PENDING": 1}
-
-
 def test_jobs_that_are_over_stay_as_they_are_when_the_others_are_reconciled(tmp_path: Path) -> None:
     begun(tmp_path, {"done": Succeeded(), "left": Pending(), "failed": FAILED}).ledger.close()
     ledger, reporter = with_unreadable(tmp_path, "done"), RecordingReporter()
@@ -179,7 +127,6 @@ def test_jobs_that_are_over_stay_as_they_are_when_the_others_are_reconciled(tmp_
         ("failed", "FAILED", 2),
     ]
     assert ledger.counts() == {"SUCCEEDED": 1, "PENDING": 1, "FAILED": 1}
-    assert "1 job was finished before" in reporter.messages()
     ledger.close()
 
 

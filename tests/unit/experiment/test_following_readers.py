@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,11 @@ from report_helpers import Trained, make_run_dir
 from supervisor_helpers import make_job
 
 from orchestrator.analysis.curve_reader import CurveReader
-from orchestrator.core.errors import DiskFullError, LedgerError, LedgerFailingError
+from orchestrator.core.errors import LedgerError, LedgerFailingError
 from orchestrator.core.job import Cancelled, Paused, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside.run_follower import RunFollower
-from orchestrator.experiment.from_outside.worker_logs import LogReader
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.row_reader import RowReader
 from orchestrator.ledger.rows import DeclaredJob
@@ -112,9 +109,7 @@ def test_a_follower_reads_only_what_has_changed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "is_read_again"),
     [
-        (OSError(errno.EIO, "Input/output error"), True),
         (LedgerFailingError("disk I/O error"), True),
-        (DiskFullError("no space left on the disk"), True),
         (LedgerError("the ledger is damaged"), False),
     ],
 )
@@ -138,38 +133,6 @@ def test_what_may_pass_is_read_again_though_nothing_has_changed(
         assert (again.condition, again.problem) == ("ended", "")
 
 
-def test_a_running_job_that_is_placed_or_moved_is_shown_where_it_runs(tmp_path: Path) -> None:
-    paths = make_run_dir(tmp_path / "run", [Trained(state="RUNNING")])
-    ledger, reader = Ledger.open(paths.ledger), RowReader()
-    try:
-        reader.update(ledger)
-        attempt = replace(ledger.last_attempt("j0-s0"), node="n1", cpus=(5,), started_at=9.0)
-        ledger.place_attempt(attempt)
-        reader.update(ledger)
-        assert list(reader.rows.values()) == ledger.summary()
-        ledger.move_attempt("j0-s0", attempt.number, (5,), (6,), at=10.0)
-        reader.update(ledger)
-        assert list(reader.rows.values()) == ledger.summary()
-    finally:
-        ledger.abandon()
-
-
-@pytest.mark.parametrize("written", ["run_end", "lock"])
-def test_a_job_that_a_run_declares_anew_is_shown_as_it_is_now(tmp_path: Path, written: str) -> None:
-    paths = make_run_dir(tmp_path / "run", [Trained(state="FAILED")])
-    follower = RunFollower(paths.root)
-    follower.look()
-    with run_directory.opened_ledger(paths) as ledger:
-        job = ledger.jobs()[0].job
-        ledger.update_declaration(0, job.with_spec(total_timesteps=777))
-        ledger.commit()
-    getattr(paths, written).write_text("another run has begun, or ended")
-    seen = follower.look()
-    assert seen is not None
-    assert seen.snapshot is not None
-    assert [row["total_timesteps"] for row in seen.snapshot.rows] == [777]
-
-
 def test_a_follower_of_a_ledger_that_is_replaced_reads_the_new_one(tmp_path: Path) -> None:
     first = make_run_dir(tmp_path / "run", [Trained(), Trained(name="other")])
     follower = RunFollower(first.root)
@@ -180,41 +143,3 @@ def test_a_follower_of_a_ledger_that_is_replaced_reads_the_new_one(tmp_path: Pat
     assert seen is not None
     assert seen.snapshot is not None
     assert [row["job_id"] for row in seen.snapshot.rows] == ["j0-s7"]
-
-
-@pytest.mark.parametrize("has_run_ended", [False, True])
-def test_a_new_ledger_with_the_inode_number_of_a_removed_one_is_another_one(
-    has_run_ended: bool, tmp_path: Path
-) -> None:
-    first = make_run_dir(tmp_path / "run", [Trained(state="FAILED", message="the knee fell off")])
-    follower = RunFollower(first.root)
-    follower.look()
-    before = follower.generation
-    with run_directory.opened_ledger(first) as ledger:
-        ledger.set_state("j0-s0", Paused())
-        ledger.commit()
-    follower.look()
-    assert follower.generation == before
-    other = make_run_dir(
-        tmp_path / "another", [Trained(state="FAILED", message="the hip fell off")]
-    )
-    with run_directory.opened_ledger(other) as ledger:
-        ledger.change("UPDATE attempts SET queue_s = queue_s + 0.001")
-        ledger.commit()
-    first.ledger.write_bytes(other.ledger.read_bytes())
-    if has_run_ended:
-        first.run_end.write_text("a run has ended")
-    follower.look()
-    assert follower.generation == before + 1
-
-
-def test_a_log_that_is_left_half_read_continues_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orchestrator.experiment.from_outside.worker_logs.CHUNK", 4)
-    path = tmp_path / "worker.log"
-    path.write_text("0123456789")
-    reader = LogReader(path, 0)
-    assert next(reader.new_text()) == "0123"
-    assert list(reader.new_text()) == ["4567", "89"]
-    assert list(reader.new_text()) == []

@@ -4,9 +4,7 @@ a traceback."""
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +27,6 @@ from fuzz_helpers import (
 )
 from hypothesis import example, given
 from hypothesis import strategies as st
-from measurement_helpers import measurements, plan
 from report_helpers import Trained, make_run_dir
 from supervisor_helpers import Experiment, RecordingReporter, ledgers_closed, make_job, make_spec  # noqa: F401
 
@@ -40,10 +37,9 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import COLUMNS
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.directory.run_directory import LockHolder
 from orchestrator.experiment.from_outside import run_snapshot, worker_logs
 from orchestrator.experiment.resuming import recovery, resume
-from orchestrator.ledger import Ledger, live_facts, summary
+from orchestrator.ledger import Ledger, live_facts
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.machine import provenance
 from orchestrator.report import compose
@@ -259,15 +255,6 @@ FACT_NAMES = (
     *(
         "threads",
         "learner",
-        "machine",
-        "work",
-        "arms",
-        "jobs",
-        "arm",
-        "level",
-        "status",
-        "repeat",
-        "throughput",
     ),
     *("drift", "processes", "points", "message", "env_steps", "wall_s", "kind", "baselines"),
 )
@@ -287,7 +274,6 @@ ANY = st.one_of(
     VALUES.map(as_bytes),
     DEEP,
 )
-CELLS_FILE = b"".join(as_bytes(record) + b"\n" for record in measurements("default", 2, 2))
 FILES: dict[str, st.SearchStrategy[bytes]] = {
     "jobs/j0-s0/timings.csv": TABLES_OF_CELLS,
     "jobs/j1-s0/timings.csv": TABLES_OF_CELLS,
@@ -315,10 +301,6 @@ FILES: dict[str, st.SearchStrategy[bytes]] = {
     "summary.json": ANY,
     "live.json": contents(LiveFacts, LIVE),
     "certificate.json": ANY,
-    "bench/plan.json": mutated(plan()),
-    "bench/ranks.json": ANY,
-    "bench/strong.json": ANY,
-    "bench/tune.json": ANY,
 }
 
 
@@ -395,61 +377,8 @@ def rebuild(root: Path) -> None:
 def test_something_else_in_the_place_of_a_file_is_not_waited_for(
     finished: Path, make: Callable[[Path], object]
 ) -> None:
-    for names in ([name for name in FILES if not name.startswith("bench/")], [*FILES]):
-        with contextlib.ExitStack() as stack:
-            for name in names:
-                stack.enter_context(replaced(finished / name, make))
-            read_everything(finished)
-            rebuild(finished)
-
-
-def test_any_content_of_a_lock_names_a_supervisor_or_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "orchestrator.experiment.directory.run_directory.time.sleep", lambda _: None
-    )  # before it asks again
-    paths = RunPaths(tmp_path)
-    valid = LockHolder(pid=os.getpid(), pid_start=1.0, host="here", since="now")
-
-    @fuzz(8)
-    @given(content=contents(LockHolder, valid))
-    @example(b'{"pid": "x", "pid_start": [], "host": 1, "since": null}')
-    def check(content: bytes) -> None:
-        paths.lock.write_bytes(content)
-        with paths.lock.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            holder = run_directory.holder(paths)
-            assert holder is not None
-            assert isinstance(holder.is_current or holder.is_elsewhere, bool)
-            assert str(holder)
-            with (
-                pytest.raises(OrchestratorError, match="held by another"),
-                run_directory.claim(tmp_path),
-            ):
-                pass
-            with contextlib.suppress(OrchestratorError):
-                run_snapshot.status(tmp_path)
-
-    check()
-
-
-def test_any_summary_of_another_host_is_shown_or_refused(finished: Path) -> None:
-    paths = RunPaths(finished)
-    rows = run_snapshot.status(finished).rows
-    columns = st.dictionaries(st.sampled_from([*rows[0]]) | TEXT, SCALARS | VALUES, max_size=4)
-
-    @fuzz(8)
-    @given(wrong=columns, content=st.none() | VALUES.map(as_bytes) | changed(as_bytes(rows)))
-    def check(wrong: dict[str, Any], content: bytes | None) -> None:
-        text = as_bytes([{**row, **wrong} for row in rows]) if content is None else content
-        with (
-            replaced(paths.summary_json, lambda path: path.write_bytes(text)),
-            contextlib.suppress(OrchestratorError),
-        ):
-            found, written = summary.read(paths)
-            snapshot = run_snapshot.Snapshot(paths=paths, rows=found, holder=None, written=written)
-            status_view.show([snapshot], in_place=False)
-            assert snapshot.over
-
-    check()
+    with contextlib.ExitStack() as stack:
+        for name in FILES:
+            stack.enter_context(replaced(finished / name, make))
+        read_everything(finished)
+        rebuild(finished)

@@ -23,7 +23,6 @@ from supervisor_helpers import (
 from orchestrator.core.errors import LedgerError, RunDirError
 from orchestrator.core.job import Cancelled, Cause, Failed, Pending
 from orchestrator.executors.fake import NEVER, Behaviour
-from orchestrator.experiment import session
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import control, run_snapshot
 from orchestrator.experiment.resuming import recovery, resume
@@ -31,7 +30,6 @@ from orchestrator.ledger import Ledger, Request
 from orchestrator.ledger.requests import RequestFiles
 from orchestrator.report import experiment_data
 from orchestrator.supervisor.events import View
-from orchestrator.supervisor.stop_signals import StopRequests
 from orchestrator.terminal import status_view
 
 
@@ -116,30 +114,6 @@ def test_a_request_that_no_supervisor_lived_to_read_is_for_the_next_but_a_stop_i
         "b": "PENDING",
     }
     assert os.listdir(tmp_path / "requests") == []
-
-
-def test_a_retry_that_nobody_has_read_ends_a_hold_from_before_the_job_was_invalid(
-    tmp_path: Path,
-) -> None:
-    ledger = Experiment(tmp_path, [make_job("a")]).ledger
-    ledger.set_state("a", Failed(cause=Cause.INVALID, message="no legs"))
-    ledger.note("cancel", "a")
-    RequestFiles(tmp_path / "requests").add([Request(verb="retry", job_id="a")])
-    assert not recovery.apply_late_requests(ledger, "2:2.0")
-    assert [row.state for row in ledger.jobs()] == [Pending()]
-    assert ledger.noted_verbs() == {}
-
-
-def test_a_stop_from_another_host_is_remembered(tmp_path: Path) -> None:
-    """Each feature that goes on beside the run asks, and the file is read once."""
-    files = RequestFiles(tmp_path / "requests")
-    question = session._StopQuestion(stops=StopRequests(), files=files, holder="1:1.0", ledger=None)
-    assert not question.is_asked()
-    files.add([Request(verb="stop", job_id="2:2.0")])
-    assert not question.is_asked(), "it was for another supervisor"
-    files.add([Request(verb="stop", job_id="1:1.0")])
-    assert question.is_asked()
-    assert question.is_asked()
 
 
 def test_a_request_stays_until_what_it_led_to_is_recorded(tmp_path: Path) -> None:

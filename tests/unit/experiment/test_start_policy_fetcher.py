@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import errno
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from file_helpers import low_descriptors_taken
 from supervisor_helpers import make_job
 
 from orchestrator.core.errors import DiskFullError
@@ -151,55 +149,6 @@ def test_a_policy_whose_child_was_killed_is_examined_once_more_by_another(fetch:
     assert fetcher.take() == ()
     (fetched,) = fetcher.take()
     assert fetched == FailedFetch(job_id="b", problem=f"cannot start from job a-s0: {KILLED}")
-
-
-def test_a_child_that_cannot_be_started_is_a_problem_of_one_job(
-    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse() -> None:
-        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(examining_process, "Child", refuse)
-    fetcher = StartPolicyFetcher(paths)
-    fetcher.request(job())
-    (fetched,) = fetcher.take()
-    assert isinstance(fetched, FailedFetch)
-    assert "temporarily unavailable" in fetched.problem
-    assert not fetcher.is_busy
-
-
-def test_a_request_for_later_keeps_no_other_waiting_and_is_withdrawn(
-    fetch: Fetch, paths: RunPaths
-) -> None:
-    paths.job("c").root.mkdir()
-    fetcher, _ = fetch(READY, READY)
-    fetcher.request(job("b"), not_before=math.inf)
-    fetcher.request(job("c"))
-    found = [*fetcher.take(), *fetcher.take()]
-    assert [one.job_id for one in found] == ["c"]
-    assert fetcher.is_busy
-    fetcher.withdraw("b")
-    assert not fetcher.is_busy
-    fetcher.request(job("b"), not_before=math.inf)
-    fetcher.request(job("b"))
-    assert [one.job_id for one in fetcher.take()] == ["b"], "the last request counts"
-
-
-def test_what_is_under_way_is_not_withdrawn(fetch: Fetch) -> None:
-    fetcher, log = fetch(None, READY)
-    fetcher.request(job())
-    assert fetcher.take() == ()
-    fetcher.withdraw("b")
-    fetcher.request(job(), not_before=math.inf)
-    assert [one.job_id for one in fetcher.take()] == ["b"]
-    assert log.count("begun") == 1
-
-
-def test_a_policy_is_fetched_also_where_all_low_descriptors_are_taken(fetch: Fetch) -> None:
-    fetcher, _ = fetch(READY)
-    fetcher.request(job())
-    with low_descriptors_taken(), fetcher:
-        assert fetcher.take() == [FetchedPolicy(job_id="b", sha256="ab")]
 
 
 def test_a_full_disk_stops_the_run(fetch: Fetch) -> None:

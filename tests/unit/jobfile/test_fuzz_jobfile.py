@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -163,8 +162,3 @@ def test_any_bytes_are_a_job_file_or_refused_in_one_line(place: Path) -> None:
         check_one()
     finally:
         path.unlink(missing_ok=True)
-
-
-def test_the_example_is_valid(place: Path) -> None:
-    """Otherwise the tests above would test refusals alone."""
-    check(from_mapping(tomllib.loads(EXAMPLE), source="example.toml", base=place))

@@ -11,17 +11,14 @@ from pathlib import Path
 import pytest
 from supervisor_helpers import make_job
 
-from orchestrator import api
 from orchestrator.api import train
 from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job, Paused, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_hash import robot_hash
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.planning.run_plan import shared_problems, verdict_for_user
+from orchestrator.experiment.planning.run_plan import shared_problems
 from orchestrator.experiment.resuming import resume
-from orchestrator.jobfile import Experiment
-from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.ledger import JobRow
 
 GOOD = JobVerdict()
@@ -57,41 +54,6 @@ def test_only_what_no_robot_causes_is_shared(
         shared_problems(jobs, {job.job_id: one for job, one in zip(jobs, verdicts, strict=True)})
         == expected
     )
-
-
-def test_problems_of_robots_that_are_no_files_name_no_temporary_file(tmp_path: Path) -> None:
-    robots = [
-        RobotArgument(name=f"{i}", file=tmp_path / f"{i}/robot.xml", index=i, label=f"xmls[{i}]")
-        for i in (0, 1)
-    ]
-    jobs = [dataclasses.replace(make_job(robot.name), xml_source=robot.file) for robot in robots]
-    experiment = Experiment(
-        **{
-            "name": "x",
-            "max_parallel": None,
-            "order": "as-listed",
-            "source": "x",
-            "base": tmp_path,
-        },
-        jobs=tuple(jobs),
-        unnamed={robot.file: robot for robot in robots},
-    )
-    found = [
-        verdict_for_user(refused(code=f"{job.xml_source}: NaN"), job, experiment) for job in jobs
-    ]
-    assert [verdict.code_problem for verdict in found] == ["the robot: NaN"] * 2
-    assert shared_problems(jobs, dict(zip(["0", "1"], found, strict=True))) == ["the robot: NaN"]
-    assert (
-        verdict_for_user(
-            refused(settings=f"{robots[0].file} has none"), jobs[0], experiment
-        ).settings_problem
-        == "the robot has none"
-    )
-
-
-def test_two_seeds_of_one_robot_are_one_robot() -> None:
-    jobs = [dataclasses.replace(make_job(name), xml_source=Path("/a.xml")) for name in ("a", "b")]
-    assert shared_problems(jobs, {job.job_id: refused(code="NaN") for job in jobs}) == []
 
 
 def test_finished_jobs_stay_unexamined_while_their_robot_and_settings_are_the_same(
@@ -169,23 +131,6 @@ def test_the_module_of_a_task_is_looked_for_here_and_then_beside_the_script(
     monkeypatch.delattr(sys.modules["__main__"], "__file__")
     monkeypatch.setattr(sys, "path", [str(script), *sys.path])
     assert code_folder("my_tasks:Crawl") == script
-
-
-def test_a_relative_policy_is_looked_for_in_the_current_directory_wherever_the_task_is(
-    tmp_path: Path, script_elsewhere: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script, here = script_elsewhere
-    bases: list[tuple[Path, str | None]] = []
-
-    def finish(experiment: Experiment, *_: object, **__: object) -> None:
-        bases.append((experiment.base, experiment.jobs[0].spec.init))
-        raise StopIteration
-
-    monkeypatch.setattr(api, "_finish", finish)
-    for init in ("old/model.zip", Path("old/model.zip"), "none"):
-        with pytest.raises(StopIteration):
-            train("<mujoco/>", task="my_tasks:Crawl", init=init, run_dir=tmp_path / "run")
-    assert bases == [(script, str(here / "old/model.zip"))] * 2 + [(script, None)]
 
 
 def test_nothing_to_train_is_no_result() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,23 +88,6 @@ def test_status_says_that_jobs_wait_for_disk_space(
     )
     (row,) = snapshot.facts()
     assert all(text in row["waiting"] for text in ("100 MiB", "1,024 MiB", str(tmp_path)))
-
-
-def test_status_says_so_only_of_jobs_that_ask_for_more_space_than_there_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk_admission, "free_mib", lambda _: 100)
-    asked = {"runs": 50, "large": 1024, "also": 50, "next": 50}
-    jobs = [make_job(name, min_free_disk_mib=mib) for name, mib in asked.items()]
-    running = dict.fromkeys(("runs", "also"), FOREVER)
-    snapshot = seen(tmp_path, jobs, running, lambda now: bool(now.live and now.live.waiting))
-    facts = {row["job_id"]: (row["state"], row["waiting"] is not None) for row in snapshot.facts()}
-    is_running, waits, has_no_slot = ("RUNNING", False), ("PENDING", True), ("PENDING", False)
-    assert facts == {"runs": is_running, "large": waits, "also": is_running, "next": has_no_slot}
-    elsewhere = replace(snapshot, free_disk_asked=None)
-    assert all(row["waiting"] for row in elsewhere.facts() if row["state"] == "PENDING"), (
-        "what they ask for is unknown"
-    )
 
 
 def test_only_the_file_of_the_supervisor_that_runs_counts(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from orchestrator.machine import cpu_load
 from orchestrator.machine.cpu_holders import CpuHolders
 from orchestrator.machine.cpu_load import LoadSampler
-from orchestrator.machine.neighbours import UNSEEN, Neighbours
+from orchestrator.machine.neighbours import Neighbours
 
 TICKS = os.sysconf("SC_CLK_TCK")
 OTHERS = 900_000_000
@@ -125,65 +124,6 @@ def test_time_that_no_visible_process_had_is_known_by_its_cpu(kernel: Kernel) ->
     assert after(kernel, 2.0, of).unexplained == {3: pytest.approx(0.9)}
 
 
-def test_time_of_kernel_threads_has_an_owner(kernel: Kernel) -> None:
-    kernel.process(OTHERS, flags=cpu_load.KERNEL_THREAD)
-    of = sampler(kernel)
-    kernel.process(OTHERS, used_s=2.0, cpu=2)
-    assert after(kernel, 2.0, of) == cpu_load.CpuLoad()
-
-
-def test_on_an_own_cpu_it_is_somebody_elses(kernel: Kernel) -> None:
-    kernel.process(os.getpid(), cpu=1)
-    of = sampler(kernel)
-    kernel.process(os.getpid(), used_s=1.0, cpu=1)
-    kernel.busy[1] += 1.0
-    after(kernel, 2.0, of)
-    assert Neighbours(load=of).look({1: 1}).names_on([1]) == (UNSEEN,)
-
-
-def test_a_long_life_of_a_child_that_has_ended_hides_nobody(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    times = [os.times()]
-    monkeypatch.setattr(os, "times", lambda: times[-1])
-    kernel.process(os.getpid())
-    kernel.process(OTHERS, parent=os.getpid(), used_s=3600.0)
-    of = sampler(kernel)
-    del kernel.processes[OTHERS]
-    shutil.rmtree(kernel.proc / str(OTHERS))
-    ended = list(times[0])
-    ended[2] += 3600.0
-    times.append(os.times_result(ended))
-    kernel.busy[3] += 2.0
-    assert after(kernel, 2.0, of).unexplained == {3: 1.0}
-
-
-def test_a_process_that_began_meanwhile_counts_from_its_start(kernel: Kernel) -> None:
-    of = sampler(kernel)
-    kernel.process(OTHERS, used_s=1.0, cpu=1)
-    found = after(kernel, 2.0, of)
-    assert [process.cores for process in found.processes] == [0.5]
-    assert found.unexplained == {}
-
-
-def test_a_machine_without_rows_for_its_cpus_is_one_without_load(tmp_path: Path) -> None:
-    of = LoadSampler(tmp_path / "nothing")
-    assert of.measure() == cpu_load.CpuLoad()
-
-
-def test_an_old_sample_is_replaced(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    of = sampler(kernel)
-    kernel.process(OTHERS, used_s=2.0, cpu=1)
-    assert after(kernel, 2.0, of).processes
-    kernel.now += 60.0
-
-    def sleep(seconds: float) -> None:
-        kernel.now += seconds
-
-    monkeypatch.setattr(cpu_load.time, "sleep", sleep)
-    assert of.measure().processes == ()
-
-
 def test_of_a_training_the_holder_of_its_cpus_speaks(kernel: Kernel, tmp_path: Path) -> None:
     command = "python -m orchestrator.worker /somewhere 0"
     kernel.process(OTHERS, allowed="1", command=command)
@@ -199,16 +139,3 @@ def test_of_a_training_the_holder_of_its_cpus_speaks(kernel: Kernel, tmp_path: P
     assert ours.look({}).competition() == {1: 2}
     holders.close()
     assert len(ours.look({}).competitors) == 2, "a training whose run nobody sees is a program"
-
-
-def test_time_without_an_owner_on_a_held_cpu_is_its_holders(kernel: Kernel, tmp_path: Path) -> None:
-    of = sampler(kernel)
-    kernel.busy[1] += 2.0
-    kernel.busy[2] += 2.0
-    after(kernel, 2.0, of)
-    holders = CpuHolders(tmp_path / "holders", experiment="theirs")
-    holders.publish({1: 1})
-    use = Neighbours(CpuHolders(tmp_path / "holders"), of).look({})
-    assert use.competition() == {1: 2, 2: 2}
-    assert use.names_on([2]) == (UNSEEN,)
-    holders.close()

@@ -63,28 +63,6 @@ def test_jobs_have_ranks_and_all_reduce_share_where_any_has_several(tmp_path: Pa
     assert "ranks" not in {section.title.lower() for section in alone.sections}
 
 
-def test_two_modes_without_a_job_of_one_rank_are_compared_with_each_other(tmp_path: Path) -> None:
-    jobs = [trained(2, 0, 1.0), trained(2, 0, 1 / 0.7, "parameter-server")]
-    make_run_dir(tmp_path / "run", jobs)
-    document = report.compose(tmp_path / "run")
-    (work,) = document.facts["ranks"]
-    wide, served = work["rows"]
-    assert (wide["mode"], wide["speedup"]) == ("allreduce", None)
-    assert served["speedup"]["median"] == pytest.approx(0.7)
-    lines = [line for line in markdown(document, "").splitlines() if line.startswith("| dog |")]
-    assert [line.count("| 1 |") for line in lines if "allreduce" in line or "parameter" in line][
-        -2:
-    ] == [1, 0]
-
-
-def test_without_a_common_seed_there_is_no_speed_up(tmp_path: Path) -> None:
-    make_run_dir(tmp_path / "run", [trained(1, 0, 1.0), trained(2, 1, 0.5)])
-    facts = report.compose(tmp_path / "run").facts
-    (work,) = facts["ranks"]
-    assert [row["ranks"] for row in work["rows"]] == [1, 2]
-    assert [row["speedup"] for row in work["rows"]] == [None, None]
-
-
 def test_cpu_time_is_that_of_all_ranks(tmp_path: Path) -> None:
     paths = make_run_dir(tmp_path / "run", [trained(2, 0, 1.0)])
     attempt = JobPaths(paths.job("j0-2-allreduce-s0").root).attempt(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 from supervisor_helpers import ledgers_closed, make_job, make_machine  # noqa: F401 - a fixture
 
-from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Job
+from orchestrator.core.job import Attempt, Job
 from orchestrator.executors.base import Handle, Sampled
 from orchestrator.executors.local_backend import LocalCpuMoves
 from orchestrator.ledger import Ledger
@@ -135,38 +134,6 @@ def test_a_job_may_ask_to_stay() -> None:
     assert scene.after(60.0, {attempt: (WAITS,)}) == []
 
 
-def test_a_job_that_is_to_end_stays() -> None:
-    scene = Scene()
-    attempt = scene.run(make_job("a"))
-    scene.hogs.on = {0}
-    attempt.end_reason = AttemptOutcome(cause=Cause.INTERRUPTED, message="")
-    assert scene.after(60.0, {attempt: (WAITS,)}) == []
-
-
-def test_a_target_that_is_taken_meanwhile_is_given_up() -> None:
-    scene = Scene(3)
-    attempt = scene.run(make_job("a"))
-    scene.hogs.on = {0}
-    assert scene.after(4.0, {attempt: (WAITS,)}) == []
-    assert scene.pool._own() == {0: 1, 1: 1}, "CPU 1 is reserved"
-    scene.hogs.on = {0, 1}
-    (move,) = scene.after(30.0, {attempt: (WAITS,)})
-    assert move.after.cpus == (2,)
-    assert scene.pool._own() == {2: 1}
-
-
-def test_who_follows_it_around_moves_it_less_and_less_often() -> None:
-    scene = Scene()
-    attempt = scene.run(make_job("a"))
-    moved_at = []
-    while scene.now < 3600:
-        scene.hogs.on = set(attempt.slot.cpus)
-        moved_at += [scene.now for _ in scene.after(2.0, {attempt: (WAITS,)})]
-    pauses = [after - before for before, after in itertools.pairwise(moved_at)]
-    assert pauses == sorted(pauses)
-    assert len(moved_at) < 10
-
-
 def test_ranks_move_in_one_step_or_not_at_all() -> None:
     scene = Scene(4)
     attempt = scene.run(make_job("a", ranks=2))
@@ -176,39 +143,6 @@ def test_ranks_move_in_one_step_or_not_at_all() -> None:
     (move,) = scene.after(30.0, {attempt: (WAITS, WAITS)})
     assert move.after.cpus == (2, 3)
     assert scene.executor.moved == [(attempt.handle, {0: 2, 1: 3})]
-
-
-def test_a_rank_that_has_its_cpu_keeps_it() -> None:
-    scene = Scene(4)
-    attempt = scene.run(make_job("a", ranks=2))
-    scene.hogs.on = {1}
-    (move,) = scene.after(10.0, {attempt: (HAS_IT, WAITS)})
-    assert move.after.cpus == (0, 2)
-
-
-def test_jobs_that_share_a_cpu_part_when_another_becomes_idle() -> None:
-    scene = Scene(2, 4)
-    attempts = [scene.run(make_job(name)) for name in "abcd"]
-    for attempt in attempts[1::2]:  # those on CPU 1
-        scene.pool.release(attempt.slot)
-        scene.active.remove(attempt)
-    moves = scene.after(60.0, dict.fromkeys(attempts[::2], (WAITS,)))
-    assert len(moves) == 1
-    assert sorted(attempt.slot.cpus for attempt in attempts[::2]) == [(0,), (1,)]
-
-
-def test_one_that_ends_meanwhile_is_let_go() -> None:
-    scene = Scene()
-    attempt = scene.run(make_job("a"))
-    scene.hogs.on = {0}
-    scene.after(4.0, {attempt: (WAITS,)})
-    scene.executor.ended.add(attempt.handle)
-    assert scene.after(4.0, {attempt: (WAITS,)}) == []
-    scene.pool.release(attempt.slot)
-    scene.active.remove(attempt)
-    scene.mover.forget(attempt)
-    assert scene.pool._own() == {}
-    assert not scene.mover._watched
 
 
 def test_two_runs_that_want_the_same_core_do_not_both_get_it(

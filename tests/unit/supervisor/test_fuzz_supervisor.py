@@ -3,7 +3,6 @@ harmed."""
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,6 @@ from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import Behaviour
 from orchestrator.executors.process import WorkerProcess
 from orchestrator.ledger.requests import Request
-from orchestrator.supervisor.recorder import Recorder
 
 RECORD = ExitRecord(
     code=1, message="no", traceback="a\nb", env_steps=5, ep_rew_mean=1.0, wall_s=2.0, cpus=(0,)
@@ -158,27 +156,3 @@ def test_any_file_of_a_request_leaves_the_jobs_alone(tmp_path: Path) -> None:
         assert list((root / "requests").iterdir()) == []
 
     check()
-
-
-@each_special
-def test_something_else_in_the_place_of_a_request_is_not_waited_for(
-    tmp_path: Path, make: Callable[[Path], object]
-) -> None:
-    (tmp_path / "requests").mkdir()
-    make(tmp_path / "requests/1.jsonl")
-    run_beside_a_good_job(tmp_path, lambda launch: Behaviour())
-
-
-def test_a_speed_without_bound_fails_nobody(tmp_path: Path) -> None:
-    fast = Progress(phase="training", env_steps_per_s=1.7e308, cpu_share=-1.7e308)
-    bad = Behaviour(after_s=3.0, progress_every_s=1.0, progress=fast)
-    assert run_beside_a_good_job(tmp_path, lambda launch: bad).supervisor.counts["SUCCEEDED"] == 2
-
-
-def test_a_pipe_in_the_place_of_the_log_of_errors_is_not_waited_for(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job("a")])
-    os.mkfifo(experiment.paths.error_log)
-    recorder = Recorder(
-        paths=experiment.paths, ledger=experiment.ledger, reporter=experiment.reporter
-    )
-    assert "could not be written" in recorder.log_error(ValueError("no"))

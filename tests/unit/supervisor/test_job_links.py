@@ -54,33 +54,6 @@ def test_a_job_starts_from_the_one_with_its_seed_and_its_values_and_waits_for_it
     assert single["walk-s1"] == (("stand-s7",), "stand-s7"), "of one job, there is no choice"
 
 
-BAD: dict[str, tuple[list[dict[str, Any]], str, list[str]]] = {
-    "unknown": ([{"name": "walk", "after": ["run", "stnad"]}, {"name": "stand"}, {"name": "run"}],
-                "jobs[0].after[1]", ["no job of this file", '"stnad"', 'did you mean "stand"?']),
-    "unknown source": ([{"name": "walk", "init": "job:other", "seeds": [0, 1]}],
-                       "jobs[0].init", ['"other"', "jobs of this file: walk, walk-s0"]),
-    "several with the seed": ([{"name": "stand", "matrix": RATES}, {"name": "walk", "init": "job:stand"}],
-                              "jobs[1].init", ["2 jobs", "several of them fit walk-s0", "stand-lr1e-4-s0, stand-lr"]),
-    "none with the seed": ([{"name": "stand", "seeds": [1, 2]}, {"name": "walk", "init": "job:stand"}],
-                           "jobs[1].init", ["none of them fit walk-s0 (seed 0): stand-s1, stand-s2"]),
-    "itself": ([{"name": "walk", "after": ["walk"]}], "jobs[0]", ["walk-s0 → walk-s0"]),
-    "a circle": ([{"name": "a", "after": ["c"]}, {"name": "b", "init": "job:a"}, {"name": "c", "after": ["b"]}],
-                 "jobs[0]", ["circle", "a-s0 → b-s0 → c-s0 → a-s0"]),
-    "no name": ([{"name": "walk", "init": "job: "}], "jobs[0].init", ["names no job"]),
-    "text": ([{"name": "walk", "after": "stand"}], "jobs[0].after", ["expected a list of names", "stand"]),
-    "in a matrix": ([{"name": "walk", "matrix": {"after": [["a"]]}}], "jobs[0].matrix.after", ["set it on the job"]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_a_wrong_link_is_one_problem_at_its_place(case: str, tmp_path: Path) -> None:
-    jobs, where, words = BAD[case]
-    with pytest.raises(SpecError) as error:
-        links(tmp_path, *jobs)
-    ((place, message),) = problems(error)
-    assert (place, [word for word in words if word not in message]) == (where, [])
-
-
 def test_a_job_that_has_problems_of_its_own_is_no_unknown_name(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as error:
         links(
@@ -126,11 +99,6 @@ def test_parents_come_first_and_the_rest_stays_in_order(
     assert all(places[parent] < places[job.job_id] for job in jobs for parent in job.spec.after)
     free = [job.job_id for job in jobs if not job.spec.after]
     assert [job.job_id for job in ordered if job.job_id in free] == free
-
-
-def test_a_circle_in_a_ledger_loses_no_job() -> None:
-    jobs = chain(("a", ("b",)), ("b", ("a",)), ("c", ()))
-    assert [job.job_id for job in launch_order.parents_first(jobs)] == ["c", "a", "b"]
 
 
 def test_to_the_time_of_a_job_counts_that_of_the_jobs_behind_it() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from supervisor_helpers import make_job
 
-from orchestrator.supervisor.job_queue import LOOKAHEAD, PATIENCE, JobQueue, Shortage
+from orchestrator.supervisor.job_queue import PATIENCE, JobQueue, Shortage
 
 
 class Room:
@@ -99,23 +98,6 @@ def test_a_job_that_waits_for_a_gpu_holds_nobody_up_who_needs_none() -> None:
     assert room.start() == ["gpu1"]
 
 
-def test_of_jobs_that_ask_for_the_same_only_the_first_is_tried() -> None:
-    room = Room(JobQueue(), cores=1)
-    for number in range(1000):
-        room.add(f"big{number}", cores=2)
-    room.add("small")
-    assert room.start() == ["small"]
-    assert room.asked == ["big0", "small"]
-
-
-def test_the_number_of_vain_tries_is_bounded() -> None:
-    room = Room(JobQueue(), cores=1)
-    for number in range(2, 1000):
-        room.add(f"big{number}", cores=number)
-    assert room.start() == []
-    assert len(room.asked) == LOOKAHEAD
-
-
 def test_back_off_holds_a_job_back_and_then_it_goes_first() -> None:
     room = Room(JobQueue(), cores=1)
     room.add("late", not_before=10.0)
@@ -132,52 +114,6 @@ def test_back_off_holds_a_job_back_and_then_it_goes_first() -> None:
     assert room.start(12.0) == ["next"]
     assert room.line.next_due is None
     assert len(room.line) == 0
-
-
-def test_jobs_that_have_begun_come_before_the_others_in_order_of_arrival() -> None:
-    room = Room(JobQueue(), cores=1)
-    for name in ("new", "newer"):
-        room.add(name)
-    room.add("late", not_before=5.0)
-    for name in ("begun", "begun later"):
-        room.add(name, has_begun=True)
-    room.add("large", cores=2, has_begun=True)
-    for name in ("late", "begun", "begun later", "new", "newer"):
-        assert room.start(9.0) == [name]
-        room.end(name)
-
-
-def test_a_job_taken_out_and_put_back_stands_in_line_once() -> None:
-    room = Room(JobQueue(), cores=9)
-    room.add("a")
-    room.add("b", not_before=5.0)
-    for name in "ab":
-        room.line.remove(name)
-    assert len(room.line) == 0
-    assert room.line.next_due is None
-    room.add("b")
-    room.add("a", not_before=7.0)
-    assert room.start(6.0) == ["b"]
-    assert room.start(7.0) == ["a"]
-
-
-def test_a_job_that_fails_at_once_and_waits_anew_is_not_lost() -> None:
-    line = JobQueue()
-    line.add("a", make_job().resources, now=0.0)
-
-    for offer in line.offers(0.0, at_most=10):
-        offer.accept()
-        line.add(offer.job_id, make_job().resources, now=0.0, not_before=1.0)
-    assert len(line) == 1
-    assert line.next_due == 1.0
-
-
-def test_an_offer_without_an_answer_is_an_error() -> None:
-    line = JobQueue()
-    for name in "ab":
-        line.add(name, make_job().resources, now=0.0)
-    with pytest.raises(RuntimeError, match="a was neither accepted nor refused"):
-        list(line.offers(0.0, at_most=10))
 
 
 @settings(max_examples=40)
@@ -200,18 +136,3 @@ def test_everybody_starts_exactly_once(
         if running:
             room.end(running.pop(random.randrange(len(running))))
     assert Counter(room.started) == Counter(room.demands.keys())
-
-
-def test_a_job_is_not_held_back_by_one_that_waits_for_the_process_it_is_forked_from() -> None:
-    line = JobQueue()
-    for name, is_forkable in (("forked", True), ("execed", False), ("also execed", False)):
-        line.add(name, make_job().resources, now=0.0, is_forkable=is_forkable)
-    launched = []
-    for offer in line.offers(0.0, at_most=9):
-        if offer.job_id == "forked":
-            offer.refuse("template")
-        else:
-            offer.accept()
-            launched.append(offer.job_id)
-    assert launched == ["execed", "also execed"]
-    assert line.first(9) == ["forked"]

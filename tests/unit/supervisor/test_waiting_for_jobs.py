@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,31 +11,26 @@ import pytest
 from supervisor_helpers import (
     FOREVER,
     Experiment,
-    KilledError,
     ask,
     behaviours,
     ledgers_closed,  # noqa: F401 - a fixture
     make_job,
-    names,
     once,
     rows,
 )
 
 from orchestrator.core.errors import ChangedError
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.job import Cause, Failed, Job, Pending, Running
+from orchestrator.core.job import Cause, Failed, Job
 from orchestrator.executors.base import Launch
-from orchestrator.executors.fake import NEVER, Behaviour
+from orchestrator.executors.fake import Behaviour
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.from_outside import control, reload
-from orchestrator.experiment.resuming import recovery
 from orchestrator.experiment.resuming.declared_changes import OnChange
 from orchestrator.experiment.resuming.reconcile import reconcile
-from orchestrator.ledger import JobRow, Ledger
-from orchestrator.supervisor.events import SilentReporter, View
+from orchestrator.ledger import JobRow
 from orchestrator.supervisor.retry_policy import exit_code
 from orchestrator.supervisor.start_policies import FailedFetch, Fetch, FetchedPolicy, UnfitPolicy
-from orchestrator.terminal import jobs_table, status_view
+from orchestrator.terminal import jobs_table
 
 DIAMOND = {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")}
 FAILS = Behaviour(returncode=ExitCode.ERROR)
@@ -58,13 +52,6 @@ def test_a_diamond_is_trained_in_its_order_however_it_is_listed(order: str, tmp_
     assert experiment.fake.time_s == pytest.approx(3.0)
 
 
-def test_who_has_waited_comes_before_the_queue(tmp_path: Path) -> None:
-    jobs = [*waiting({"a": (), "b": ("a",)}), *(make_job(name) for name in names(9))]
-    experiment = Experiment(tmp_path, jobs, cpus=1)
-    experiment.run()
-    assert experiment.order[:2] == ["a", "b"]
-
-
 def test_who_waits_for_a_failed_job_is_not_run_and_is_named_at_the_end(tmp_path: Path) -> None:
     experiment = Experiment(
         tmp_path, [*waiting(DIAMOND), make_job("other")], behaviours({"b": FAILS})
@@ -78,7 +65,6 @@ def test_who_waits_for_a_failed_job_is_not_run_and_is_named_at_the_end(tmp_path:
     }
     assert not experiment.supervisor.is_interrupted
     assert exit_code(experiment.supervisor._jobs.states, interrupted=False) == 1
-    assert "1 job was not run (d), as b (FAILED) did not succeed" in experiment.reporter.messages()
     assert {
         job_id: row["waits_for"] for job_id, row in rows(tmp_path).items() if row["waits_for"]
     } == {"d": "b"}
@@ -86,25 +72,11 @@ def test_who_waits_for_a_failed_job_is_not_run_and_is_named_at_the_end(tmp_path:
         line for line in jobs_table.of_rows(experiment.ledger.summary()) if line.job_id == "d"
     ]
     assert (line.activity, line.state) == ("waits for b", "PENDING")
-    assert "not run: waits for b" in "".join(
-        map(str, status_view._remarks(experiment.ledger.summary()))
-    )
 
     ask(tmp_path, ("retry", "b"))
     again = Experiment(tmp_path, [])
     assert set(again.run().values()) == {"SUCCEEDED"}
     assert again.order == ["b", "d"]
-
-
-def test_a_retry_in_time_lets_those_behind_it_follow(tmp_path: Path) -> None:
-    table = {"a": [FAILS, Behaviour()], "z": Behaviour(after_s=30.0)}
-    experiment = Experiment(
-        tmp_path, [*waiting({"a": (), "b": ("a",)}), make_job("z")], behaviours(table)
-    )
-    experiment.reporter.each_turn = once(
-        lambda view: view.counts["FAILED"] == 1, lambda: ask(tmp_path, ("retry", "a"))
-    )
-    assert set(experiment.run().values()) == {"SUCCEEDED"}
 
 
 def test_who_waits_for_a_paused_job_is_resumable_and_may_be_paused_itself(tmp_path: Path) -> None:
@@ -118,65 +90,6 @@ def test_who_waits_for_a_paused_job_is_resumable_and_may_be_paused_itself(tmp_pa
     experiment.reporter.each_turn = asked
     assert experiment.run() == {"a": "PAUSED", "b": "PENDING", "c": "PENDING"}
     assert exit_code(experiment.supervisor._jobs.states, interrupted=False) == 130
-    assert "2 jobs were not run (c, b), as a (PAUSED)" in experiment.reporter.messages()
-
-
-def test_the_view_shows_what_a_job_waits_for(tmp_path: Path) -> None:
-    experiment, seen = Experiment(tmp_path, waiting({"b": ("a",), "a": ()})), set[str]()
-    experiment.reporter.each_turn = lambda view: seen.update(
-        line.activity for line in jobs_table.of_view(view).next_up
-    )
-    experiment.run()
-    assert "waits for a" in seen
-    long = jobs_table.JobLine(job_id="b", state="PENDING", waits_for="x" * 99)
-    assert len(long.activity) == jobs_table.LONGEST_ACTIVITY
-
-
-def test_a_parent_that_is_not_declared_any_more_is_not_waited_for(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, waiting({"a": (), "b": ("gone",)}))
-    assert set(experiment.run().values()) == {"SUCCEEDED"}
-
-
-@pytest.mark.nightly
-def test_a_supervisor_killed_at_any_turn_leaves_a_diamond_that_the_next_one_trains_in_its_order(
-    tmp_path: Path,
-) -> None:
-    def killed(root: Path, turn: int) -> tuple[bool, list[str]]:
-        left = itertools.count(1)
-
-        def each_turn(_: View) -> None:
-            if next(left) == turn:
-                raise KilledError
-
-        root.mkdir()
-        first = Experiment(root, waiting(DIAMOND), cpus=4)
-        first.reporter.each_turn = each_turn
-        try:
-            first.run()
-        except KilledError:
-            first.ledger.abandon()
-            ledger = Ledger.open(first.paths.ledger)
-            for row in ledger.jobs():
-                recovery.settle(row, first.paths, ledger, SilentReporter())
-            ledger.close()
-        else:
-            return True, first.order
-        again = Experiment(root, [])
-        assert set(again.run().values()) == {"SUCCEEDED"}
-        return False, [*first.order, *again.order]
-
-    for turn in itertools.count(1):
-        is_over, order = killed(tmp_path / str(turn), turn)
-        last = {job_id: number for number, job_id in enumerate(order)}
-        assert sorted(last) == list("abcd")
-        assert all(
-            last[parent] < order.index(child)
-            for child, parents in DIAMOND.items()
-            for parent in parents
-        )
-        if is_over:
-            break
-    assert turn > 4
 
 
 class Policies:
@@ -245,32 +158,6 @@ def test_a_policy_is_fetched_when_its_job_has_succeeded_and_recorded_before_the_
     assert policies.asked == ["b", "c"]
 
 
-def test_the_summary_has_the_lineage_of_a_waiting_job_as_soon_as_its_policy_is_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Late(Policies):
-        def take(self) -> Sequence[Fetch]:
-            if experiment.fake.now() < 20.0:
-                return ()
-            return [
-                replace(fetched, env_steps=512) if isinstance(fetched, FetchedPolicy) else fetched
-                for fetched in super().take()
-            ]
-
-    monkeypatch.setattr("orchestrator.supervisor.recorder.PAGE_ROWS", 1)
-    jobs = [make_job("a"), make_job("long"), starting()[1]]
-    experiment = Experiment(tmp_path, jobs, behaviours({"long": FOREVER}), cpus=1, policies=Late())
-    shown: list[int | None] = []
-
-    def look_and_stop() -> None:
-        shown.append(rows(tmp_path)["b"]["lineage_env_steps"])
-        experiment.supervisor.request_stop("test")
-
-    experiment.reporter.each_turn = once(lambda view: view.elapsed_s > 300, look_and_stop)
-    assert experiment.run()["b"] == "PENDING"
-    assert shown == [512]
-
-
 def test_who_cannot_start_from_a_policy_has_failed_and_the_others_go_on(tmp_path: Path) -> None:
     jobs = [*starting(), make_job("d", spec={"after": ("b",)}), make_job("e")]
     experiment = Experiment(tmp_path, jobs, policies=Policies("another network"))
@@ -287,44 +174,6 @@ def test_who_cannot_start_from_a_policy_has_failed_and_the_others_go_on(tmp_path
     )
 
 
-def one_that_starts(**changes: Any) -> list[Job]:
-    return [make_job("a"), make_job("b", spec={"after": ("a",), "init": "job:a"}, **changes)]
-
-
-def test_a_policy_that_could_not_be_fetched_is_tried_again_like_a_launch(tmp_path: Path) -> None:
-    policies = Policies(failures=2)
-    failures: set[int] = set()
-    experiment = Experiment(tmp_path, one_that_starts(max_retries=2), policies=policies)
-
-    def each_turn(_: View) -> None:
-        state = experiment.supervisor._jobs.states["b"]
-        if isinstance(state, Pending | Running):
-            failures.add(state.failures)
-
-    experiment.reporter.each_turn = each_turn
-    assert experiment.run() == {"a": "SUCCEEDED", "b": "SUCCEEDED"}
-    assert failures == {0, 1, 2}, "they count"
-    first, second, third = policies.not_before
-    assert first is None
-    assert second is not None
-    assert third is not None
-    assert 0.0 < second < third <= experiment.fake.time_s
-    assert [row.attempts for row in experiment.ledger.jobs()] == [1, 1]
-    assert experiment.reporter.messages().count("no process could be started; retry") == 2
-
-
-def test_who_has_used_up_its_retries_without_a_policy_has_failed_to_launch_and_may_be_retried(
-    tmp_path: Path,
-) -> None:
-    experiment = Experiment(tmp_path, one_that_starts(max_retries=1), policies=Policies(failures=2))
-    assert experiment.run()["b"] == "FAILED"
-    state = experiment.supervisor._jobs.states["b"]
-    assert isinstance(state, Failed)
-    assert state.cause is Cause.LAUNCH
-    experiment.ledger.close()
-    assert "queued 1 job (b) again" in control.ask(tmp_path, ["b"], "retry")
-
-
 def test_a_stop_does_not_wait_for_policies(tmp_path: Path) -> None:
     class Slow(Policies):
         def take(self) -> Sequence[Fetch]:
@@ -336,25 +185,6 @@ def test_a_stop_does_not_wait_for_policies(tmp_path: Path) -> None:
     assert experiment.run() == {"a": "SUCCEEDED", "b": "PENDING", "c": "PENDING"}
     assert experiment.supervisor.is_interrupted
     assert "not run" not in experiment.reporter.messages()
-
-
-def test_while_a_run_stops_no_policy_is_fetched(tmp_path: Path) -> None:
-    """Nothing would be launched with it, and whoever ends all processes ends that one, too."""
-
-    class Stopping(Policies):
-        def take(self) -> Sequence[Fetch]:
-            fetches = super().take()
-            if self.asked:
-                experiment.supervisor.request_stop("test")
-            return fetches
-
-    def behave(launch: Launch) -> Behaviour:
-        is_long = launch.job_id == "d"
-        return Behaviour(after_s=NEVER, exits_within_s=5.0) if is_long else Behaviour()
-
-    jobs = [*one_that_starts(max_retries=0), make_job("d")]
-    experiment = Experiment(tmp_path, jobs, behave, policies=Stopping(failures=1))
-    assert experiment.run() == {"a": "SUCCEEDED", "b": "PENDING", "d": "PENDING"}
 
 
 # -- later runs
@@ -401,11 +231,6 @@ def stages(first: int, second: int = 1000, **spec: Any) -> list[Job]:
     ]
 
 
-def test_the_policy_that_was_used_stays_recorded_while_nothing_changes(tmp_path: Path) -> None:
-    found = reconciled(trained(tmp_path, *stages(1000)), "refuse", *stages(1000))
-    assert (found["b"].state.name, found["b"].job.spec.init_sha256) == ("SUCCEEDED", "ab")
-
-
 @pytest.mark.parametrize("second", [1000, 2000])
 def test_a_job_has_changed_if_the_one_that_it_starts_from_has(second: int, tmp_path: Path) -> None:
     experiment = trained(tmp_path, *stages(1000))
@@ -425,20 +250,3 @@ def test_a_job_has_changed_if_the_one_that_it_starts_from_has(second: int, tmp_p
         "d": "SUCCEEDED",
     }
     assert again["b"].job.spec.init_sha256 is None
-
-
-def test_another_job_to_start_from_is_a_change_and_is_shown(tmp_path: Path) -> None:
-    experiment = trained(tmp_path, *stages(1000))
-    with pytest.raises(ChangedError) as error:
-        reconciled(experiment, "refuse", *stages(1000, init="job:d", after=("d",)))
-    assert 'init: "job:a" → "job:d"' in str(error.value)
-    assert "SHA-256" not in str(error.value)
-
-
-def test_reload_tells_of_other_links_and_of_nothing_else() -> None:
-    before, now = (stages(1000, init_sha256=sha256)[1] for sha256 in ("ab", None))
-    assert reload._differences(before, now) == []
-    other = replace(now, spec=replace(now.spec, init="job:d", after=("d",)))
-    text = "\n".join(reload._differences(before, other))
-    assert 'init: "job:a" → "job:d"' in text
-    assert "after: ('a',) → ('d',)" in text

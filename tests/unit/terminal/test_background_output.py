@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import gzip
-import io
 import os
 import re
 import sys
@@ -17,11 +15,10 @@ from typing import TextIO
 
 import pytest
 import typer
-from rich.console import Console
 
 from orchestrator import cli
 from orchestrator.commands import shared_options
-from orchestrator.terminal import background_output, run_view
+from orchestrator.terminal import background_output
 from orchestrator.terminal.background_output import in_background, is_read
 
 
@@ -96,28 +93,6 @@ def test_whoever_prints_never_waits_and_what_is_too_much_is_counted(
     assert len(shown) + dropped == 1000
 
 
-def test_a_terminal_that_is_not_read_is_shown_the_newest_events_when_it_is(
-    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(run_view, "LINES_KEPT", 10)
-    with in_background(pipe.file) as stream:
-        reporter = run_view.LiveReporter(
-            Console(file=stream, force_terminal=True, width=100, height=30)
-        )
-        stream.write("x" * 100_000)  # nobody reads yet
-        for number in range(100):
-            reporter.event("launched", f"job number {number}")
-        reporter.tick(lambda: pytest.fail("nothing is drawn that nobody would see"))
-        pipe.read()
-        reporter.close()
-    pipe.file.close()
-    assert [int(number) for number in re.findall(r"job number (\d+)", pipe.text())] == list(
-        range(90, 100)
-    )
-    assert "90 events" in pipe.text()
-
-
 def test_the_end_does_not_wait_for_ever_for_a_reader_that_reads_nothing(
     pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,15 +110,6 @@ def test_a_reader_that_has_gone_is_no_error(pipe: Pipe) -> None:
     assert not is_read(stream)
 
 
-def test_a_descriptor_that_would_block_is_written_to_when_it_can_be(pipe: Pipe) -> None:
-    os.set_blocking(pipe.file.fileno(), False)
-    with in_background(pipe.file) as stream:
-        stream.write("x" * 100_000)
-        pipe.read()
-    pipe.file.close()
-    assert pipe.text() == "x" * 100_000
-
-
 def closed_file() -> TextIO:
     with Path(os.devnull).open("w", encoding="utf-8") as file:
         return file
@@ -156,29 +122,6 @@ def test_without_an_output_nothing_is_printed_and_nothing_fails(
     with in_background(file()) as stream:
         print("to nobody", file=stream, flush=True)
         assert not stream.isatty()
-
-
-def test_an_output_that_is_more_than_a_file_is_used_as_it_is(tmp_path: Path) -> None:
-    memory = io.StringIO()
-    with in_background(memory) as stream:
-        assert stream is memory
-    with gzip.open(tmp_path / "log.gz", "wt") as file, in_background(file) as stream:
-        stream.write("compressed")
-    with gzip.open(tmp_path / "log.gz", "rt") as file:
-        assert file.read() == "compressed"
-
-
-def test_what_the_output_cannot_encode_is_replaced(tmp_path: Path) -> None:
-    with (tmp_path / "log").open("w", encoding="ascii") as file, in_background(file) as stream:
-        stream.write("1 → 2\n")
-    assert (tmp_path / "log").read_text() == "1 ? 2\n"
-
-
-def test_standard_streams_are_as_before_afterwards() -> None:
-    before = sys.stdout, sys.stderr
-    with background_output.standard_output_in_background():
-        pass
-    assert (sys.stdout, sys.stderr) == before
 
 
 def refuse() -> None:

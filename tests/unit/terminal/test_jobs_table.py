@@ -3,10 +3,8 @@ from files."""
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,19 +16,13 @@ from supervisor_helpers import make_job
 from orchestrator.core.job import Cause, Failed, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.directory.run_directory import LockHolder
-from orchestrator.experiment.directory.run_end import RunEnd
-from orchestrator.experiment.directory.run_index import ListedRun, RunEntry
-from orchestrator.experiment.from_outside import attach
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor.active_attempts import ActiveAttempt
-from orchestrator.supervisor.events import DiskShortage, Note, View
-from orchestrator.terminal import attach_view, jobs_table, list_view, status_view
+from orchestrator.supervisor.events import DiskShortage, View
+from orchestrator.terminal import jobs_table
 from orchestrator.terminal.jobs_table import JobLine, JobsTable
-from orchestrator.terminal.tables import table
 
 ROW = {
     **{
@@ -165,74 +157,6 @@ def test_the_table_of_ended_jobs_fits_and_keeps_the_returns(width: int) -> None:
     assert [name in lines[0] for name in ("ETA", "CPU", "wait")] == [False] * 3, "nothing runs"
 
 
-def test_long_names_are_shortened_so_that_they_still_differ() -> None:
-    lines = [
-        JobLine(job_id=f"{'quadruped-with-long-legs' * 3}-s{seed}", state="PENDING")
-        for seed in range(12)
-    ]
-    shown = printed(jobs_table.jobs_table(lines, 60), 60)[1:]
-    assert [line.split()[0].partition("…")[2][-3:].lstrip("-") for line in shown] == [
-        f"s{seed}" for seed in range(12)
-    ]
-    assert max(map(len, shown)) <= 60
-
-
-@pytest.mark.parametrize("width", [30, 40, 60, 80, 100])
-def test_ids_that_differ_in_their_middle_are_shown_differently_at_every_width(width: int) -> None:
-    """Other columns go first, and where all have gone, ids take several lines."""
-    ids = [
-        f"hopper-lr1e-{lr}-ga0.{gamma}-s{seed}"
-        for lr in (3, 4)
-        for gamma in (98, 995)
-        for seed in (0, 1)
-    ]
-    live = {
-        "share": 0.4,
-        "env_steps_per_s": 2871.0,
-        "remaining_s": 75.0,
-        "cpu_share": 0.9,
-        "run_delay_share": 1.23,
-    }
-    lines = [
-        JobLine(job_id=job_id, state="training", is_running=True, attempts=2, **live)
-        for job_id in ids
-    ]
-    header, *shown = printed(jobs_table.jobs_table(lines, width), width)
-    assert max(map(len, [header, *shown])) <= width
-    if width == 30:
-        assert "".join(line.split()[0] for line in shown) == "".join(ids)
-    else:
-        assert len({line.split()[0] for line in shown}) == len(ids)
-    if width == 100:
-        assert [share in shown[0] for share in ("100%", "123%")] == [True, False], "a share of time"
-
-
-def test_the_table_of_experiments_keeps_the_run_directory_on_80_columns() -> None:
-    folder = "/home/somebody/a/long/way/down/to/the/project/runs/two"
-    entry = RunEntry(run_dir=folder, name="two", host="here", noted_at=0.0)
-    run = ListedRun(
-        entry=entry, state="running", jobs={"RUNNING": 1, "PENDING": 1}, holder=None, problem=""
-    )
-    lines = printed(table(list_view.COLUMNS, [run], 80), 80)
-    assert max(map(len, lines)) <= 80
-    column = lines[0].index("run directory")
-    assert "".join(line[column : column + 40].split(" ")[0] for line in lines[1:]) == folder
-
-
-@pytest.mark.parametrize(("attempts", "kept"), [(1, "time"), (2, "attempts")])
-def test_attempts_are_of_use_where_a_job_has_several(attempts: int, kept: str) -> None:
-    line = JobLine(
-        job_id="a" * 16,
-        state="FAILED",
-        share=0.5,
-        env_steps_per_s=1.0,
-        wall_s=1.0,
-        attempts=attempts,
-    )
-    header = printed(jobs_table.jobs_table([line], 55), 55)[0].split()
-    assert {"time", "attempts"} & set(header) == {kept}
-
-
 def test_the_view_of_the_supervisor_as_a_screen() -> None:
     def attempt(name: str) -> ActiveAttempt:
         handle, slot = Handle(name, 1), Slot(index=0, cpus=(0,), gpus=())
@@ -255,8 +179,6 @@ def test_the_view_of_the_supervisor_as_a_screen() -> None:
         waiting=DiskShortage(text="No space.", least_mib=1),
     )
     lines = printed(jobs_table.render(jobs_table.of_view(view), 120, 24), 120)
-    assert "2/4 jobs ended · 1 succeeded · 1 failed · 1 running · 1 pending" in lines
-    assert "0 env_steps/s · 1.6 cores busy · elapsed 0:01 · ETA –" in lines
     assert "No space." in lines
     shown = [line.split()[:2] for line in lines if re.match("live|over|next", line)]
     assert shown == [
@@ -267,35 +189,6 @@ def test_the_view_of_the_supervisor_as_a_screen() -> None:
     ]
     assert next(line for line in lines if line.startswith("live")).split()[-2:] == ["2", "0"], (
         "attempts, from 1; CPU"
-    )
-
-
-def test_what_has_ended_under_this_supervisor_tells_how_long_the_rest_takes() -> None:
-    since = 1_700_000_000.0
-    ended = {
-        "state": "SUCCEEDED",
-        "attempts": 1,
-        "env_steps": 1000,
-        "ended_at": since + 20,
-        "started_at": since + 10,
-    }
-    before = {**ended, "started_at": since - 100}
-    jobs = {
-        "a": ended,
-        "b": {**ended, "ended_at": since + 30},
-        "c": before,
-        "d": {**before, "attempts": 2},
-    }
-    reading = snapshot(
-        **jobs,
-        e={"state": "PENDING"},
-        f={"state": "RUNNING", "attempts": 1, "started_at": since + 30},
-    )
-    assert jobs_table.of_snapshot(reading).remaining_s is None, "no supervisor runs"
-    when = datetime.datetime.fromtimestamp(since).isoformat(timespec="microseconds")
-    holder = LockHolder(pid=1, pid_start=1.0, host="here", since=when)
-    assert jobs_table.of_snapshot(replace(reading, holder=holder)).remaining_s == pytest.approx(
-        20.0
     )
 
 
@@ -349,125 +242,6 @@ def test_a_reading_of_the_files_as_a_screen() -> None:
     jobs = {"a": LiveJob(phase="training", cpu_share=None, run_delay_share=None, silent_s=45.0)}
     *_, row = jobs_table.of_snapshot(replace(reading, live=LiveFacts(holder="", jobs=jobs))).running
     assert row.state == "training, silent 0:45"
-
-
-@pytest.mark.parametrize("was_killed", [True, False])
-@pytest.mark.parametrize("has_job_file", [True, False])
-def test_what_resumes_an_interrupted_run_is_said_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, has_job_file: bool, was_killed: bool
-) -> None:
-    paths = RunPaths(tmp_path)
-    paths.lock.touch()
-    if has_job_file:
-        paths.experiment.touch()
-    rows: Any = [{**ROW, "job_id": "a", "learner": None}]
-    status_view.show(
-        [Snapshot(paths=paths, rows=rows, holder=None, was_killed=was_killed)], in_place=False
-    )
-    assert capsys.readouterr().out.count("resumes it.") == 1
-    end = attach.end_of(paths, None)
-    assert end.message.count("the same call with run_dir=") == (not has_job_file)
-
-
-@pytest.mark.parametrize(
-    ("causes", "is_retried"),
-    [(["invalid"], False), (["invalid", "error"], True), (["invalid", None], False)],
-)
-def test_who_has_only_invalid_jobs_is_told_to_correct_them(
-    capsys: pytest.CaptureFixture[str], causes: list[str | None], *, is_retried: bool
-) -> None:
-    states = [
-        {"state": "FAILED", "cause": cause} if cause else {"state": "SUCCEEDED"} for cause in causes
-    ]
-    rows: Any = [
-        {**ROW, "learner": None, "job_id": f"j{n}", **state} for n, state in enumerate(states)
-    ]
-    status_view.show_end(Path("run"), rows, exit_code=1, is_stopped=False)
-    out = capsys.readouterr().out
-    assert ("`retry run`" in out, "`logs run JOB`" in out) == (is_retried, is_retried)
-    assert ("run the job file" in out) != is_retried
-
-
-@pytest.mark.parametrize(
-    ("causes", "advice"),
-    [
-        (["too-large"], {"`run run` trains"}),
-        (["too-large", "error"], {"`run run` trains", "`retry run`"}),
-        (["too-large", "invalid"], {"`run run` trains", "run the job file"}),
-        (["error"], {"`retry run`"}),
-    ],
-)
-def test_who_has_jobs_that_are_too_large_is_told_what_trains_them(
-    capsys: pytest.CaptureFixture[str], causes: list[str], advice: set[str]
-) -> None:
-    rows: Any = [
-        {**ROW, "learner": None, "job_id": f"j{n}", "state": "FAILED", "cause": cause}
-        for n, cause in enumerate(causes)
-    ]
-    status_view.show_end(Path("run"), rows, exit_code=1, is_stopped=False)
-    out = " ".join(capsys.readouterr().out.split())
-    every = {"`run run` trains", "`retry run`", "run the job file"}
-    assert {text for text in every if text in out} == advice
-
-
-def test_the_table_at_the_end_has_an_end(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(status_view, "MOST_ROWS", 3)
-    for number, is_cut in ((3, False), (5, True)):
-        rows: Any = [
-            {**ROW, "learner": None, "job_id": f"j{n}", "state": "SUCCEEDED"} for n in range(number)
-        ]
-        status_view.show_end(Path("run"), rows, exit_code=0, is_stopped=False)
-        out = capsys.readouterr().out
-        assert ("… and 2 more jobs, in summary.csv" in out, "j3" in out) == (is_cut, False)
-
-
-def test_what_features_say_stands_at_the_end_with_their_commands(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    rows: Any = [{**ROW, "learner": None, "job_id": "j0", "state": "SUCCEEDED"}]
-    notes = [Note(text="search: 3 trials", command="best"), Note(text="gaits: 2 kinds")]
-    status_view.show_end(Path("run"), rows, exit_code=0, is_stopped=False, notes=notes)
-    lines = capsys.readouterr().out.splitlines()
-    place = lines.index("search: 3 trials")
-    assert lines[place - 1 : place + 3] == ["", "search: 3 trials", "", "gaits: 2 kinds"]
-    assert "Next: orchestrator best run    orchestrator report run    (orc" in "\n".join(lines)
-
-
-def test_who_follows_a_run_is_told_the_command_that_resumes_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    paths = RunPaths(tmp_path)
-    paths.experiment.touch()
-    rows: Any = [
-        {**ROW, "learner": None, "job_id": state, "state": state} for state in ("PENDING", "PAUSED")
-    ]
-    end = RunEnd(holder="", exit_code=130, message="", ended_at=0.0)
-    attach_view.show_end(Snapshot(paths=paths, rows=rows, holder=None), end, "run", as_json=False)
-    out = capsys.readouterr().out
-    assert (out.count(f"`run {tmp_path}` resumes it."), "same command" in out) == (2, False)
-    status_view.show_end(tmp_path, rows, exit_code=130, is_stopped=True)
-    assert capsys.readouterr().out.count("Run the same command again to resume.") == 2
-
-
-def test_a_reading_says_how_long_the_supervisor_runs(tmp_path: Path) -> None:
-    with run_directory.claim(tmp_path / "run") as paths:
-        holder = run_directory.holder(paths)
-    assert holder is not None
-    ages: Sequence[str] = (
-        holder.since,
-        holder.since.partition(".")[0],
-    )  # the second as earlier versions recorded it
-    for since in ages:
-        shown = jobs_table.of_snapshot(replace(snapshot(a={}), holder=replace(holder, since=since)))
-        assert shown.elapsed_s is not None
-    assert (
-        jobs_table.of_snapshot(
-            replace(snapshot(), holder=replace(holder, since="just now"))
-        ).elapsed_s
-        is None
-    )
 
 
 def test_the_first_measure_of_a_task_has_a_column_where_all_jobs_share_it() -> None:

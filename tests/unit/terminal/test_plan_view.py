@@ -19,10 +19,6 @@ from orchestrator.keys.value_types import TomlTable
 from orchestrator.terminal import plan_view
 
 
-def falls(*_: object) -> Any:
-    raise ValueError("the knee fell off")
-
-
 @pytest.fixture(autouse=True)
 def no_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feature, "_problems", {})
@@ -61,37 +57,6 @@ def facts(experiment: Experiment, **forecast: Any) -> dict[str, Any]:
     )
     dry = DryRun(plan=plan, prospects={}, forecast=Forecast(facts=forecast))
     return plan_view.facts(experiment, dry, Path("run"))
-
-
-def test_a_table_that_cannot_be_read_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = {"lines": lambda meaning: [meaning["x"]], "facts": lambda meaning: meaning["x"]}
-    experiment = declared(
-        monkeypatch,
-        broken={"read": falls, **shown},
-        sound={"read": lambda *_: {"x": "stiff"}, **shown},
-    )
-    assert experiment.tables == {"sound": {"x": "stiff"}}
-    assert plan_view._lines_of_tables(experiment) == ["stiff"]
-    assert facts(experiment)["sound"] == "stiff"
-    (problem,) = feature._problems.values()
-    assert "cannot read an empty" in problem
-
-
-@pytest.mark.parametrize(
-    ("meaning", "why"), [(falls, "ValueError: the knee"), (lambda _: [Path()], "TypeError")]
-)
-def test_what_cannot_be_shown_breaks_no_dry_run(
-    meaning: Any, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    experiment = declared(monkeypatch, gait={"lines": falls, "facts": meaning})
-    assert plan_view._lines_of_tables(experiment) == []
-    assert "gait" not in facts(experiment)
-    (problem,) = feature._problems.values()
-    assert "the feature hips does not show what [gait] means: ValueError: the knee" in problem
-    monkeypatch.setattr(feature, "_problems", {})
-    assert "gait" not in facts(experiment)
-    (problem,) = feature._problems.values()
-    assert why in problem
 
 
 def test_no_fact_of_a_feature_stands_in_place_of_one_of_the_program(
