@@ -42,9 +42,13 @@ AXES = (
     ArchiveAxis(name="a", low=0, high=1, cells=8),
     ArchiveAxis(name="c", low=0, high=10, cells=8),
 )
-LATE = ("sobol", "nsga2", "map-elites", "cma-me", "tpe", "gp")
-SLOW_TO_IMPORT = [pytest.param(name, marks=pytest.mark.nightly) for name in LATE]
-EVERY = ["random", "cmaes", *SLOW_TO_IMPORT]
+LEARNING = [
+    "cmaes",
+    "tpe",
+    "nsga2",
+    *(pytest.param(name, marks=pytest.mark.nightly) for name in ("gp", "map-elites", "cma-me")),
+]
+"""The models of ``gp`` take long, and pyribs takes long to import."""
 
 
 @pytest.fixture(autouse=True)
@@ -102,15 +106,16 @@ def asked(
     return points
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ["random", "sobol", *LEARNING])
 def test_sampler_goes_on_as_if_it_had_not_been_pickled(name: str) -> None:
     spec = spec_of(name)
-    points = asked(spec, 45)
-    assert asked(spec, 45, pickled_at=37) == points
-    assert asked(replace(spec, seed=4), 45) != points
+    asks = 36 if name == "gp" else 45
+    points = asked(spec, asks)
+    assert asked(spec, asks, pickled_at=asks - 3) == points
+    assert asked(replace(spec, seed=4), asks) != points
     keys = [dimension.key for dimension in spec.space]
     assert all(list(point) == keys for point in points)
-    assert len({json.dumps(point) for point in points}) > 40
+    assert len({json.dumps(point) for point in points}) > 0.8 * asks
     for point in points:
         Space(spec.space).encode(
             point
@@ -118,17 +123,16 @@ def test_sampler_goes_on_as_if_it_had_not_been_pickled(name: str) -> None:
     json.dumps(points, allow_nan=False)
 
 
-@pytest.mark.parametrize("name", ["random", *SLOW_TO_IMPORT[:1]])
+@pytest.mark.parametrize("name", ["random", "sobol"])
 def test_points_without_values_depend_on_seed_and_number_alone(name: str) -> None:
     spec = spec_of(name)
     points = asked(spec, 20)
     assert [make(spec).ask(number) for number in (19, 7)] == [points[19], points[7]]
 
 
-@pytest.mark.parametrize("name", ["cmaes", *SLOW_TO_IMPORT[2:]])
-@pytest.mark.parametrize("direction", ["maximize", "minimize"])
-def test_later_points_are_better_than_random_ones(name: str, direction: str) -> None:
-    spec, sign = spec_of(name, directions=(direction,)), 1.0 if direction == "maximize" else -1.0
+@pytest.mark.parametrize("name", LEARNING)
+def test_later_points_are_better_than_random_ones(name: str) -> None:
+    spec = spec_of(name, directions=("maximize",))
     sampler, values = make(spec), []
     trials = 45 if name == "gp" else 120  # a third of them after its random ones
     for number in range(trials):
@@ -137,14 +141,14 @@ def test_later_points_are_better_than_random_ones(name: str, direction: str) -> 
         sampler.tell(
             number,
             point,
-            TrialOutcome(values=(sign * values[-1],), measures=(point["a"], point["c"])),
+            TrialOutcome(values=(values[-1],), measures=(point["a"], point["c"])),
         )
     by_chance = [value(make(spec_of("random")).ask(number)) for number in range(120)]
     last = values[-trials // 3 :]
     assert sum(last) / len(last) > sum(by_chance) / 120 + 0.05
 
 
-@pytest.mark.parametrize("name", ["cmaes", *SLOW_TO_IMPORT[1:]])
+@pytest.mark.parametrize("name", LEARNING)
 def test_nothing_but_failures_is_no_error(name: str) -> None:
     sampler = make(spec_of(name))
     for number in range(30):
