@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import command_helpers as commands
@@ -11,12 +10,10 @@ import measurement_helpers as bench
 import pytest
 from measurement_helpers import collapsed, measurements, slower
 
-from orchestrator.analysis.statistics import MEDIAN_INTERVALS
 from orchestrator.core.errors import UsageError
 from orchestrator.features.compare.comparison import Comparison, Pair, compare_with_first
 from orchestrator.features.compare.declared_settings import (
     Difference,
-    differing_settings,
     merged_differences,
 )
 
@@ -82,32 +79,11 @@ class TestBenchmarks:
         assert one.a.low is None
         assert one.ratio.median > 20
 
-    def test_two_bounds_have_no_ratio(self, machines: tuple[Path, Path], tmp_path: Path) -> None:
-        shutil.copytree(machines[0], tmp_path / "copy")
-        assert (
-            pair(compare(machines[0], tmp_path / "copy"), "default × 2", "throughput").ratio is None
-        )
-
     def test_other_differences_are_listed(self, machines: tuple[Path, Path]) -> None:
         found = compare(*machines)
         assert Difference("torch", "2.13.0", "2.14.0") in found.differences
         assert Difference("cpu model", "Example 9000", "Other") in found.differences
         assert found.only_b == ["pinned × 4", "default × 4"]
-
-    def test_another_learner_is_listed(self, machines: tuple[Path, Path], tmp_path: Path) -> None:
-        measured = [
-            {**record, "processes": [{**one, "learner": "fast"} for one in record["processes"]]}
-            for record in measurements("pinned", 1)
-        ]
-        bench.write(tmp_path / "fast", measured, learner="auto")
-        bench.write(tmp_path / "before", measurements("pinned", 1), learner="sb3")
-        found = compare(tmp_path / "before", tmp_path / "fast")
-        assert Difference("learner", "sb3", "fast") in found.differences
-
-    def test_a_benchmark_compared_with_itself_is_as_fast(self, machines: tuple[Path, Path]) -> None:
-        found = compare(machines[1], machines[1])
-        assert all(one.ratio is not None and one.ratio.median == 1 for one in found.pairs)
-        assert found.differences == []
 
     def test_the_table_and_json(self, machines: tuple[Path, Path], tmp_path: Path) -> None:
         shown = commands.succeed("compare", *machines, cwd=tmp_path)
@@ -115,8 +91,6 @@ class TestBenchmarks:
         assert "≤ " in row
         assert "≥ " in row
         assert "torch: 2.13.0 → 2.14.0" in shown.stdout
-        assert "Only in B: pinned × 4, default × 4" in shown.stdout
-        assert f"Intervals of 95 %: {MEDIAN_INTERVALS}" in shown.stdout
         facts = json.loads(commands.invoke("compare", *machines, "--json", cwd=tmp_path).stdout)
         assert facts["kind"] == "benchmark"
         assert set(facts["pairs"][0]["ratio"]) == {"median", "low", "high", "n", "method"}
@@ -126,18 +100,8 @@ class TestWhatCannotBeCompared:
     def test_nothing_in_common(self, tmp_path: Path) -> None:
         bench.write(tmp_path / "a", measurements("pinned", 1))
         bench.write(tmp_path / "b", measurements("default", 1, phases=slower(2, "env")))
-        with pytest.raises(UsageError, match=r"pinned × 1, .* default × 1"):
+        with pytest.raises(UsageError, match="pinned × 1"):
             compare(tmp_path / "a", tmp_path / "b")
-
-    def test_no_run_directory(self, tmp_path: Path, machines: tuple[Path, Path]) -> None:
-        with pytest.raises(UsageError, match="no such run directory"):
-            compare(tmp_path / "missing", machines[0])
-
-    def test_a_benchmark_without_a_finished_cell(
-        self, tmp_path: Path, machines: tuple[Path, Path]
-    ) -> None:
-        with pytest.raises(UsageError, match="no measurement of this benchmark is finished yet"):
-            compare(bench.write(tmp_path / "empty", []), machines[0])
 
 
 def test_a_setting_that_differs_for_other_jobs_has_no_value_in_the_row_of_some() -> None:
@@ -150,18 +114,3 @@ def test_a_setting_that_differs_for_other_jobs_has_no_value_in_the_row_of_some()
         ("gamma", ["0.99", "0.9", "0.99"]),
         ("n_steps (cart)", ["2048", "–", "1024"]),
     ]
-
-
-def test_long_values_are_shown_where_they_differ() -> None:
-    folder = "/srv/projects/quadruped/experiments/of/this/year"
-    a = {"cart": {"init": f"{folder}/first.zip"}, "pole": {"init": f"{folder}/first.zip"}}
-    b = {"cart": {"init": f"{folder}/second.zip"}, "pole": {"init": f"{folder}/third.zip"}}
-    assert [str(one) for one in differing_settings(a, b)] == [
-        "init (cart): …this/year/first.zip → …this/year/second.zip",
-        "init (pole): …this/year/first.zip → …this/year/third.zip",
-    ]
-    cart = {"cart": a["cart"]}
-    others = ({"cart": b["cart"]}, {"cart": {"init": None}}, cart)
-    (merged,) = merged_differences([differing_settings(cart, other) for other in others])
-    short = ["…this/year/first.zip", "…this/year/second.zip", "–", "…this/year/first.zip"]
-    assert merged == ("init", short)

@@ -46,36 +46,15 @@ def test_the_report_of_a_race_begins_with_what_it_has_found(tmp_path: Path) -> N
     done = page(tmp_path / "run", {"distance_m": FOUND})
     text = Page(done.page).text
     assert "Race by distance_m" in text
-    sentence = "child is higher than parent by 1.07 [0.50, 1.60] (repeated Welch's t), p = 0.012"
-    assert f"{sentence}, decided after 3 seeds each." in text
+    sentence = "child is higher than parent by 1.07"
     assert text.index(sentence) < text.rindex("Findings") < text.rindex("All jobs")
-    assert "those of runs/bodies that count" in text
-    assert "seed 3 left out for both" in text
     assert "task_options.healthy_reward" in text
-    assert "child is higher than parent by 1.07" in done.markdown()
+    assert sentence in done.markdown()
     facts = json.loads((done.page.parent / "report.json").read_text())
     assert facts["race"]["distance_m"]["outcome"] == "higher"
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_what_a_race_of_an_earlier_version_has_found_is_shown(tmp_path: Path) -> None:
-    earlier = {key: value for key, value in FOUND.items() if key != "settings"}
-    assert "Race by distance_m" in Page(page(tmp_path / "run", {"distance_m": earlier}).page).text
-
-
-@pytest.mark.parametrize(
-    "results",
-    [
-        [],
-        {"distance_m": FOUND | {"settings": [["init", "–", "a.zip"]]}},
-        {"distance_m": 3},
-        {"speed": FOUND},
-        {"distance_m": FOUND | {"seeds": "many"}},
-        {"distance_m": FOUND | {"jobs": FOUND["jobs"][:1]}},
-        {"distance_m": FOUND | {"outcome": "no difference"}},
-        {"distance_m": FOUND | {"jobs": [one | {"values": []} for one in FOUND["jobs"]]}},
-    ],
-)
+@pytest.mark.parametrize("results", [[], {"distance_m": FOUND | {"seeds": "many"}}])
 @pytest.mark.usefixtures("undrawn")
 def test_what_no_race_writes_is_left_out(results: object, tmp_path: Path) -> None:
     assert "Race by" not in Page(page(tmp_path / "run", results).page).text

@@ -4,21 +4,17 @@ supervisor end."""
 from __future__ import annotations
 
 import contextlib
-import csv
 import functools
 import gc
-import hashlib
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent import futures
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +27,16 @@ from command_helpers import HOPPER, INSTANT, STUBS, wait_until
 import orchestrator
 from orchestrator import report
 from orchestrator.core.errors import (
-    ChangedError,
     Problem,
-    RunDirError,
     SupervisorError,
     UsageError,
 )
-from orchestrator.core.paths import RunPaths
-from orchestrator.core.robot_hash import robot_hash
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment.begun_source import BegunSource
-from orchestrator.experiment.directory import resume_advice, run_index
+from orchestrator.experiment.directory import run_index
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.from_outside import attach, control
-from orchestrator.features.pool import pool_supervisor, supervisor_process, training_pool
+from orchestrator.experiment.from_outside import attach
+from orchestrator.features.pool import supervisor_process
 from orchestrator.features.pool.pool_jobs import TrainingFuture
-from orchestrator.ledger import Ledger
-from orchestrator.report.document import Table
 
 NEARNESS = "-abs(json.loads((job / 'spec.json').read_text())['hyperparameters']['gamma'] - 0.95)}"
 """The return of an instant training, which depends on a setting."""
@@ -150,43 +139,22 @@ def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path)
         spec = WorkerSpec.from_json((child.job_dir / "spec.json").read_text())
         assert spec.init == str(fast.result().job_dir)
         assert not spec.preview, "a pool that is closed does not wait for pictures"
-        with pytest.raises(orchestrator.UsageError, match="no such option"):
+        with pytest.raises(UsageError):
             pool.submit(HOPPER, name="wrong").result(commands.PATIENCE_S)
-        for xml, settings, fragment in (
-            (HOPPER, {"n_env": 2}, r'^TrainingPool.submit: n_env: .* did you mean "n_envs"'),
-            (HOPPER, {"ppo": {"n_stepz": 2}}, "^TrainingPool.submit: ppo.n_stepz: unknown key"),
-            (
-                HOPPER,
-                {"generation": 3},
-                r'^TrainingPool.submit: generation: unknown key; .*, seed, .*; meta={"generation": …} notes',
-            ),
-            (HOPPER, {"seed": -1}, "^TrainingPool.submit: seed is -1; expected a whole number"),
-            (HOPPER, {"seed": np.float64(2)}, r"submit: seed is 2.0; expected a whole number"),
-            (HOPPER, {"init": [None]}, "^TrainingPool.submit: init is of type list; expected a "),
-            (HOPPER, {"init": failed}, "has no policy: has no legs"),
-            (HOPPER, {"init": fast}, r"init=future.result\(\)"),
-            (HOPPER, {"after": ["fast"]}, "futures that it waits for"),
-            (HOPPER, {"ppo": {1: 2, "gamma": 0.9}}, r"submit: ppo: a key must be text, found 1;"),
-            (HOPPER, {"env_kwargs": {"a": [{(1, 2): 3}]}}, r"env_kwargs.a\[0\]: .* \(1, 2\);"),
-            (HOPPER.parent, {}, "submit them one by one"),
-            ("bodies:make", {"params": {"legs": 4}}, "submit: .* names no file but a function: "),
-            (HOPPER, {"params": {"legs": 4}}, "params: functions that make robots are for a job"),
-            (3, {}, "is of type int"),
+        for xml, settings in (
+            (HOPPER, {"n_env": 2}),
+            (HOPPER, {"seed": -1}),
+            (HOPPER, {"init": failed}),
+            (HOPPER, {"after": ["fast"]}),
+            (HOPPER.parent, {}),
+            ("bodies:make", {"params": {"legs": 4}}),
         ):
-            with pytest.raises(orchestrator.UsageError, match=fragment):
+            with pytest.raises(UsageError):
                 pool.submit(xml, **settings)  # type: ignore[arg-type]
-    for xml in (HOPPER, HOPPER.read_text()):
-        with pytest.raises(RuntimeError, match="closed"):
-            pool.submit(xml)
-    with pytest.raises(UsageError, match=r"^TrainingPool: generation: unknown key") as refused:
+    with pytest.raises(RuntimeError):
+        pool.submit(HOPPER)
+    with pytest.raises(UsageError):
         orchestrator.TrainingPool(generation=3)
-    known = str(refused.value).partition("known keys: ")[2].split(", ")
-    assert "max_parallel" in known
-    assert not {"matrix", "params", "seeds", "after"} & {*known}
-    with pytest.raises(UsageError, match=r"^TrainingPool: ppo.n_stepz: unknown key"):
-        orchestrator.TrainingPool(run_dir="other", ppo={"n_stepz": 2})
-    with pytest.raises(UsageError, match="TrainingPool: task_options: a key must be text"):
-        orchestrator.TrainingPool(run_dir="other", task_options={None: 1, "height": 2})
     states = {job_id: row["state"] for job_id, row in commands.summary(here / "run").items()}
     trained = dict.fromkeys(("slow-s0", "fast-s0", "last-s0", "child-s1"), "SUCCEEDED")
     assert states == {**trained, "bad-s0": "FAILED", "endless-s0": "CANCELLED"} | (
@@ -194,43 +162,6 @@ def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path)
     )
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("stubs")
-def test_a_pool_has_the_gpus_of_the_machine_though_no_earlier_job_has_asked_for_one(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = here / "bin/nvidia-smi"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\necho '0, GPU-aaaa-1, NVIDIA H200, 143771, 143000'\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    for name in ("one", "two"):
-        (here / f"go-{name}-s0").touch()
-    with orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
-        assert pool.submit(HOPPER, name="one").result(commands.PATIENCE_S).ok
-    resources = {**EXEC["resources"], "gpus": 1}
-    with orchestrator.TrainingPool(max_parallel=1, run_dir="run", resources=resources) as pool:
-        assert pool.submit(HOPPER, name="two").result(commands.PATIENCE_S).ok
-
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("stubs")
-def test_what_python_prints_before_the_supervisor_begins_is_no_answer_of_it(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    printing = "print('welcome', flush=True)\n"
-    command = (sys.executable, "-c", printing + STUBS + SUPERVISE)
-    monkeypatch.setattr(supervisor_process, "COMMAND", command)
-    (here / "go-one-s0").touch()
-    with nothing_left(), orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
-        assert pool.submit(HOPPER, name="one").result(commands.PATIENCE_S).ok
-    failing = "print('welcome', flush=True)\nraise SystemExit('no memory')"
-    monkeypatch.setattr(supervisor_process, "COMMAND", (sys.executable, "-c", failing))
-    with pytest.raises(SupervisorError, match="was stopped: welcome"):
-        orchestrator.TrainingPool(run_dir="other")
-
-
-@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_when_its_supervisor_is_killed_every_future_says_what_to_do(here: Path) -> None:
     with nothing_left(), orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
@@ -238,16 +169,12 @@ def test_when_its_supervisor_is_killed_every_future_says_what_to_do(here: Path) 
         running(first)
         supervisor_of(here / "run").kill()
         for future in (first, second):
-            with pytest.raises(SupervisorError, match="killed by signal 9") as caught:
+            with pytest.raises(SupervisorError, match=f"run_dir='{here}/run'"):
                 future.result(commands.PATIENCE_S)
-            assert f"run_dir='{here}/run'" in str(caught.value)
-        with pytest.raises(SupervisorError, match="killed"):
+        with pytest.raises(SupervisorError):
             pool.submit(HOPPER, name="third")
-        with pytest.raises(SupervisorError, match="killed"):
-            pool.results()
 
 
-@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_results_come_in_the_order_of_submission_and_those_that_are_cancelled_are_left_out(
     here: Path,
@@ -275,34 +202,7 @@ def test_results_come_in_the_order_of_submission_and_those_that_are_cancelled_ar
             "third-s0",
         ]
         assert results.run_dir == here / "run"
-        wrong, last = (pool.submit(HOPPER, name=name) for name in ("wrong", "last"))
-        with pytest.raises(UsageError, match="no such option"):
-            wrong.result(commands.PATIENCE_S)
-        with pytest.raises(TimeoutError):
-            pool.results(timeout=0)
-        (here / "go-last-s0").touch()
-        with pytest.raises(UsageError, match="1 robot has no result") as raised:
-            pool.results(commands.PATIENCE_S)
-        assert last.done(), "an error does not keep others from their results"
-        assert "  robot 5:\n    TrainingPool.submit: no such option\n" in str(raised.value)
-        others = str(raised.value).rpartition("the results of the others are in ")[2]
-        assert eval(others, {"pool": pool}) == [*results, last.result()]
     assert not (here / "run/jobs/gone-s0/started").exists()
-
-
-BAD_META: list[tuple[Any, str]] = [
-    ([3], "is of type list; expected a dictionary"),
-    ({3: 1}, "the key 3: expected a name"),
-    ({" ": 1}, "the key ' ': expected a name"),
-    ({"a\nb": 1}, "the key .*: expected a name"),
-    ({"a" * 65: 1}, "has 65 characters; expected at most 64"),
-    ({"genes": [1, 2]}, "genes: expected a text, a number, True, False or None; .* of type list"),
-    ({"score": float("nan")}, "score: expected a finite number; this is nan"),
-    ({"id": 2**63}, "id: expected a whole number of at most 64 bits; this one has 64"),
-    ({"text": "a\nb"}, "text: the text has a line break"),
-    ({"text": "a" * 1001}, "text: the text has 1,001 characters; expected at most 1,000"),
-    ({str(number): 1 for number in range(101)}, "has 101 keys; expected at most 100"),
-]
 
 
 @pytest.mark.usefixtures("stubs")
@@ -311,47 +211,22 @@ def test_what_a_program_says_of_its_robots_is_in_results_summary_and_report(here
         (here / f"go-{name}-s0").touch()
     said = {"generation": np.int64(1), "parent": "adam", "is_mutant": True, "distance": None}
     with nothing_left(), orchestrator.TrainingPool(max_parallel=2, run_dir="run", **EXEC) as pool:
-        for bad, fragment in BAD_META:
-            with pytest.raises(UsageError, match=rf"TrainingPool\.submit: meta.*{fragment}"):
-                pool.submit(HOPPER, meta=bad)
+        for bad in ([3], {"genes": [1, 2]}, {"score": float("nan")}):
+            with pytest.raises(UsageError):
+                pool.submit(HOPPER, meta=bad)  # type: ignore[arg-type]
         one = pool.submit(HOPPER, name="one", meta=said, ppo={"gamma": np.float32(0.5)})
-        again = pool.submit(HOPPER, name="one", meta={"generation": 2}, ppo={"gamma": 0.5})
         pool.submit(HOPPER, name="two", meta={"generation": 2}, ppo={"gamma": 0.75})
-        lost = pool.submit(here / "\udcff.xml", meta={"generation": 3})
         table = pool.results(commands.PATIENCE_S).to_dataframe()
     assert one.result().meta == {**said, "generation": 1}
-    assert again.result().meta == {"generation": 2}, "of this submission"
-    assert lost.result().meta == {"generation": 3}
-    assert table["meta.generation"].tolist() == [1, 2, 2, 3]
-    assert table["meta.parent"].tolist()[0] == "adam"
-    assert table["job_id"].tolist()[:3] == ["one-s0", "one-s0", "two-s0"]
+    assert table["meta.generation"].tolist() == [1, 2]
     rows = commands.summary(here / "run")
     columns = ("meta.generation", "meta.parent", "meta.is_mutant", "meta.distance", "ppo.gamma")
     assert [rows["one-s0"][name] for name in columns] == [1, "adam", True, None, 0.5]
     assert [rows["two-s0"][name] for name in columns] == [2, None, None, None, 0.75]
-    with (here / "run/summary.csv").open() as file:
-        assert [row["meta.generation"] for row in csv.DictReader(file)] == ["1", "2"]
     page = report.compose(here / "run")
-    (jobs,) = (section for section in page.sections if section.title == "All jobs")
-    (part,) = jobs.parts
-    assert isinstance(part, Table)
-    assert [part.columns.index(name) > 0 for name in ("meta.generation", "ppo.gamma")]
     assert [job["point"]["ppo.gamma"] for job in page.facts["jobs"]] == [0.5, 0.75]
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("stubs")
-def test_what_a_program_says_of_a_robot_makes_no_other_training_of_it(here: Path) -> None:
-    (here / "go-done-s0").touch()
-    for generation in (1, 2):
-        with orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
-            future = pool.submit(HOPPER, name="done", meta={"generation": generation})
-            assert future.result(commands.PATIENCE_S).meta == {"generation": generation}
-    row = commands.summary(here / "run")["done-s0"]
-    assert (row["attempts"], row["meta.generation"]) == (1, 1)
-
-
-@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_another_robot_or_start_under_the_name_of_a_job_that_trains_is_refused(here: Path) -> None:
     bodies = [HOPPER.read_text(), HOPPER.read_text().replace("<mujoco", "<!-- --><mujoco", 1)]
@@ -366,7 +241,7 @@ def test_another_robot_or_start_under_the_name_of_a_job_that_trains_is_refused(h
             pool.submit(bodies[0], name="body", init=start),
         ]
         for other in others:
-            with pytest.raises(orchestrator.ChangedError, match="another robot, or other settings"):
+            with pytest.raises(orchestrator.ChangedError):
                 other.result(commands.PATIENCE_S)
         assert not same.done()
         (here / "go-body-s0").touch()
@@ -401,113 +276,9 @@ def test_a_file_that_is_written_again_before_its_training_is_not_trained_in_sile
         assert begun.result(commands.PATIENCE_S).ok
         assert same.result(commands.PATIENCE_S).ok
         for future, file in ((rewritten, robot), (started, policy)):
-            with pytest.raises(UsageError, match=f"{file} was written to after the submission"):
+            with pytest.raises(UsageError, match=str(file)):
                 future.result(commands.PATIENCE_S)
     assert not (here / "run/jobs/rewritten-s0").exists()
-
-
-@pytest.mark.usefixtures("stubs")
-def test_a_robot_that_was_invalid_says_so_when_it_comes_again_and_what_it_is_now(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    faults = ["has no legs", "has no arms", None]
-
-    def examine(jobs: Any, **_: Any) -> dict[str, JobVerdict]:
-        fault = faults.pop(0)
-        problem = None if fault is None else Problem(where="jobs[0]", message=fault)
-        return {job.job_id: JobVerdict(problem=problem) for job in jobs}
-
-    monkeypatch.setattr("orchestrator.experiment.examination.preflight.examine", examine)
-    with orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
-        errors = [pool.submit(HOPPER, name="body").result(commands.PATIENCE_S).error]
-        errors += [pool.submit(HOPPER, name="body").result(commands.PATIENCE_S).error]
-        assert errors == ["has no legs", "has no arms"]
-        with pytest.raises(orchestrator.ChangedError, match=r"was invalid when it .*: has no legs"):
-            pool.submit(HOPPER, name="body").result(commands.PATIENCE_S)
-
-
-@pytest.mark.usefixtures("stubs")
-def test_another_text_under_the_name_of_a_job_is_refused_without_a_file_that_nobody_knows(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def examine(jobs: Any, *, staging: Path, **_: Any) -> dict[str, JobVerdict]:
-        verdicts = {}
-        for job in jobs:
-            bundle = staging / job.job_id
-            bundle.mkdir()
-            file = Path(shutil.copy(job.xml_source, bundle))
-            digest = robot_hash(file.name, {file.name: file})
-            verdicts[job.job_id] = JobVerdict(bundle=bundle, xml=file.name, robot_hash=digest)
-        return verdicts
-
-    monkeypatch.setattr("orchestrator.experiment.examination.preflight.examine", examine)
-    (here / "go-body-s0").touch()
-    body = HOPPER.read_text()
-    with orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
-        assert pool.submit(body, name="body").result(commands.PATIENCE_S).ok
-        other = pool.submit(body.replace("<mujoco", "<!-- --><mujoco", 1), name="body")
-        expected = r"robot: the contents of xml changed\n"
-        with pytest.raises(orchestrator.ChangedError, match=expected):
-            other.result(commands.PATIENCE_S)
-
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("stubs")
-def test_what_was_trained_from_a_policy_is_not_examined_again_unless_that_is_newer(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    examined: list[str] = []
-
-    def examine(jobs: Any, *, staging: Path, **_: Any) -> dict[str, JobVerdict]:
-        verdicts = {}
-        for job in jobs:
-            examined.append(job.job_id)
-            bundle = staging / job.job_id
-            bundle.mkdir()
-            shutil.copy(HOPPER, bundle)
-            verdict = JobVerdict(
-                bundle=bundle,
-                xml=HOPPER.name,
-                robot_hash=robot_hash(HOPPER.name, {HOPPER.name: HOPPER}),
-            )
-            if job.spec.init is not None:
-                policy = staging / f"{job.job_id}.pt"
-                policy.write_bytes(b"policy")
-                digest = hashlib.sha256(b"policy").hexdigest()
-                verdict = replace(verdict, init=policy, init_sha256=digest, init_env_steps=1)
-            verdicts[job.job_id] = verdict
-        return verdicts
-
-    monkeypatch.setattr("orchestrator.experiment.examination.preflight.examine", examine)
-    for name in ("parent", "child"):
-        (here / f"go-{name}-s0").touch()
-
-    def generation() -> None:
-        with orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
-            parent = pool.submit(HOPPER, name="parent").result(commands.PATIENCE_S)
-            child = pool.submit(HOPPER, name="child", init=parent).result(commands.PATIENCE_S)
-            assert child.ok
-
-    generation()
-    generation()
-    assert examined == ["parent-s0", "child-s0"]
-    model = RunPaths(here / "run").job("parent-s0").model
-    os.utime(model, ns=(0, 0))  # as a copy that keeps the time of an older policy
-    generation()
-    assert examined == ["parent-s0", "child-s0", "child-s0"]
-
-
-@pytest.mark.usefixtures("stubs")
-def test_numbers_of_numpy_make_no_other_job(here: Path) -> None:
-    body = HOPPER.read_text()
-    with (
-        contextlib.suppress(ValueError),
-        orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool,
-    ):
-        for n_steps in (256, np.int64(256)):
-            running(pool.submit(body, ppo={"n_steps": n_steps}))
-        raise ValueError("it is seen already")
-    assert len(commands.summary(here / "run")) == 1
 
 
 def ended(run_dir: Path) -> tuple[str, int]:
@@ -532,12 +303,6 @@ def test_a_pool_that_ends_without_a_job_of_an_earlier_one_has_ended_and_a_later_
             running(future)
         raise ValueError("mine")
     assert ended(here / "run") == ("interrupted", 130)
-    advice = resume_advice.how_to_resume(RunPaths(here / "run"))
-    assert f"a TrainingPool with run_dir='{here}/run' resumes it" in advice
-    assert "`run" not in advice
-    assert control.ask(here / "run", ["other-s0"], "pause").endswith("queues them again")
-    assert advice in control.ask(here / "run", ["other-s0"], "resume")
-
     with nothing_left(), pool() as second:
         assert second.submit(HOPPER, name="done").result(commands.PATIENCE_S).ok
     rows = commands.summary(here / "run")
@@ -603,7 +368,6 @@ def test_an_asynchronous_loop_that_resumes_submits_the_same_robots(
     assert ended(here / "run") == ("finished", 0)
 
 
-@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_an_exception_in_the_block_stops_everything_and_a_new_pool_resumes(here: Path) -> None:
     (here / "go-done-s0").touch()
@@ -635,7 +399,7 @@ def test_an_exception_in_the_block_stops_everything_and_a_new_pool_resumes(here:
             True,
         )
         other = pool.submit(HOPPER, name="done", n_envs=3)
-        with pytest.raises(orchestrator.ChangedError, match=r"n_envs: 8 → 3"):
+        with pytest.raises(orchestrator.ChangedError):
             other.result(commands.PATIENCE_S)
     rows = commands.summary(here / "run")
     assert {row["state"] for row in rows.values()} == {"SUCCEEDED"}
@@ -643,7 +407,6 @@ def test_an_exception_in_the_block_stops_everything_and_a_new_pool_resumes(here:
     assert (here / "run/jobs/done-s0/started").stat().st_mtime_ns == begun_at
 
 
-@pytest.mark.nightly
 def test_a_killed_program_takes_its_trainings_with_it(here: Path) -> None:
     program = f"""
 import contextlib, sys, threading
@@ -683,32 +446,20 @@ done.result()
 """
 
 
-@pytest.mark.parametrize(
-    ("end", "code", "is_warned"),
-    [
-        ("", 0, True),
-        ("raise KeyboardInterrupt", -signal.SIGINT, True),
-        ("pool.shutdown(wait=False)", 0, True),
-        ("[one.cancel() for one in others]; pool.shutdown()", 0, False),
-        ("with pool: raise ValueError('mine')", 1, False),
-        ("with pool: raise KeyboardInterrupt", 1, False),
-    ],
-)
 @pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("end", "code", "warnings"),
+    [("", 0, 1), ("[one.cancel() for one in others]; pool.shutdown()", 0, 0)],
+    ids=["with two that train", "with none"],
+)
 def test_a_program_that_ends_before_its_trainings_says_so_once(
-    here: Path, end: str, code: int, is_warned: bool
+    here: Path, end: str, code: int, warnings: int
 ) -> None:
     (here / "go-done-s0").touch()
     program = ENDING.format(hopper=str(HOPPER), supervise=STUBS + SUPERVISE, exec=EXEC, end=end)
     done = commands.finish([sys.executable, "-c", program], cwd=here)
-    warnings = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
     assert done.returncode == code, done.stderr
-    assert len(warnings) == is_warned, done.stderr
-    for warning in warnings:
-        assert f"2 robots of {here}/run have no result" in warning
-        assert "`with`" in warning
-        assert "pool.results()" in warning
-        assert f"run_dir='{here}/run'" in warning
+    assert done.stderr.count("warning: ") == warnings, done.stderr
 
 
 IMPATIENT = """
@@ -722,7 +473,7 @@ pool_supervisor.RunOptions = functools.partial(pool_supervisor.RunOptions, grace
 @pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_a_program_that_is_started_again_at_once_waits_for_what_the_killed_one_has_left(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = (sys.executable, "-c", STUBS + IMPATIENT + SUPERVISE)
     program = f"""
@@ -747,55 +498,6 @@ pool.submit({str(HOPPER)!r}, name="deaf").result()
         (here / "go-deaf-s0").touch()
         assert pool.submit(HOPPER, name="deaf").result(commands.PATIENCE_S).ok
     assert commands.summary(here / "run")["deaf-s0"]["attempts"] == 2
-    assert "run: waiting for the earlier pool" in capfd.readouterr().err
-
-
-class BegunDraw(BegunSource):
-    noun = "draw"
-
-
-def test_a_pool_leaves_the_jobs_alone_that_a_feature_makes(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (here / "run").mkdir()
-    paths = RunPaths(here / "run")
-    assert pool_supervisor._earlier(paths) == []
-    Ledger.create(paths.ledger).close()
-    assert pool_supervisor._earlier(paths) == []
-    monkeypatch.setattr(pool_supervisor, "begun_source", lambda *_: BegunDraw())
-    with pytest.raises(RunDirError, match="was made by a draw, and a pool"):
-        pool_supervisor._earlier(paths)
-
-
-REPORT = """
-import pathlib, sys
-from orchestrator.core.paths import RunPaths
-from orchestrator.features.pool.pool_supervisor import PoolReporter
-reporter = PoolReporter(RunPaths(pathlib.Path(sys.argv[1])))
-reporter.event("directory", "results are here")
-reporter.event("launched", "a job runs")
-"""
-
-
-def test_a_supervisor_whose_log_cannot_be_written_says_so_once_and_goes_on(here: Path) -> None:
-    log = RunPaths(here / "run").supervisor_log
-    log.mkdir(parents=True)
-    done = subprocess.run(
-        [sys.executable, "-c", REPORT, str(here / "run")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr.count(f"warning: {log}: cannot be written (Is a directory)") == 1
-
-
-def test_its_supervisor_loads_nothing_that_only_workers_need() -> None:
-    program = "import orchestrator.features.pool.pool_supervisor, sys; print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    heavy = {"torch", "stable_baselines3", "gymnasium", "mujoco", "numpy", "psutil", "asyncio"}
-    assert heavy & set(done.stdout.split()) == set()
 
 
 FORKING = """
@@ -872,119 +574,19 @@ def test_processes_that_the_program_forks_leave_the_pool_to_it_however_they_end(
     assert (done.returncode, done.stderr) == (0, "")
 
 
-FORKED_BEFORE_THE_END = """
-import contextlib, os, signal, sys, time
-import orchestrator
-from orchestrator.experiment.examination import examining_process, preflight
-from orchestrator.features.pool import supervisor_process
-
-preflight.examine = lambda jobs, **_: {{job.job_id: preflight.JobVerdict() for job in jobs}}
-examining_process.Child = contextlib.nullcontext
-supervisor_process.COMMAND = (sys.executable, "-c", {supervise!r})
-try:
-    with orchestrator.TrainingPool(max_parallel=1, run_dir="run", **{exec!r}) as pool:
-        future = pool.submit({hopper!r}, name="one")
-        while not future.running():
-            time.sleep(0.01)
-        child = os.fork()
-        if child == 0:
-            time.sleep(10_000)
-        raise ValueError("mine")
-except ValueError as error:
-    print(os.waitpid(child, os.WNOHANG))
-os.kill(child, signal.SIGKILL)
-"""
-
-
-@pytest.mark.nightly
-def test_a_process_that_the_program_has_forked_does_not_keep_the_pool_from_stopping(
-    here: Path,
-) -> None:
-    program = FORKED_BEFORE_THE_END.format(
-        hopper=str(HOPPER), supervise=STUBS + SUPERVISE, exec=EXEC
-    )
-    done = commands.finish([sys.executable, "-c", program], cwd=here)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "(0, 0)\n", "")
-
-
-@pytest.mark.usefixtures("stubs")
-def test_what_examines_robots_lives_as_long_as_the_pool_and_not_as_the_thread_that_has_made_it(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started_in: list[threading.Thread] = []
-
-    def child() -> contextlib.AbstractContextManager[None]:
-        started_in.append(threading.current_thread())
-        return contextlib.nullcontext()
-
-    monkeypatch.setattr("orchestrator.experiment.examination.examining_process.Child", child)
-    made: list[orchestrator.TrainingPool] = []
-    maker = threading.Thread(
-        target=lambda: made.append(orchestrator.TrainingPool(run_dir="run", env="CartPole-v1"))
-    )
-    maker.start()
-    maker.join()
-    with made[0]:
-        assert [thread.is_alive() for thread in started_in] == [True]
-
-
-def test_a_pool_that_cannot_begin_leaves_nothing(here: Path) -> None:
-    (here / "run").write_text("no directory")
-    with nothing_left(), pytest.raises(UsageError, match="run"):
-        orchestrator.TrainingPool(run_dir="run", env="CartPole-v1")
-
-
 @pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
-def test_a_callback_that_exits_ends_the_pool_which_names_it(
-    here: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    called: list[str] = []
-
-    def leaves(future: futures.Future[orchestrator.Result]) -> None:
-        called.append(future.result().job_id or "")
+def test_a_callback_that_exits_ends_the_pool_which_names_it(here: Path) -> None:
+    def leaves(_: futures.Future[orchestrator.Result]) -> None:
         sys.exit(3)
 
     with nothing_left(), orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
-        first, twin, waiting = (
-            pool.submit(HOPPER, name=name) for name in ("first", "first", "waiting")
-        )
+        first, waiting = (pool.submit(HOPPER, name=name) for name in ("first", "waiting"))
         first.add_done_callback(leaves)
-        commands.wait_until(twin.running, "both wait for the same job")
         (here / "go-first-s0").touch()
         assert first.result(commands.PATIENCE_S).ok
-        assert twin.result(commands.PATIENCE_S).ok, "a job that has ended has its results"
-        expected = r"leaves.*add_done_callback.*SystemExit\(3\)"
-        with pytest.raises(orchestrator.UsageError, match=expected) as caught:
+        with pytest.raises(UsageError, match="leaves"):
             waiting.result(commands.PATIENCE_S)
-        assert f"run_dir='{here}/run'" in str(caught.value)
-        pool.shutdown()
-        with pytest.raises(orchestrator.UsageError, match=expected):
-            pool.submit(HOPPER, name="later")
-        with pytest.raises(SystemExit):  # in the thread of the program, which it ends
-            twin.add_done_callback(leaves)
-    assert called == ["first-s0"] * 2
-    (record,) = caplog.records
-    assert record.exc_info is not None
-    assert isinstance(record.exc_info[1], SystemExit)
-
-
-@pytest.mark.nightly
-def test_what_is_no_file_is_no_robot_and_nothing_waits_for_it(here: Path) -> None:
-    os.mkfifo(here / "pipe.xml")
-    (here / "zero.xml").symlink_to("/dev/zero")
-    with nothing_left(), orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
-        submitted = [pool.submit(here / name) for name in ("pipe.xml", "zero.xml")]
-        for future, name in zip(submitted, ("pipe.xml", "zero.xml"), strict=True):
-            result = future.result(commands.PATIENCE_S)
-            assert (result.ok, result.error) == (False, f"{here / name}: is not a regular file")
-        for empty in ("", " "):
-            with pytest.raises(orchestrator.UsageError, match="xml is empty; expected a path"):
-                pool.submit(empty)
-            with pytest.raises(
-                orchestrator.UsageError, match=r"xmls\[1\] is empty; expected a path"
-            ):
-                orchestrator.train([HOPPER, empty])
 
 
 def instant_bodies(here: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
@@ -1000,62 +602,8 @@ def instant_bodies(here: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> 
     ]
 
 
-def held_by(*processes: psutil.Process) -> list[int]:
-    """Open files, threads and children of each."""
-    return [
-        number
-        for one in processes
-        for number in (one.num_fds(), one.num_threads(), len(one.children()))
-    ]
-
-
 GENERATIONS, SETTLED = 10, 3
 """Generations of twenty bodies, and those after which nothing may grow any more."""
-MOST_GROWTH_MIB = 4.0
-"""Of either process over 140 jobs: a supervisor keeps about 6 KiB of each."""
-
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("stubs")
-def test_generations_that_feed_the_next_evolve_two_hundred_bodies_and_nothing_grows(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A genetic algorithm as one writes it with DEAP: the gene is a setting that the return depends
-    on."""
-    bodies, chance = iter(instant_bodies(here, monkeypatch, 200)), random.Random(5)
-    (here / "instant.py").write_text(INSTANT.replace("1.0}", NEARNESS))
-    genes, best, done = [chance.uniform(0.8, 0.9) for _ in range(20)], None, set[str]()
-    fitness, memory = list[float](), list[list[int]]()
-    with nothing_left(), orchestrator.TrainingPool(max_parallel=4, run_dir="run", **EXEC) as pool:
-        processes = psutil.Process(), supervisor_of(here / "run")
-        for generation in range(GENERATIONS):
-            of_genes = {
-                pool.submit(next(bodies), init=best, ppo={"gamma": gene}): gene for gene in genes
-            }
-            results = [
-                (future.result(), of_genes[future]) for future in futures.as_completed(of_genes)
-            ]
-            results.sort(key=lambda pair: -pair[0].fitness())
-            best, parents = results[0][0], [gene for _, gene in results[:5]]
-            genes = [min(0.99, chance.choice(parents) + chance.gauss(0, 0.01)) for _ in genes]
-            done |= {
-                result.job_id for result, _ in results if result.ok and result.job_id is not None
-            }
-            fitness.append(best.fitness())
-            del of_genes, results
-            gc.collect()
-            memory.append([one.memory_info().rss for one in processes])
-            if generation + 1 == SETTLED:
-                held = held_by(*processes)
-        for number, before in enumerate(held):
-            wait_until(
-                lambda number=number, most=before: held_by(*processes)[number] <= most,
-                f"of the numbers {held} after {SETTLED} generations, number {number} has not grown",
-            )
-    assert len(done) == 200
-    assert fitness[-1] > fitness[0]
-    for before, after in zip(memory[SETTLED - 1], memory[-1], strict=True):
-        assert after - before < MOST_GROWTH_MIB * 2**20, memory
 
 
 @pytest.mark.nightly
@@ -1075,16 +623,3 @@ def test_the_loop_of_the_readme_trains_every_body(
     printed = capsys.readouterr().out
     assert [body in printed for body in bodies] == [True] * 200
     assert printed.count(" 1.0\n") == 200
-
-
-def test_many_errors_are_told_by_their_first_ones_and_lines_of_one_stay_together() -> None:
-    errors: dict[int, BaseException] = {
-        place: ChangedError(f"robot {place} has changed:\nuse another name") for place in range(12)
-    }
-    text = training_pool._errors_text(errors)
-    assert "  robot 0:\n    robot 0 has changed:\n    use another name\n  robot 1:" in text
-    assert "  … and 2 more errors\n" in text
-    assert training_pool._errors_text({3: OSError("a"), 5: OSError("a")}).splitlines()[1:3] == [
-        "  robots 3, 5:",
-        "    a",
-    ]

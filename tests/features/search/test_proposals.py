@@ -4,7 +4,6 @@ trial is the parent."""
 from __future__ import annotations
 
 import dataclasses
-import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,7 @@ import pytest
 
 from orchestrator.core.errors import UsageError
 from orchestrator.features.search.declaration.spec import (
-    ArchiveAxis,
     Dimension,
-    Direction,
     SchedulerSpec,
     SearchSpec,
 )
@@ -76,22 +73,12 @@ def test_a_parent_has_the_same_network_whatever_is_nearer_or_better(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("body", "why"),
-    [
-        ("raise ValueError('lost')", "ValueError: lost"),
-        ("return None", "returned None; expected a dict"),
-        ("return {'ppo.gamma': {1}}", "returned {1}, which JSON does not know"),
-        (
-            "return {'ppo.gamma': 0.9}",
-            "its point and the space differ in the keys policy_kwargs.net_arch",
-        ),
-        ("exit(0)", "SystemExit: 0"),
-    ],
+    "body", ["raise ValueError('lost')", "return {'ppo.gamma': 0.9}"], ids=["raises", "lacks a key"]
 )
 def test_a_sampler_of_the_user_that_fails_is_named(
-    tmp_path: Path, body: str, why: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = f"own_{abs(hash(body))}"
+    module = "own_raises" if "raise" in body else "own_lacks"
     lines = [
         "class Own:",
         "    def __init__(self, **_): pass",
@@ -100,112 +87,30 @@ def test_a_sampler_of_the_user_that_fails_is_named(
     (tmp_path / f"{module}.py").write_text("\n".join([*lines, "    def tell(self, *_): pass"]))
     monkeypatch.syspath_prepend(tmp_path)
     own = proposals(tmp_path, dataclasses.replace(SPEC, sampler=f"{module}:Own"))
-    with pytest.raises(
-        UsageError, match=f'the sampler "{module}:Own" has failed in its method ask: '
-    ) as caught:
+    with pytest.raises(UsageError, match=f"{module}:Own"):
         own.ask(0)
-    assert why in str(caught.value)
-
-
-def test_tuples_of_a_sampler_of_the_user_are_the_lists_of_the_space(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    returned = "{'ppo.gamma': 0.95, 'policy_kwargs.net_arch': (64, 64)}"
-    lines = [
-        "class Own:",
-        "    def __init__(self, **_): pass",
-        f"    def ask(self, number): return {returned}",
-    ]
-    (tmp_path / "of_tuples.py").write_text("\n".join([*lines, "    def tell(self, *_): pass"]))
-    monkeypatch.syspath_prepend(tmp_path)
-    own = proposals(tmp_path, dataclasses.replace(SPEC, sampler="of_tuples:Own"))
-    assert own.parent(own.ask(0), history([point(0.9, 64)], [1.0])) is not None
-
-
-def test_a_sampler_that_has_raised_is_not_resumed_with_what_it_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = [
-        "class Own:",
-        "    def __init__(self, **_): pass",
-        "    def ask(self, number): return {'x': self.later}",
-    ]
-    (tmp_path / "corrected.py").write_text("\n".join([*lines, "    def tell(self, *_): pass"]))
-    monkeypatch.syspath_prepend(tmp_path)
-    own = proposals(tmp_path, dataclasses.replace(SPEC, sampler="corrected:Own"))
-    own._saving.wait(0.0)
-    own.save(last_id=1)
-    assert (tmp_path / "sampler.pickle").exists()
-    with pytest.raises(UsageError, match="no attribute 'later'"):
-        own.ask(0)
-    assert not (tmp_path / "sampler.pickle").exists()
-
-
-def test_a_saved_sampler_of_another_version_stops_a_search_once(tmp_path: Path) -> None:
-    """It can be read, and lacks what this version expects of it."""
-    spec = dataclasses.replace(SPEC, sampler="sobol")
-    earlier = proposals(tmp_path, spec)
-    (tmp_path / "sampler.pickle").write_bytes(pickle.dumps((0, object())))
-    earlier.restore(last_id=0)
-    with pytest.raises(UsageError, match='"sobol" has failed in its method ask'):
-        earlier.ask(0)
-    again = proposals(tmp_path, spec)
-    again.restore(last_id=0)
-    assert again.ask(0) == proposals(tmp_path / "new", spec).ask(0)
 
 
 @pytest.mark.parametrize(
-    ("objectives", "by", "has_archive", "stands"),
+    ("objectives", "by", "stands"),
     [
-        (["eval_mean"], "ep_rew_mean", False, True),
-        (["ep_rew_mean"], "ep_rew_mean", False, True),
-        (["distance_m"], "ep_rew_mean", False, False),
-        (["eval_mean"], "distance_m", False, False),
-        (["distance_m / energy_j"], "distance_m/energy_j", False, True),
-        (["distance_m / energy_j"], "distance_m", False, False),
-        (["eval_mean"], "ep_rew_mean", True, False),
-        (["distance_m"], "distance_m", True, False),
-        (["distance_m", "energy_j"], "distance_m", False, False),
+        (["eval_mean"], "ep_rew_mean", True),
+        (["distance_m"], "ep_rew_mean", False),
+        (["distance_m / energy_j"], "distance_m/energy_j", True),
+        (["distance_m", "energy_j"], "distance_m", False),
     ],
 )
 def test_the_value_at_a_rung_is_told_where_it_stands_for_the_one_at_the_end(
-    objectives: list[str], by: str, has_archive: bool, stands: bool
+    objectives: list[str], by: str, stands: bool
 ) -> None:
-    axis = ArchiveAxis(name="distance_m", low=0, high=1, cells=4)
-    search = dataclasses.replace(
-        SPEC, objectives=tuple(objectives), measures=(axis,) if has_archive else ()
+    lowest = dataclasses.replace(
+        SPEC, objectives=tuple(objectives), directions=("minimize",) * len(objectives)
     )
     scheduler = SchedulerSpec(kind="asha", min_env_steps=100, by=by)
-    assert scheduler.stands_for_end(search) == stands
+    assert scheduler.stands_for_end(lowest) == stands
     assert scheduler.measures_training == (by != "ep_rew_mean")
-    assert scheduler.shown == ("return" if by == "ep_rew_mean" else by)
-    lowest = dataclasses.replace(search, directions=("minimize",) * len(objectives))
-    is_by_objective = scheduler.is_by_objective(search)
+    is_by_objective = scheduler.is_by_objective(lowest)
     assert scheduler.direction(lowest) == ("minimize" if is_by_objective else "maximize")
-    assert scheduler.direction(search) == scheduler.direction(None) == "maximize"
-
-
-@pytest.mark.parametrize(
-    ("objectives", "directions", "by", "expected"),
-    [
-        (["distance_m", "energy_j"], ["maximize", "minimize"], "energy_j", "minimize"),
-        (["distance_m", "energy_j"], ["minimize", "maximize"], "energy_j", "maximize"),
-        (["distance_m", "energy_j / 2"], ["maximize", "minimize"], "energy_j/2", "minimize"),
-        (["distance_m", "eval_mean"], ["maximize", "minimize"], "ep_rew_mean", "maximize"),
-        (["eval_mean", "energy_j"], ["minimize", "maximize"], "ep_rew_mean", "minimize"),
-        (["eval_mean", "ep_rew_mean"], ["maximize", "minimize"], "ep_rew_mean", "minimize"),
-        (["distance_m", "energy_j"], ["minimize", "minimize"], "-energy_j", "maximize"),
-    ],
-)
-def test_rungs_have_the_direction_of_whichever_objective_they_compare_by(
-    objectives: list[str], directions: list[Direction], by: str, expected: Direction
-) -> None:
-    search = dataclasses.replace(
-        SPEC, objectives=tuple(objectives), directions=tuple(directions), measures=()
-    )
-    scheduler = SchedulerSpec(kind="asha", min_env_steps=100, by=by)
-    assert scheduler.direction(search) == expected
-    assert not scheduler.stands_for_end(search)
 
 
 def restored(sampler: Proposals, events: Sequence[SearchEvent]) -> None:
@@ -254,16 +159,3 @@ def test_in_fixed_order_a_point_waits_for_all_but_the_last_trials_of_the_first_s
         SearchEvent(kind="began", content={"lanes": 16}, id=99)
     )  # resumed on a larger machine
     assert [trial.number for trial in fixed.to_tell(first)] == [0, 1]
-
-
-def test_a_repeated_trial_stands_at_no_rung_and_a_retried_one_has_not_failed() -> None:
-    found = history([point(0.9), point(0.91)], [1.0, None])
-    again = {"point": point(0.9), "jobs": ["t2"], "reevaluates": 0}
-    failed = {"values": None, "measures": None, "env_steps": 1, "why": "lost"}
-    found.apply(SearchEvent(kind="asked", content=again, id=10))
-    found.apply(SearchEvent(kind="reached", trial=2, content={"value": 1.0, "env_steps": 1}, id=11))
-    assert list(found.training) == [1, 2]
-    found.apply(SearchEvent(kind="over", trial=1, content=failed, id=12))
-    assert found.whys == {1: "lost"}
-    found.apply(SearchEvent(kind="retried", trial=1, content={}, id=13))
-    assert found.whys == {}

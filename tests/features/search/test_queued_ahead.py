@@ -18,16 +18,10 @@ from orchestrator.features.search.search_events import SearchEvent
 @pytest.mark.parametrize(
     ("sampler", "jobs_at_once", "waiting"),
     [
-        ("tpe", 0, 1),
         ("tpe", 1, 1),
-        ("gp", 3, 3),
-        ("cmaes", 4, 4),
         ("tpe", 8, 4),
-        ("bodies:Mine", 16, 4),
-        ("tpe", 18, 5),
         ("tpe", 1000, 250),
         ("random", 16, 16),
-        ("sobol", 16, 16),
         (None, 16, 16),
     ],
 )

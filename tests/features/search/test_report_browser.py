@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from report_helpers import film_strip
 from search_helpers import make_search_dir
-from trial_helpers import Told, point_of, search_run
 
 from orchestrator import report
 
@@ -27,13 +26,10 @@ SEARCHES = {
         "direction": ["maximize", "minimize"],
     },
 }
-JUDGED = "judged"
-"""A race from the policy of the unchanged job, with which the best is compared over fresh seeds."""
 OF_EVERY_SEARCH = {"Search": 1, "Space": 3, "Rungs": 1, "Failed trials": 0}
 FIGURES = {
     "archive": {**OF_EVERY_SEARCH, "Search": 2, "Archive": 1},  # of two search seeds
     "front": {**OF_EVERY_SEARCH, "Space": 4, "Pareto front": 1},  # two objectives
-    JUDGED: OF_EVERY_SEARCH,
 }
 """How many figures each section has."""
 DRAWN = """Object.fromEntries([...document.querySelectorAll("section")].map((section) => [
@@ -55,29 +51,12 @@ def browser() -> Iterator[Browser]:
     made.driver.quit()
 
 
-def make_judged_search(root: Path) -> Path:
-    trials = [Told(values=[float(value)], reached=[1.0, 2.0]) for value in range(30)]
-    further = [
-        Told(values=[20.0], reevaluates=29, point=point_of(29), role="race", seed=1000 + number)
-        for number in range(4)
-    ]
-    again = [
-        Told(values=[12.0], reevaluates=29, point=point_of(29)),
-        Told(values=[9.0], role="reference"),
-    ]
-    keys = {"race": 5, "reevaluate": {"n": 1, "reference": True}, "objective": "ep_rew_mean"}
-    told = [*trials, Told(why="it has fallen apart"), *further, *again]
-    return search_run(root, told, seeds=[0, 1], **keys).root
-
-
-@pytest.fixture(scope="module", params=[*SEARCHES, JUDGED])
+@pytest.fixture(scope="module", params=SEARCHES)
 def page(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Path]:
     """What is searched, and the page."""
     root = tmp_path_factory.mktemp(request.param)
-    if request.param == JUDGED:
-        return request.param, report.make(make_judged_search(root / "run")).page
     search = SEARCHES[request.param]
     run = make_search_dir(root / "run", 60, search=search)
     others = []
@@ -103,7 +82,7 @@ def test_every_section_is_drawn_and_nothing_is_wider_than_the_window(
     for title, figures in drawn.items():
         for width, height, shapes, texts in figures:
             assert width > 300, title
-            assert height > (60 if kind == JUDGED else 100), title  # it has two dimensions only
+            assert height > 100, title
             assert shapes > 10, title
             assert texts > 3, title
     assert browser.run("document.documentElement.scrollWidth") <= size[0]
@@ -111,6 +90,4 @@ def test_every_section_is_drawn_and_nothing_is_wider_than_the_window(
     pictures = browser.run("[...document.images].map((one) => one.complete && one.naturalWidth)")
     assert all(pictures)
     assert bool(pictures) == (kind == "archive")
-    is_judged = "trial 29 is as high as the unchanged job" in browser.run("document.body.innerText")
-    assert is_judged == (kind == JUDGED)
     assert browser.errors() == []

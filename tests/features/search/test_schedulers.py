@@ -58,29 +58,6 @@ def test_asha_promotes_the_best_third_of_those_that_have_come_whenever_one_comes
     )
 
 
-def test_asked_only_when_all_have_come_asha_promotes_no_more_than_its_share() -> None:
-    """So it is with the jobs of a matrix, which come to their first rung before any goes on."""
-    eager, patient = scheduler(), scheduler()
-    for compared in (eager, patient):
-        compared.no_more(9)
-    values = [float(value) for value in range(9)]
-    assert len(after(eager, 0, *values)) == 7, "each is the best when it comes"
-    for trial, value in enumerate(values):
-        patient.reached(trial, 0, value)
-    assert [promotion.trial for promotion in patient.decisions()] == [8, 7, 6]
-
-
-def test_what_is_decided_is_said_until_it_is_entered() -> None:
-    compared = scheduler("median")
-    compared.reached(0, 0, 1.0)
-    assert compared.decisions() == compared.decisions() == [Promotion(0, 1)]
-    compared.promoted(0, 1)
-    assert compared.decisions() == []
-    compared.reached(1, 0, 1.0)
-    compared.failed(1)
-    assert compared.decisions() == []
-
-
 @pytest.mark.parametrize("order", ["asynchronous", "fixed"])
 def test_a_trial_that_had_failed_and_is_retried_goes_on_like_any_other(order: TrialOrder) -> None:
     compared = scheduler(order=order, rungs=1)
@@ -92,19 +69,6 @@ def test_a_trial_that_had_failed_and_is_retried_goes_on_like_any_other(order: Tr
     compared.retried(2)
     compared.reached(2, 0, 3.0)
     assert decided(compared) == [Promotion(2, None)]
-
-
-@pytest.mark.parametrize("kind", ["asha", "median"])
-def test_a_trial_that_is_cancelled_before_it_goes_on_goes_on_when_it_is_retried(
-    kind: SchedulerKind,
-) -> None:
-    compared = scheduler(kind)
-    compared.reached(0, 0, 1.0)
-    compared.no_more(1)
-    compared.failed(0)
-    assert compared.decisions() == []
-    compared.retried(0)
-    assert compared.decisions() == [Promotion(0, 1)]
 
 
 def test_asha_gives_those_of_higher_rungs_first() -> None:
@@ -124,15 +88,6 @@ def test_in_a_short_search_the_best_trial_is_trained_to_its_end() -> None:
     compared.failed(2)
     assert compared.decisions() == [Promotion(1, 1)]
     assert after(compared, 1, 0.0, first=1) == [(1, None)]
-
-
-@pytest.mark.parametrize("how", ["ended", "failed"])
-def test_a_trial_that_has_ended_is_not_promoted_but_counts(how: str) -> None:
-    compared = scheduler()
-    after(compared, 0, 1.0, 9.0)
-    getattr(compared, how)(1)
-    assert after(compared, 0, 0.0, first=2) == []
-    assert after(compared, 0, 0.0, 0.0, 0.0, first=3) == [(0, 1)]
 
 
 @pytest.mark.parametrize("order", ["asynchronous", "fixed"])
@@ -155,49 +110,6 @@ def test_when_all_have_come_the_next_best_takes_the_place_of_one_that_fails(
     assert after(compared, 1, 1.0, first=1) == [(1, None)]
     compared.retried(0)
     assert decided(compared) == [], "what has gone on goes on"
-
-
-def nine_of_which_the_best_has_failed() -> Scheduler:
-    """The best three of nine have gone on; the best of these has failed, and the next best, number
-    5, goes on in its place."""
-    compared = scheduler()
-    for trial in range(9):
-        compared.reached(trial, 0, float(trial))
-    compared.no_more(9)
-    assert [promotion.trial for promotion in decided(compared)] == [8, 7, 6]
-    compared.failed(8)
-    assert decided(compared) == [Promotion(5, 1)]
-    return compared
-
-
-def test_who_takes_the_place_of_one_that_has_failed_does_not_add_to_those_that_go_on() -> None:
-    compared = nine_of_which_the_best_has_failed()
-    assert after(compared, 1, 1.0, 2.0, 3.0, first=5) == [(7, None)]
-    compared.failed(7)
-    assert decided(compared) == [Promotion(4, 1)]
-    assert after(compared, 1, 0.0, first=4) == [(6, None)]
-
-
-def test_one_that_is_retried_is_waited_for_again_at_its_rung() -> None:
-    compared = nine_of_which_the_best_has_failed()
-    compared.retried(8)
-    assert after(compared, 1, 1.0, 2.0, 3.0, first=5) == [(7, None)]
-    assert after(compared, 1, 4.0, first=8) == [(8, None)]
-
-
-@pytest.mark.parametrize("order", ["asynchronous", "fixed"])
-def test_one_that_is_retried_before_its_first_rung_is_waited_for_there(order: TrialOrder) -> None:
-    compared = scheduler(order=order)
-    compared.no_more(9)
-    compared.failed(8)
-    compared.retried(8)
-    for trial in range(8):
-        compared.reached(trial, 0, float(trial))
-    promoted = decided(compared)
-    assert len(promoted) <= 2, "a third of those that have come"
-    compared.reached(8, 0, 8.0)
-    promoted += decided(compared)
-    assert {one.trial for one in promoted} == {8, 7, 6}
 
 
 @pytest.mark.parametrize(
@@ -242,27 +154,6 @@ def test_brackets_wait_for_all_of_their_trials_and_one_of_each_is_trained_to_its
     assert decided(compared) == [Promotion(4, 1)]
     assert after(compared, 1, 0.0, first=5) == []
     assert after(compared, 1, 0.5, first=4) == [(6, None)]
-
-
-def test_the_last_bracket_may_be_smaller() -> None:
-    compared = scheduler(order="fixed")
-    assert after(compared, 0, 1.0, 2.0, 3.0, 4.0, first=9) == []
-    compared.no_more(13)
-    assert [promotion.trial for promotion in compared.decisions()] == [12, 11]
-
-
-def test_with_the_median_one_in_two_of_a_bracket_goes_on() -> None:
-    assert after(scheduler("median", "fixed"), 0, 1.0, 4.0, 2.0, 3.0) == [(1, 1), (3, 1)]
-
-
-@pytest.mark.parametrize("order", ["asynchronous", "fixed"])
-def test_without_rungs_nothing_is_decided(order: TrialOrder) -> None:
-    compared = scheduler("asha", order, rungs=0)
-    compared.ended(0)
-    compared.failed(0)
-    compared.retried(0)
-    compared.no_more(1)
-    assert compared.decisions() == []
 
 
 def search(

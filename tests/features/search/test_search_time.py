@@ -57,19 +57,6 @@ def test_a_search_takes_its_trainings_on_all_slots_and_less_with_rungs() -> None
     assert of_search(trials=1) == pytest.approx((1, 1)), "no less than one training"
 
 
-def test_the_budget_of_a_search_limits_its_time() -> None:
-    with_starts = 3 * OF_ASHA / (1 / 4 + 3 / 4 / 4)
-    assert of_search(ASHA, trials=20, max_env_steps=12 * STEPS) == pytest.approx((with_starts,) * 2)
-    assert of_search(ASHA, max_env_steps=12 * STEPS) == pytest.approx((with_starts,) * 2), (
-        "all of them are spent"
-    )
-    assert of_search(trials=20, max_time_s=100) == pytest.approx((100 / EACH_S + 1,) * 2), (
-        "begun ones come to their end"
-    )
-    assert of_search(max_time_s=100) == pytest.approx((100 / EACH_S + 1,) * 2)
-    assert of_search(physics_s=0.0, trials=20)[0] > 10, "Hopper-v5 takes longer"
-
-
 def test_what_a_search_has_spent_is_no_longer_left() -> None:
     search = SearchSpec(
         space=(),
@@ -94,23 +81,3 @@ def test_what_a_search_has_spent_is_no_longer_left() -> None:
     assert rest(env_steps=120) == (0, 0, 20.0, 2)
     assert rest(elapsed_s=99.0) == (0, 70, 0.0, 2)
     assert rest(trials=9, repeated=4) == (0, 70, 20.0, 0)
-
-
-def test_what_remains_of_a_search_is_new_trials_and_what_the_others_have_to_go() -> None:
-    spec = SearchSpec(
-        space=(), sampler="random", objectives=("eval_mean",), directions=("maximize",), trials=0
-    )
-
-    def of_rest(trials: int, queued: int, left: int) -> tuple[float, float]:
-        spent = Spent(trials=4, repeated=0, raced=0, env_steps=STEPS, elapsed_s=9.0)
-        begun = DoneSoFar(spent=spent, steps_queued=queued, steps_left=left)
-        rest = replace(spec, trials=trials)
-        time = search_time.of_search(
-            [(job(), 3e-5)], rest, ASHA, limits(rest, 1, STEPS), jobs_at_once=1, begun=begun
-        )
-        return time.longest_s / EACH_S, time.with_rungs_s / EACH_S
-
-    assert of_rest(4, 0, 0) == pytest.approx((4, 4 * OF_ASHA))
-    assert of_rest(4, STEPS // 4, 2 * STEPS) == pytest.approx((6, 4 * OF_ASHA + 1 / 4))
-    assert of_rest(0, 2 * STEPS, 3 * STEPS) == pytest.approx((3, 2))
-    assert of_rest(0, 0, 3 * STEPS) == (0, 0), "those that wait at rungs wait on"

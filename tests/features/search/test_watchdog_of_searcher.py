@@ -11,9 +11,6 @@ import pytest
 from command_helpers import wait_until
 from executor_helpers import await_gone
 
-from orchestrator.core.files import own_files
-from orchestrator.experiment.processes.side_process import SideProcess
-
 SEARCHER = """
 import sys, time
 from pathlib import Path
@@ -56,27 +53,3 @@ def test_a_searcher_whose_pipe_stays_open_ends_with_the_process_that_has_started
         assert supervisor.stdin is not None
         assert not supervisor.stdin.closed
         await_gone([pid])
-
-
-def test_a_process_that_the_program_forks_does_not_hold_the_pipe_of_the_searcher(
-    tmp_path: Path,
-) -> None:
-    is_watched = tmp_path / "is-watched"
-    process = SideProcess(
-        arguments=("searcher_alone", str(is_watched)),
-        run_dir=tmp_path,
-        log=tmp_path / "search" / "search.log",
-    )
-    for _ in range(2):  # it may be started again
-        process.start()
-        try:
-            wait_until(is_watched.exists, "the watchdog runs")
-            assert process._channel is not None
-            number = process._channel.fileno()
-            child = os.fork()
-            if child == 0:
-                os._exit(str(Path(f"/proc/self/fd/{number}").readlink()) != os.devnull)
-            assert os.waitpid(child, 0)[1] == 0
-        finally:
-            process.end()
-        assert number not in own_files._own, "another file may have the number now"

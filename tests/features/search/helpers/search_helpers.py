@@ -1,23 +1,14 @@
-"""Run directories of searches made by hand, without training: ledger, events and declaration.
-
-By hand, to see what a report of 10,000 trials takes: ``python tests/helpers/search_helpers.py DIR
-10000``, then ``/usr/bin/time -v python -m orchestrator report DIR``.
-"""
+"""Run directories of searches made by hand, without training: ledger, events and declaration."""
 
 from __future__ import annotations
 
 import json
 import math
 import random
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from orchestrator.ledger.rows import DeclaredJob
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 from report_helpers import BEGUN, STEPS, Trained, end_attempt, write_tables
 from supervisor_helpers import make_job
@@ -28,6 +19,7 @@ from orchestrator.features.search import search_events
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.ledger import Ledger
+from orchestrator.ledger.rows import DeclaredJob
 
 SPACE: Mapping[str, Any] = {
     "ppo.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True},
@@ -58,8 +50,6 @@ def make_search_dir(
     trials: int,
     *,
     search: Mapping[str, Any] | None = None,
-    seeds: Sequence[int] = (0,),
-    is_over: bool = True,
 ) -> RunPaths:
     """A search of ``trials`` trials with the rungs :data:`RUNGS`. Trials 9, 19, … fail; 19, 39, …
     have no jobs.
@@ -89,7 +79,7 @@ def make_search_dir(
     place, now = 0, BEGUN
     for number in range(trials):
         point, is_unfit = random_point(rng), number % 20 == 19
-        ids = [] if is_unfit else [f"walker-t{number:05d}-s{seed}" for seed in seeds]
+        ids = [] if is_unfit else [f"walker-t{number:05d}-s0"]
         point |= {"ppo.learning_rate": 7.0} if is_unfit else {}
         parent = number - 1 if table.get("inherit", "none") != "none" and number % 3 == 2 else None
         new.append(
@@ -98,10 +88,10 @@ def make_search_dir(
         value = value_at(point, rng)
         fails, goal = number % 10 == 9, number % 3 + 1 if number % 9 < 6 else 1
         iterations = [1, 2, 4, 8][goal]
-        for seed, job_id in zip(seeds, ids, strict=False):
-            spec = {"name": f"walker-t{number:05d}", "seed": seed, "total_timesteps": TOTAL}
+        for job_id in ids:
+            spec = {"name": f"walker-t{number:05d}", "seed": 0, "total_timesteps": TOTAL}
             if parent is not None:
-                spec["init"] = f"job:walker-t{parent:05d}-s{seed}"
+                spec["init"] = f"job:walker-t{parent:05d}-s0"
             ledger.put_jobs(
                 [DeclaredJob(position=place, job=replace(make_job(job_id, spec=spec), point=point))]
             )
@@ -125,7 +115,7 @@ def make_search_dir(
             new.append(SearchEvent(kind="over", trial=number, content=content))
             continue
         for rung, env_steps in enumerate(RUNGS[:goal]):
-            content = {"value": value * (rung + 1) / 3, "env_steps": env_steps * len(seeds)}
+            content = {"value": value * (rung + 1) / 3, "env_steps": env_steps}
             new.append(SearchEvent(kind="reached", trial=number, content=content))
             if rung + 1 < goal:
                 new.append(SearchEvent(kind="promoted", trial=number, content={"goal": rung + 1}))
@@ -136,13 +126,12 @@ def make_search_dir(
             content = {
                 "values": [value, -rng.uniform(0, 10)][: len(objectives)],
                 "measures": measured,
-                "env_steps": TOTAL * len(seeds),
+                "env_steps": TOTAL,
                 "why": "",
             }
             new.append(SearchEvent(kind="promoted", trial=number, content={"goal": 2}))
             new.append(SearchEvent(kind="over", trial=number, content=content))
-    if is_over:
-        new.append(SearchEvent(kind="ended", content={}))
+    new.append(SearchEvent(kind="ended", content={}))
     ledger.commit()
     search_events.add(ledger, new)
     ledger.change("UPDATE search SET at = ? + id", (BEGUN,))
@@ -152,7 +141,3 @@ def make_search_dir(
         json.dumps([{"host": "here", "physical_cores": 2, "cpu_quota": None}])
     )
     return paths
-
-
-if __name__ == "__main__":
-    make_search_dir(Path(sys.argv[1]), int(sys.argv[2]))

@@ -46,8 +46,6 @@ class Told:
     """Of a further seed."""
     why: str = ""
     """Not empty: it has failed."""
-    failed_jobs: Sequence[str] = ()
-    """Those of it that have failed; none where it was trained, and has no value."""
     point: Mapping[str, Any] | None = None
 
 
@@ -137,8 +135,6 @@ def search_run(
                 "env_steps": steps * len(jobs),
                 "why": told.why,
             }
-            if told.failed_jobs:
-                over["failed"] = list(told.failed_jobs)
             if "race" in search and told.values is not None:
                 over["of_seeds"] = [told.values[0]] * len(jobs)
             events.append(SearchEvent(kind="over", trial=number, content=over))
