@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,11 +24,10 @@ from command_helpers import (
     write_experiment,
 )
 
-from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, MeasurementRequest
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.experiment.examination import (
     examination_requests,
     examining_process,
-    robot_check,
     side_by_side,
 )
 from orchestrator.experiment.examination.robot_check import FIGURES
@@ -407,37 +404,6 @@ def test_job_files_are_checked_with_their_tasks(tmp_path: Path) -> None:
         str(jobs),
         None,
     )
-
-
-@pytest.mark.nightly
-def test_more_can_be_asked_of_what_can_be_trained_alone(tmp_path: Path) -> None:
-    """The process that examines a robot measures what a feature asks for."""
-    for name, text in (("part", "<mujocoinclude/>"), ("broken", "<mujoco>")):
-        (tmp_path / f"{name}.xml").write_text(text)
-    shutil.copy(HOPPER, tmp_path / "hopper.xml")
-    rows = {Path(row.path).stem: row for row in robot_check.check([tmp_path])}
-    assert {name: row.request is None for name, row in rows.items()} == {
-        "part": True,
-        "broken": True,
-        "hopper": False,
-    }
-    (tmp_path / "weighing.py").write_text(
-        "def measured(request, answer, simulation, settings):\n"
-        "    return {'task': answer.task, 'mass': simulation.model.body_mass.sum() * settings['g']}\n"
-    )
-    request = rows["hopper"].request
-    assert request is not None
-    weighed = replace(
-        request,
-        task=rows["hopper"].task,
-        measurement=MeasurementRequest(module="weighing", settings={"g": 10}),
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-        (answer,) = side_by_side.ask([weighed], processes=1)
-    mass_kg = rows["hopper"].figures["mass_kg"]
-    assert answer.problem is None
-    assert answer.measured == {"task": rows["hopper"].task, "mass": pytest.approx(10 * mass_kg)}
 
 
 def test_a_run_warns_once_a_robot_and_says_what_it_chose(tmp_path: Path) -> None:
