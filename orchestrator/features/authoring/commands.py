@@ -1,4 +1,4 @@
-"""Commands that write job files."""
+"""The command ``init``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typer import Argument, Option
 
 from orchestrator.commands.shared_options import (
     AsJson,
-    interruptible,
     print_json,
     print_text,
     stoppable,
@@ -108,42 +107,3 @@ def init(
         print_json(init_selection.facts(made, output))
     else:
         print_text(written_view.robots(made, output))
-
-
-@app.command("import-zoo")
-def import_zoo(
-    hyperparameters: Annotated[
-        Path,
-        Argument(
-            metavar="FILE.yml", help="A hyperparameter file of RL Baselines3 Zoo, such as ppo.yml."
-        ),
-    ],
-    output: JobFile = Path("jobs.toml"),
-    env: Annotated[
-        list[str] | None,
-        Option(
-            metavar="ID",
-            help="Import this environment only, such as HalfCheetah-v4. May be repeated.",
-        ),
-    ] = None,
-    algo: Annotated[
-        str | None,
-        Option(
-            help="ppo, sac, td3, a2c, tqc, crossq or recurrent-ppo.",
-            show_default="the name of the file, such as ppo for ppo.yml",
-        ),
-    ] = None,
-    force: Force = False,
-) -> None:
-    """Turn hyperparameters of RL Baselines3 Zoo into a job file.
-
-    What a job file cannot express becomes a comment with the reason.
-    """
-    from orchestrator.features.authoring import written_view, zoo_import
-    from orchestrator.jobfile import job_file_text
-
-    job_file_text.check_target(output, force=force)
-    with interruptible(NOTHING_WRITTEN):
-        made = zoo_import.draft(hyperparameters, algo=algo, names=env or [], target=output)
-        job_file_text.write(output, made.text, force=force)
-    print_text(written_view.zoo(made, output))
