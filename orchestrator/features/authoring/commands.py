@@ -18,19 +18,15 @@ from orchestrator.core.errors import UsageError
 
 app = typer.Typer()
 
-JobFile = Annotated[
-    Path, Option("--output", "-o", metavar="JOBS.toml", help="The job file to write.")
-]
-Force = Annotated[bool, Option("--force", help="Replace the job file if it exists.")]
-NOTHING_WRITTEN = "stopped; nothing was written"
-
 
 @app.command()
 def init(
     paths: Annotated[
         list[Path], Argument(metavar="FOLDER|FILE.xml...", help="MJCF files, and folders of them.")
     ],
-    output: JobFile = Path("jobs.toml"),
+    output: Annotated[
+        Path, Option("--output", "-o", metavar="JOBS.toml", help="The job file to write.")
+    ] = Path("jobs.toml"),
     timesteps: Annotated[
         str | None,
         Option(
@@ -39,7 +35,7 @@ def init(
             show_default="those of the preset quick",
         ),
     ] = None,
-    force: Force = False,
+    force: Annotated[bool, Option("--force", help="Replace the job file if it exists.")] = False,
     allow_outside: Annotated[
         bool,
         Option(
@@ -85,7 +81,11 @@ def init(
                 f"{path}: this is a job file already; `orchestrator run {path}` trains its robots"
             )
     stops = StopRequests()
-    with stoppable(NOTHING_WRITTEN), stops.handle_signals(), terminal.examination() as show:
+    with (
+        stoppable("stopped; nothing was written"),
+        stops.handle_signals(),
+        terminal.examination() as show,
+    ):
         rows = robot_check.check(
             paths,
             time_limit_s=time_limit,
