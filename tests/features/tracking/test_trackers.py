@@ -30,11 +30,10 @@ from tracker_helpers import (
 )
 
 from orchestrator import jobfile
-from orchestrator.core.errors import RunDirError, SpecError, UsageError
+from orchestrator.core.errors import RunDirError, SpecError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment.directory import run_directory
-from orchestrator.features.tracking import files, sending, tracked_job
+from orchestrator.features.tracking import files, publisher, sending, tracked_job
 from orchestrator.features.tracking.publisher import Publisher
 from orchestrator.features.tracking.tracked_job import ProgressTail
 from orchestrator.features.tracking.tracker_protocol import Position, TrackedJob, read_position
@@ -90,7 +89,7 @@ def test_large_values_of_a_grid_are_told_apart(paths: RunPaths) -> None:
 class Memory:
     """A tracker that keeps everything, and fails when it is told to."""
 
-    destination = shown = "memory"
+    destination = "memory"
     sent: dict[str, list[int]]
     failing: int
     kept: int | None = None
@@ -258,26 +257,28 @@ def test_what_the_version_before_has_sent_is_not_sent_again(paths: RunPaths) -> 
 
 
 def test_previews_that_there_is_no_time_for_are_counted_and_sent_another_time(
-    paths: RunPaths,
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, memory, rows = with_late_preview(paths)
-    made.previews_s = 0.0
-    for _ in range(2):
-        assert turn(made, rows, is_last=True), "the results are there"
-        assert (memory.shown_pictures, made.left_out) == ([], 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(publisher, "PREVIEWS_S", 0.0)
+        for _ in range(2):
+            assert turn(made, rows, is_last=True), "the results are there"
+            assert (memory.shown_pictures, made.left_out) == ([], 1)
     turn(with_memory(paths, memory)[0], rows, is_last=True)
     assert memory.shown_pictures == [{"preview": b"a still"}]
 
 
 def test_the_end_of_a_run_says_which_previews_it_had_no_time_for(
-    paths: RunPaths, capsys: pytest.CaptureFixture[str]
+    paths: RunPaths, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(publisher, "PREVIEWS_S", 0.0)
     made, _memory, rows = with_late_preview(paths)
-    made.previews_s, finish = 0.0, sending.Finish()
+    finish = sending.Finish()
     finish.set()
     sending._loop([made], SimpleNamespace(read=rows.summary), finish)  # type: ignore[arg-type]
     said = capsys.readouterr().out
-    assert "memory: no time for 1 preview; `publish" in said
+    assert "memory: no time for 1 preview" in said
 
 
 def test_a_preview_that_is_there_goes_with_the_results(paths: RunPaths) -> None:
@@ -479,11 +480,10 @@ def test_a_missing_package_is_a_problem_of_its_key_and_names_the_extra(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
     with pytest.raises(SpecError) as caught:
-        read_file({"tensorboard": True, "wandb": {}, "trackio": {}}, tmp_path)
+        read_file({"tensorboard": True, "wandb": {}}, tmp_path)
     problems = {problem.where: problem.message for problem in caught.value.problems}
-    assert problems.keys() == {"track.tensorboard", "track.wandb", "track.trackio"}
+    assert problems.keys() == {"track.tensorboard", "track.wandb"}
     assert '-c constraints.txt ".[wandb]"' in problems["track.wandb"]
-    assert 'pip install ".[trackio]"' in problems["track.trackio"]
 
 
 def test_what_does_not_belong_in_a_tracker_is_told(tmp_path: Path) -> None:
@@ -573,14 +573,14 @@ def test_a_folder_of_tensorboard_that_is_deleted_is_written_anew(paths: RunPaths
     needs("tensorboard")
     rows = Rows()
     write_progress(paths, [100, 200])
-    with contextlib.closing(make_publisher(paths)) as publisher:
-        publisher.report = lambda message: None
-        turn(publisher, rows)
+    with contextlib.closing(make_publisher(paths)) as made:
+        made.report = lambda message: None
+        turn(made, rows)
         [file] = (files.tensorboard(paths.root) / JOB).iterdir()
         file.unlink()  # under a process that has sent to it
         write_progress(paths, [100, 200, 300])
-        assert not turn(publisher, rows)
-        assert turn(publisher, rows)
+        assert not turn(made, rows)
+        assert turn(made, rows)
     assert scalars(paths)["train/loss"] == [100, 200, 300]
     end(paths, rows)
     send(paths, rows, is_last=True)
@@ -615,33 +615,6 @@ def test_wandb_sends_again_what_was_noted_but_never_reached_its_log(paths: RunPa
     assert wandb.known(JOB, noted) == replace(noted, env_steps=0)
     online = WandbTracker(paths, "robots", {"mode": "online"})
     assert online.destination != wandb.destination, "what was sent offline is nothing that W&B has"
-
-
-# -- the command
-
-
-def test_publish_names_what_is_wrong(paths: RunPaths) -> None:
-    from orchestrator.features.tracking import publish_command
-
-    for arguments, message in (
-        (("comet", {}), "unknown tracker; expected one of tensorboard, wandb, mlflow, trackio"),
-        (("mlflow", {"project": "x"}), "mlflow has no such option"),
-        (("wandb", {"project": "gait: 50%"}), "--project: expected a name of 1 to 128 characters"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            publish_command.publish(paths.root, *arguments)
-
-
-def test_publish_does_not_open_the_ledger_of_another_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from orchestrator.features.tracking import publish_command
-
-    needs("tensorboard")
-    with run_directory.claim(tmp_path / "run") as paths:
-        monkeypatch.setattr("socket.gethostname", lambda: "another-host")
-        with pytest.raises(RunDirError, match="runs on another host"):
-            publish_command.publish(paths.root, "tensorboard", {})
 
 
 def test_makers_of_trackers_are_told_nothing_unless_the_user_says_so(
