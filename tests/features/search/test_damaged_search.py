@@ -193,7 +193,6 @@ def read_everything(paths: RunPaths) -> None:
         lambda: run_snapshot.exit_code_of(run_snapshot.status(paths.root)),
         run_index.listed_runs,
         lambda: watched(paths),
-        lambda: exported(paths),
     ):
         with contextlib.suppress(OrchestratorError):
             reader()
@@ -206,13 +205,6 @@ def watched(paths: RunPaths) -> None:
     watches.look()
     watches.sections()
     assert problems() == ()
-
-
-def exported(paths: RunPaths) -> None:
-    journal = pytest.importorskip(
-        "orchestrator.features.search.optuna_journal", reason="the extra search is not installed"
-    )
-    journal.export(paths.root)
 
 
 def test_any_row_about_a_search_is_read_or_called_damaged(

@@ -24,7 +24,6 @@ from trial_helpers import Told, search_run
 
 from orchestrator.core.errors import OrchestratorError, SpecError
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import is_installed
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import estimates, ranking, search_events, search_time
@@ -883,26 +882,6 @@ def test_the_best_so_far_of_a_report_is_what_was_known_then(tmp_path: Path, sign
     assert spent == [1000, 2000, 4000, 5000]
     assert facts["spent"]["1"][0] == 2000
     assert facts["best"][0] == 2
-
-
-@pytest.mark.skipif(not is_installed("optuna"), reason="needs Optuna, of the extra search")
-def test_the_journal_has_the_value_over_all_seeds(tmp_path: Path) -> None:
-    import optuna
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    paths = raced_run(tmp_path / "run")
-    file = tmp_path / "journal.log"
-    commands.succeed("search", "export", paths.root, "--out", file, cwd=tmp_path)
-    study = optuna.load_study(
-        study_name=None, storage=JournalStorage(JournalFileBackend(str(file)))
-    )
-    assert [trial.value for trial in study.trials] == [3.0, 2.0, 7.5]
-    assert study.trials[1].user_attrs["seed_values"] == [9.0, 1.0, 2.0]
-    assert study.trials[1].user_attrs["further_jobs"] == [
-        "hopper-t00001-s1000",
-        "hopper-t00001-s1001",
-    ]
 
 
 def test_all_seeds_of_the_best_are_its_jobs(tmp_path: Path) -> None:
