@@ -6,15 +6,13 @@
 For every job of a run directory that has an `eval.json`, every format is written as `export` does.
 Actions are compared on observations that the policy visits, in batches as in evaluation, and the
 evaluation of `eval.json` is repeated with the exported policy. `--train` first trains PPO and SAC
-on every robot of `jobs/robots.toml` in FOLDER/ppo and FOLDER/sac, or resumes that. A C header takes
-part where there is a C compiler.
+on every robot of `jobs/robots.toml` in FOLDER/ppo and FOLDER/sac, or resumes that.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 import tempfile
 import tomllib
@@ -28,7 +26,7 @@ from numpy.typing import NDArray
 import orchestrator
 
 ROBOTS = Path(__file__).parents[1] / "jobs/robots.toml"
-FORMATS = ("onnx", "pt", "npz", "h")
+FORMATS = ("onnx", "npz")
 SAC = """name = "exported-sac"
 [defaults]
 algo = "sac"
@@ -127,8 +125,6 @@ def compare(run_dir: Path, observations: int) -> Iterator[Compared]:
             expected = np.concatenate([actions for *_, actions in seen])
             for kind in FORMATS:
                 policy = _exported(job, Path(name) / f"{job.name}.{kind}")
-                if policy is None:
-                    continue
                 actions = np.concatenate([policy(raw)["action"] for raw, _ in seen])
                 returns, wanted = _evaluated(job, policy)
                 difference = float(np.abs(actions - expected).max())
@@ -177,15 +173,11 @@ def _evaluated(job: Path, policy: Policy) -> tuple[list[float], list[float]]:
     return list(map(float, returns)), evaluation["deterministic"]["returns"]  # type: ignore[arg-type]
 
 
-def _exported(job: Path, path: Path) -> Policy | None:
-    """The policy in a file that was written as by the command; None for a header without a
-    compiler."""
-    from orchestrator.features.export.worker import c_library, job_export, policy_files
+def _exported(job: Path, path: Path) -> Policy:
+    """The policy in a file that was written as by the command."""
+    from orchestrator.features.export.worker import job_export, policy_files
 
     job_export.export(argparse.Namespace(job_dir=job, to=path, checkpoint=None, check=False))
-    if path.suffix == ".h":
-        has_compiler = shutil.which(c_library.COMPILER) is not None
-        return c_library.compiled(path, path.parent) if has_compiler else None
     return policy_files.read(path)
 
 

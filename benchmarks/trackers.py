@@ -29,7 +29,6 @@ TABLES = {
     "tensorboard": "tensorboard = true",
     "wandb": 'wandb = { mode = "offline" }',
     "mlflow": "mlflow = {}",
-    "trackio": "trackio = {}",
 }
 WATCH_S = 4.0
 

@@ -119,7 +119,6 @@ def plug_points() -> str:
         "experiment.beside_run.RunProblem",
         "experiment.begun_source.BegunSource",
         "experiment.processes.policy_process.PlayRequest",
-        "core.messages.MeasurementRequest",
         "worker.training.trained_policy.ReadPolicy",
         "machine.doctor_checks.Finding",
         "machine.topology.Machine",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -28,9 +27,6 @@ def check(
     time_limit: Annotated[
         float, Option(min=0.1, help="Time limit for each robot, in seconds.")
     ] = 30.0,
-    advise: Annotated[
-        bool, Option("--advise", hidden=True, help="Now the command `advise`.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show which robots can be trained, how fast they simulate, and what is wrong with the
@@ -40,9 +36,6 @@ def check(
     from orchestrator.supervisor.stop_signals import StopRequests
     from orchestrator.terminal import check_view, output
 
-    if advise:
-        named = shlex.join(map(str, paths))
-        raise UsageError(f"check --advise is a command of its own now: `advise {named}`")
     stops = StopRequests()
     with stoppable("stopped"), stops.handle_signals(), output.examination() as show:
         watch = side_by_side.with_check(show, stops.check)

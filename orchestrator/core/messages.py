@@ -107,21 +107,6 @@ class ForkAnswer(JsonLine):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasurementRequest:
-    """What a feature measures of a robot in the process that examines it: of the simulation, where
-    it can be trained, or of the compiled model.
-    """
-
-    module: str
-    """Has ``measured(request, answer, simulation, settings)``, which gives values for JSON by
-    name."""
-    settings: Mapping[str, Any]
-    of_model: bool = False
-    """Whether nothing but the compiled model is measured, by ``measured_model(model)`` of the
-    module. Whether it can be trained is not examined then."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RobotSetting:
     """One of the settings that make MJCF of a robot's file, chosen where the user says nothing."""
 
@@ -184,8 +169,9 @@ class ExaminationRequest(JsonLine):
     """CPU seconds that the simulation stability test may take."""
     memory_mib: int | None = None
     """Memory that compiling and simulating may take; None: no limit."""
-    measurement: MeasurementRequest | None = None
-    """In place of a check of ``init``; of a simulation only for a request with a task."""
+    measured_by: str | None = None
+    """Module whose ``measured_model(model)`` returns measures of the compiled model; nothing else
+    is examined then."""
 
     @property
     def is_environment(self) -> bool:

@@ -27,13 +27,10 @@ def is_installed(package: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def install_extra(extra: str, *, pinned: bool = True) -> str:
-    """How to install an extra. :param pinned: whether its packages are those of
-    ``constraints.txt``.
-    """
-    pins = "-c constraints.txt " if pinned else ""
+def install_extra(extra: str) -> str:
+    """How to install an extra."""
     of_wheel = f'pip install "FILE.whl[{extra}]" with its wheel'
-    return f'pip install {pins}".[{extra}]" in a clone of this project, or {of_wheel}'
+    return f'pip install -c constraints.txt ".[{extra}]" in a clone of this project, or {of_wheel}'
 
 
 def missing_contrib(algo: str) -> str:

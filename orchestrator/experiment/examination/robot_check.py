@@ -4,7 +4,6 @@ wrong.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import os
@@ -78,9 +77,6 @@ class RobotCheck:
     for a job's robot."""
     chosen_settings: Sequence[RobotSetting] = ()
     """What a job of it has to set in the table of its format."""
-    request: ExaminationRequest | None = None
-    """What was asked of a robot that can be trained, for who asks more; None also for an example
-    that may be invalid."""
     figures: Mapping[str, Any]
 
     def facts(self) -> dict[str, Any]:
@@ -364,16 +360,8 @@ def _check_of_answer(
         included_by=includer,
         outside=answer.outside,
         chosen_settings=answer.chosen_settings,
-        request=None if problem or item.may_be_invalid else _request_of_others(item, answer),
         figures=answer.figures,
     )
-
-
-def _request_of_others(item: _Item, answer: ExaminationAnswer) -> ExaminationRequest:
-    """The request, with the settings that were chosen, so that nothing is chosen anew."""
-    chosen = {one.key: one.value for one in answer.chosen_settings}
-    settings = {**item.request.robot_settings, **chosen}
-    return dataclasses.replace(item.request, robot_settings=settings)
 
 
 def _why_fragment(item: _Item, answer: ExaminationAnswer, includer: str | None) -> str | None:

@@ -1,6 +1,4 @@
-"""Job files that are written for the user: ``init`` from robots, ``import-zoo`` from
-hyperparameters of RL Baselines3 Zoo.
-"""
+"""The command ``init``, which writes a job file for robots."""
 
 from __future__ import annotations
 
@@ -17,9 +15,8 @@ def _commands() -> Any:
 
 FEATURE = Feature(
     name="authoring",
-    about="init and import-zoo: job files made of robots, or of hyperparameters of others.",
+    about="init: job files made of robots.",
     commands=_commands,
     rank=10,
     belongings=("tests/features/authoring",),
-    extras=("zoo",),
 )

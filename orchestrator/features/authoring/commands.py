@@ -1,4 +1,4 @@
-"""Commands that write job files."""
+"""The command ``init``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typer import Argument, Option
 
 from orchestrator.commands.shared_options import (
     AsJson,
-    interruptible,
     print_json,
     print_text,
     stoppable,
@@ -19,19 +18,15 @@ from orchestrator.core.errors import UsageError
 
 app = typer.Typer()
 
-JobFile = Annotated[
-    Path, Option("--output", "-o", metavar="JOBS.toml", help="The job file to write.")
-]
-Force = Annotated[bool, Option("--force", help="Replace the job file if it exists.")]
-NOTHING_WRITTEN = "stopped; nothing was written"
-
 
 @app.command()
 def init(
     paths: Annotated[
         list[Path], Argument(metavar="FOLDER|FILE.xml...", help="MJCF files, and folders of them.")
     ],
-    output: JobFile = Path("jobs.toml"),
+    output: Annotated[
+        Path, Option("--output", "-o", metavar="JOBS.toml", help="The job file to write.")
+    ] = Path("jobs.toml"),
     timesteps: Annotated[
         str | None,
         Option(
@@ -40,7 +35,7 @@ def init(
             show_default="those of the preset quick",
         ),
     ] = None,
-    force: Force = False,
+    force: Annotated[bool, Option("--force", help="Replace the job file if it exists.")] = False,
     allow_outside: Annotated[
         bool,
         Option(
@@ -86,7 +81,11 @@ def init(
                 f"{path}: this is a job file already; `orchestrator run {path}` trains its robots"
             )
     stops = StopRequests()
-    with stoppable(NOTHING_WRITTEN), stops.handle_signals(), terminal.examination() as show:
+    with (
+        stoppable("stopped; nothing was written"),
+        stops.handle_signals(),
+        terminal.examination() as show,
+    ):
         rows = robot_check.check(
             paths,
             time_limit_s=time_limit,
@@ -108,42 +107,3 @@ def init(
         print_json(init_selection.facts(made, output))
     else:
         print_text(written_view.robots(made, output))
-
-
-@app.command("import-zoo")
-def import_zoo(
-    hyperparameters: Annotated[
-        Path,
-        Argument(
-            metavar="FILE.yml", help="A hyperparameter file of RL Baselines3 Zoo, such as ppo.yml."
-        ),
-    ],
-    output: JobFile = Path("jobs.toml"),
-    env: Annotated[
-        list[str] | None,
-        Option(
-            metavar="ID",
-            help="Import this environment only, such as HalfCheetah-v4. May be repeated.",
-        ),
-    ] = None,
-    algo: Annotated[
-        str | None,
-        Option(
-            help="ppo, sac, td3, a2c, tqc, crossq or recurrent-ppo.",
-            show_default="the name of the file, such as ppo for ppo.yml",
-        ),
-    ] = None,
-    force: Force = False,
-) -> None:
-    """Turn hyperparameters of RL Baselines3 Zoo into a job file.
-
-    What a job file cannot express becomes a comment with the reason.
-    """
-    from orchestrator.features.authoring import written_view, zoo_import
-    from orchestrator.jobfile import job_file_text
-
-    job_file_text.check_target(output, force=force)
-    with interruptible(NOTHING_WRITTEN):
-        made = zoo_import.draft(hyperparameters, algo=algo, names=env or [], target=output)
-        job_file_text.write(output, made.text, force=force)
-    print_text(written_view.zoo(made, output))

@@ -24,7 +24,7 @@ def _policy_readers() -> Mapping[str, str]:
 
 FEATURE = Feature(
     name="export",
-    about="export: policies as ONNX, TorchScript, NumPy arrays or a C header, for other programs.",
+    about="export: policies as ONNX, NumPy arrays or a C header, for other programs.",
     commands=_commands,
     rank=31,
     policy_readers=_policy_readers,

@@ -42,8 +42,8 @@ def export(
     to: Annotated[
         Path,
         Option(
-            metavar="FILE.onnx|.pt|.npz|.h",
-            help="The file to write: ONNX, TorchScript, NumPy or a C header. An earlier file is replaced.",
+            metavar="FILE.onnx|.npz|.h",
+            help="The file to write: ONNX, NumPy or a C header. An earlier file is replaced.",
         ),
     ],
     checkpoint: Checkpoint = None,
@@ -51,8 +51,7 @@ def export(
         bool,
         Option(
             "--check",
-            help="Run the file beside the policy over an episode, and print the largest difference. A C header needs "
-            "a C compiler.",
+            help="Run the file beside the policy over an episode, and print the largest difference; not for .h.",
         ),
     ] = False,
 ) -> None:
@@ -65,6 +64,10 @@ def export(
     from orchestrator.experiment.from_outside import run_snapshot
     from orchestrator.experiment.processes import policy_process
 
+    if check and to.suffix == ".h":
+        raise UsageError(
+            f"--check: {to} would have to be compiled; check the same policy as .npz, and compile the header yourself"
+        )
     with shared.interruptible("stopped"):
         paths = run_snapshot.find(run_dir, job)
         warning = policy_process.robot_warning(paths)

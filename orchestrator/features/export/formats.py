@@ -1,4 +1,4 @@
 """The formats of exported policies, by the ends of their names."""
 
-READABLE = (".onnx", ".pt", ".npz")
+READABLE = (".onnx", ".npz")
 FORMATS = (*READABLE, ".h")

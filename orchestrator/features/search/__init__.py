@@ -81,7 +81,7 @@ def _python() -> Mapping[str, str]:
 
 FEATURE = Feature(
     name="search",
-    about="The tables [search] and [scheduler], `best`, `search export`, and orchestrator.Search.",
+    about="The tables [search] and [scheduler], `best`, and orchestrator.Search.",
     commands=_commands,
     rank=40,
     job_file=_job_file,
@@ -107,5 +107,5 @@ FEATURE = Feature(
         "docs/search.md",
         "docs/measurements/search.md",
     ),
-    extras=("search", "dashboard"),
+    extras=("search",),
 )

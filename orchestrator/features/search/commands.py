@@ -1,4 +1,4 @@
-"""Commands on what a search has found."""
+"""The command ``best``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,6 @@ from typer import Option
 from orchestrator.commands.shared_options import AsJson, RunDir, print_json, print_text
 
 app = typer.Typer()
-group = typer.Typer(
-    help="Hand over what a search has found to other programs; see docs/search.md.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(group, name="search")
 
 
 @app.command()
@@ -66,57 +60,3 @@ def best(
             )
     if found.is_over and not found.shown:
         raise typer.Exit(1)
-
-
-@group.command()
-def export(
-    run_dir: RunDir,
-    out: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE",
-            help="The file to write; to an earlier journal of the search, what is new is appended.",
-            show_default="search/optuna-journal.log in the run directory",
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Write the trials so far as an Optuna journal, which optuna-dashboard and Optuna itself open.
-
-    Trials that wait at a rung are running there, and pruned when the search has come to its end.
-    """
-    from orchestrator.core.errors import UsageError
-    from orchestrator.core.text import count
-    from orchestrator.features.search.declaration.spec import INSTALL
-
-    try:
-        from orchestrator.features.search import optuna_journal
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"search export: needs Optuna, which is not installed ({error}): {INSTALL}"
-        ) from None
-    exported = optuna_journal.export(run_dir, out)
-    trials = sum(exported.states.values())
-    file = str(exported.file)
-    if as_json:
-        facts = {
-            "states": dict(exported.states),
-            "is_over": exported.is_over,
-            "is_replaced": exported.is_replaced,
-        }
-        print_json({"file": file, "trials": trials, **facts})
-        return
-    of_states = ", ".join(f"{number:,} {state}" for state, number in exported.states.items())
-    newer = (
-        ""
-        if exported.is_over
-        else " The search has not ended: the same command exports newer trials."
-    )
-    replaced = (
-        " What it had before was changed: restart an optuna-dashboard that shows it."
-        * exported.is_replaced
-    )
-    shown = f"`optuna-dashboard {file}` shows them."
-    print_text(
-        f"{file}: {count(trials, 'trial')} ({of_states or 'none yet'}). {shown}{replaced}{newer}"
-    )

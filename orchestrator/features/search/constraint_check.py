@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.core.errors import Problem, SpecError
-from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, MeasurementRequest
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.experiment.examination import (
     examination_requests,
     examining_process,
@@ -30,9 +30,7 @@ from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import SourceVerdict
 from orchestrator.machine import topology
 
-MEASURE = MeasurementRequest(
-    module="orchestrator.features.search.worker.model_measures", settings={}, of_model=True
-)
+MODEL_MEASURES = "orchestrator.features.search.worker.model_measures"
 POINTS = 1000
 """Random points that are measured, at most, to see whether the constraints can be satisfied."""
 AT_ONCE = 10
@@ -88,7 +86,7 @@ class PointMeasurer:
                 checks[number] = _unknown("; ".join(map(str, error.problems)))
             else:
                 ((request, _),) = examination_requests.requests_of([job])[0].values()
-                requests[number] = dataclasses.replace(request, measurement=MEASURE, init={})
+                requests[number] = dataclasses.replace(request, measured_by=MODEL_MEASURES, init={})
 
         def watch(*_: int) -> None:
             turn()

@@ -19,8 +19,6 @@ class SearchPaths:
     """Ids of the jobs that pages show by themselves; missing until the search has come to its end."""
     sampler = Below("search/sampler.pickle")
     """The sampler's state, so that a resumed search need not tell it everything again."""
-    journal = Below("search/optuna-journal.log")
-    """The trials for Optuna's own tools; written by `search export`."""
     stopped = Below("search/stopped.txt")
     """Why the search has stopped before its end; missing while it goes on."""
     log = Below("search/search.log")

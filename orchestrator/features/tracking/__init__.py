@@ -1,5 +1,5 @@
-"""Experiment trackers (TensorBoard, W&B, MLflow, Trackio), told from the run directory alone: the
-table ``[track]``, and the command ``publish``.
+"""The table ``[track]``: experiment trackers (TensorBoard, W&B, MLflow), told from the run directory
+alone.
 """
 
 from __future__ import annotations
@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING
 from orchestrator.core.feature import Feature
 
 if TYPE_CHECKING:
-    import typer
-
     from orchestrator.experiment.beside_run import BesideRun, RunFacts
     from orchestrator.keys.feature_tables import FeatureTable
-
-
-def _commands() -> typer.Typer:
-    from orchestrator.features.tracking import commands
-
-    return commands.app
 
 
 def _job_file() -> Iterable[FeatureTable]:
@@ -41,9 +33,7 @@ def _beside_run(run: RunFacts) -> BesideRun | None:
 
 FEATURE = Feature(
     name="tracking",
-    about="The table [track] and `publish`: TensorBoard, W&B, MLflow and Trackio are told of jobs.",
-    commands=_commands,
-    rank=50,
+    about="The table [track]: TensorBoard, W&B and MLflow are told of jobs.",
     job_file=_job_file,
     beside_run=_beside_run,
     belongings=(
@@ -52,5 +42,5 @@ FEATURE = Feature(
         "docs/trackers.md",
         "docs/measurements/trackers.md",
     ),
-    extras=("tensorboard", "wandb", "mlflow", "trackio"),
+    extras=("tensorboard", "wandb", "mlflow"),
 )

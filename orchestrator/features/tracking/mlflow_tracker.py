@@ -49,7 +49,6 @@ class MlflowTracker:
         )
         place = uri.rpartition("@")[2]  # without a password
         self.destination = f"{place}#{name}"
-        self.shown = f"MLflow, experiment {name}, at {place}"
 
     def known(self, job_id: str, noted: Position) -> Position | None:
         try:

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import importlib
 import itertools
-import math
 import os
 import re
 import time
@@ -36,13 +35,15 @@ CLASSES: Mapping[str, str] = {
     "tensorboard": "TensorboardTracker",
     "wandb": "WandbTracker",
     "mlflow": "MlflowTracker",
-    "trackio": "TrackioTracker",
 }
 PRIVACY = {"MLFLOW_DISABLE_TELEMETRY": "true", "WANDB_ERROR_REPORTING": "false"}
 """Environment variables, set before a package is imported: its makers are told nothing that nobody
 asked for."""
 MOST_FAILURES = 3
 """So many jobs that cannot be sent end a turn in which nothing was sent: the tracker is away."""
+PREVIEWS_S = 5.0
+"""How long the last turn sends previews by themselves, as some trackers take seconds to open a run
+again; one that has begun is finished."""
 MOST_REPORTED = 10
 VARYING = re.compile(r"0x[0-9a-f]+|[0-9]+")
 """Parts in which messages of the same failure differ, such as addresses of objects."""
@@ -70,8 +71,6 @@ class Publisher:
     report: Callable[[str], object]
     """Takes the message of a failure, once for all failures alike and :data:`MOST_REPORTED` times
     at most."""
-    previews_s: float = math.inf
-    """For previews that are sent by themselves: some trackers take seconds to open a run again."""
     failures: int = field(default=0, init=False)
     left_out: int = field(default=0, init=False)
     """Previews that the last turn had no time for."""
@@ -118,11 +117,6 @@ class Publisher:
                 self._report_failure(error, row["job_id"])
         return is_complete
 
-    @property
-    def destination(self) -> str:
-        """Where it sends to, in words; empty before the first turn."""
-        return "" if self._tracker is None else self._tracker.shown
-
     def _report_failure(self, error: Exception, job_id: str = "") -> None:
         self.failures += 1
         why = " ".join(shortened(str(error) or type(error).__name__).split())[:300]
@@ -145,10 +139,9 @@ class Publisher:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                text = (
-                    f"another process is sending it to {self.backend}: the run's own, or `publish`"
-                )
-                raise RunDirError(f"{self.paths.root}: {text}; it has to end first") from None
+                raise RunDirError(
+                    f"{self.paths.root}: another process is sending it to {self.backend}"
+                ) from None
             self._lock = file
             stack.pop_all()
 
@@ -230,7 +223,7 @@ class Publisher:
 
     def _has_time_for_previews(self) -> bool:
         now = time.monotonic()
-        self._previews_until = self._previews_until or now + self.previews_s
+        self._previews_until = self._previews_until or now + PREVIEWS_S
         return now < self._previews_until
 
     def _send_points(self, job_id: str, job: OneJob) -> None:

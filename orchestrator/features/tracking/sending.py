@@ -28,10 +28,6 @@ READING = Pace(every_s=2.0, share=0.002, longest_s=300.0)
 RETRY_S = 30.0
 """Between attempts with a tracker that failed."""
 FINAL_RETRY_S = 2.0
-PREVIEWS_S = 5.0
-"""How long the end of a run sends previews to a tracker; one that has begun is finished."""
-FILES_OF_THIS_MACHINE = ("tensorboard", "trackio")
-"""Trackers that no server can keep waiting. The others come after them."""
 
 
 class Finish(threading.Event):
@@ -80,7 +76,8 @@ def run(paths: RunPaths, finish: Finish) -> None:
     :raises OrchestratorError, OSError, ValueError: the run directory cannot be read.
     """
     declared: dict[str, Any] = json.loads(read_regular(files.declaration_file(paths.root)))
-    ordered = sorted(declared["trackers"], key=lambda backend: backend not in FILES_OF_THIS_MACHINE)
+    # Files first: a server may keep others waiting.
+    ordered = sorted(declared["trackers"], key=lambda backend: backend != "tensorboard")
     publishers = [
         Publisher(
             paths=paths,
@@ -88,7 +85,6 @@ def run(paths: RunPaths, finish: Finish) -> None:
             backend=backend,
             options=declared["trackers"][backend],
             report=warn,
-            previews_s=PREVIEWS_S,
         )
         for backend in ordered
     ]
@@ -156,8 +152,7 @@ class Turns:
 def _warn_of_left_out(publisher: Publisher) -> None:
     if publisher.left_out:
         late = f"{publisher.backend}: no time for {count(publisher.left_out, 'preview')}"
-        rest = f"`publish {publisher.paths.root} --to {publisher.backend}` sends the rest"
-        warn(late, rest)
+        warn(late, "the next run sends the rest")
 
 
 def main(run_dir: str, *, is_at_once: bool) -> int:

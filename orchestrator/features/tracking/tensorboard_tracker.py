@@ -37,7 +37,6 @@ class TensorboardTracker:
     def __init__(self, paths: RunPaths, experiment: str, options: Mapping[str, Any]) -> None:
         self._folder = files.tensorboard(paths.root)
         self.destination = "tensorboard"
-        self.shown = str(self._folder)
 
     def known(self, job_id: str, noted: Position) -> Position | None:
         file = self._folder / job_id / noted.run

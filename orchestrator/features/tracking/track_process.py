@@ -171,9 +171,8 @@ class TrackProcess(BesideRun):
             continue
         incomplete = [name for name in self.trackers if name not in self._complete]
         if self._process.exit_code != 0 and incomplete:
-            command = f"`publish {self.run_dir} --to NAME`"
             self._warn(
-                f"{joined(incomplete)} may not have everything of this run; {command} sends what is missing"
+                f"{joined(incomplete)} may not have everything of this run; the next run sends what is missing"
             )
 
     def _wait(self, until: float, is_stopped: Callable[[], bool]) -> None:

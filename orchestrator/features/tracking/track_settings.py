@@ -10,11 +10,9 @@ from orchestrator.features.tracking.track_table import TrackTable
 from orchestrator.keys.feature_tables import FeatureTable
 from orchestrator.keys.problems import Problems
 
-Backend: TypeAlias = Literal["tensorboard", "wandb", "mlflow", "trackio"]
+Backend: TypeAlias = Literal["tensorboard", "wandb", "mlflow"]
 Trackers: TypeAlias = Mapping[str, Mapping[str, Any]]
 """The options of each tracker, by its name; only keys that were set."""
-WITHOUT_PINS = ("trackio",)
-"""Extras with packages that do not agree with ``constraints.txt``."""
 
 
 def read_trackers(table: Mapping[str, Any], problems: Problems) -> Trackers:
@@ -28,17 +26,10 @@ def read_trackers(table: Mapping[str, Any], problems: Problems) -> Trackers:
         if options is not False
     }
     for name in chosen:
-        if (missing := missing_package(name)) is not None:
-            problems.add(f"track.{name}", missing)
+        if not is_installed(name):
+            missing = f"needs the package {name}, which is not installed here"
+            problems.add(f"track.{name}", f"{missing}: {install_extra(name)}")
     return chosen
-
-
-def missing_package(backend: str) -> str | None:
-    """Says what to install if the package of a tracker is not installed."""
-    if is_installed(backend):
-        return None
-    advice = install_extra(backend, pinned=backend not in WITHOUT_PINS)
-    return f"needs the package {backend}, which is not installed here: {advice}"
 
 
 def lines(trackers: Trackers) -> Iterator[str]:
@@ -52,7 +43,7 @@ def facts(trackers: Trackers) -> dict[str, dict[str, Any]]:
 
 TABLE = FeatureTable(
     name="track",
-    about="Experiment trackers that are told of every job: TensorBoard, W&B, MLflow, Trackio.",
+    about="Experiment trackers that are told of every job: TensorBoard, W&B, MLflow.",
     model=TrackTable,
     read=read_trackers,
     lines=lines,

@@ -46,12 +46,6 @@ class MlflowTable(TomlTable):
     )
 
 
-class TrackioTable(TomlTable):
-    """Trackio."""
-
-    project: _Text | None = key(None, "Project; unset: the name of the experiment.", "robots")
-
-
 class TrackTable(TomlTable):
     """Trackers that get learning curves, hyperparameters and results of every job, read from the
     run directory.
@@ -62,4 +56,3 @@ class TrackTable(TomlTable):
     )
     wandb: WandbTable | None = key(None, "Send to Weights & Biases.", shown={})
     mlflow: MlflowTable | None = key(None, "Send to MLflow.", shown={})
-    trackio: TrackioTable | None = key(None, "Send to Trackio.", shown={})

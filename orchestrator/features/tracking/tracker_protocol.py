@@ -116,8 +116,7 @@ class Tracker(Protocol):
     """A place to send jobs to. Its constructor imports its package."""
 
     destination: str
-    shown: str
-    """The same for people."""
+    """Where it sends to."""
 
     def known(self, job_id: str, noted: Position) -> Position | None:
         """What it has by itself of that which was noted; None: nothing, so that the job begins

@@ -55,7 +55,6 @@ class WandbTracker:
             x_save_requirements=False,
             init_timeout=20.0,
         )
-        self.shown = f"W&B, project {self._project}, mode {self._settings.mode}, in {self._folder}"
         self.destination = f"{self._entity or ''}/{self._project} {self._settings.mode}"
 
     def known(self, job_id: str, noted: Position) -> Position | None:

@@ -6,25 +6,19 @@ from typing import TypeAlias
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
 GeomPair: TypeAlias = tuple[int, int]
 """Numbers of two geoms, the smaller first."""
-Masks: TypeAlias = NDArray[np.int32]
-"""``(2, ngeom)``: ``contype`` and ``conaffinity``."""
 
 
-def masks(model: mujoco.MjModel) -> Masks:
-    return np.stack((model.geom_contype, model.geom_conaffinity))
-
-
-def possible_pairs(model: mujoco.MjModel, of_geoms: Masks) -> list[GeomPair]:
+def possible_pairs(model: mujoco.MjModel) -> list[GeomPair]:
     """The pairs that MuJoCo tests if they are near, without those of ``<pair>``.
 
     (Documentation of MuJoCo, chapter Computation, section Collision detection, selection.)
     """
     first, second = np.triu_indices(model.ngeom, 1)
-    contype, conaffinity = of_geoms
+    contype = model.geom_contype
+    conaffinity = model.geom_conaffinity
     may = ((contype[first] & conaffinity[second]) | (contype[second] & conaffinity[first])) != 0
     first = first[may]
     second = second[may]

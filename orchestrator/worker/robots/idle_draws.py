@@ -25,7 +25,7 @@ from orchestrator.worker.envs.randomization.randomized_fields import (
     RandomizedKey,
     randomized_keys,
 )
-from orchestrator.worker.mjmodel.contacts import masks, overridden_pairs, possible_pairs
+from orchestrator.worker.mjmodel.contacts import overridden_pairs, possible_pairs
 from orchestrator.worker.mjmodel.structure import Floats, fixed_geoms
 from orchestrator.worker.robots.model_checks import geom_label, shown
 
@@ -125,7 +125,7 @@ class _Contacts:
                 if not key.distribution.is_constant:
                     drawn_by |= dict.fromkeys(change.entries.tolist(), key.key)
         partners: dict[int, list[int]] = {}
-        for pair in sorted(set(possible_pairs(model, masks(model))) - overridden_pairs(model)):
+        for pair in sorted(set(possible_pairs(model)) - overridden_pairs(model)):
             for one, other in (pair, pair[::-1]):
                 partners.setdefault(one, []).append(other)
         return cls(model=model, low=low, high=high, drawn_by=drawn_by, partners=partners)

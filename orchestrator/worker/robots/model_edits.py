@@ -46,10 +46,6 @@ from orchestrator.worker.robots.bundle import Bundle, collect
 from orchestrator.worker.robots.file_collector import BundleError
 
 
-class WithoutEffectError(EditError):
-    """An edit changes nothing in the compiled robot."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class EditedRobot:
     """A robot with edits, written as MJCF."""
@@ -141,7 +137,7 @@ class RobotVariants(contextlib.AbstractContextManager["RobotVariants"]):
                     f"{here}: MuJoCo refuses it: {self._with_users_paths(error)}"
                 ) from None
             if has_changed and next(differing_fields(before, model), None) is None:
-                raise WithoutEffectError(
+                raise EditError(
                     f"{here}: changes nothing in the compiled robot; another attribute overrides it (fromto overrides"
                     " pos and quat, mass density, <inertial> the geoms' masses), or nothing uses it"
                 )

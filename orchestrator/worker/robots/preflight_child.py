@@ -9,7 +9,6 @@ input or an answer with ``process_exits``. Anything wrong with a robot or enviro
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import os
 import sys
@@ -43,10 +42,12 @@ def check(request: ExaminationRequest, recent: RecentRobot | None = None) -> Exa
     try:
         with contextlib.ExitStack() as cleanup:
             recent = recent or cleanup.enter_context(RecentRobot())
-            measure_model = _measure_model_for(request)
-            use = None
-            if measure_model is None:
-                use = _measure_for(request) or _start_policy_check(request, cleanup)
+            measure_model: ModelMeasurement | None = None
+            use: EnvironmentUse | None = None
+            if request.measured_by is not None:
+                measure_model = importlib.import_module(request.measured_by).measured_model
+            else:
+                use = _start_policy_check(request, cleanup)
             preparation = RobotPreparation(
                 recent, cleanup, makes_simulation=use is not None, measure_model=measure_model
             )
@@ -64,29 +65,6 @@ def check(request: ExaminationRequest, recent: RecentRobot | None = None) -> Exa
         return refusal(f"{request.robot}: {too_large(request.memory_mib)}")
     except Exception as error:  # the other requests must be answered, whatever caused this
         return refusal(failures.describe(error))
-
-
-def _measure_for(request: ExaminationRequest) -> EnvironmentUse | None:
-    """Measures what a feature asks for; None where nothing is asked for."""
-    measurement = request.measurement
-    if measurement is None:
-        return None
-    module = importlib.import_module(measurement.module)
-
-    def measure(answer: ExaminationAnswer, simulation: Any) -> ExaminationAnswer:
-        values = module.measured(request, answer, simulation, measurement.settings)
-        return dataclasses.replace(answer, measured=values)
-
-    return measure
-
-
-def _measure_model_for(request: ExaminationRequest) -> ModelMeasurement | None:
-    """Measures what a feature asks for of the compiled model; None where it asks for nothing."""
-    measurement = request.measurement
-    if measurement is None or not measurement.of_model:
-        return None
-    measure: ModelMeasurement = importlib.import_module(measurement.module).measured_model
-    return measure
 
 
 def _start_policy_check(

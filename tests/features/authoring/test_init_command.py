@@ -132,23 +132,6 @@ def test_run_names_init_for_a_robot_and_for_a_folder_of_robots(tmp_path: Path) -
     assert (done.returncode, "orchestrator init" in done.stderr) == (2, False)
 
 
-def test_an_imported_job_file_passes_a_dry_run(tmp_path: Path) -> None:
-    (tmp_path / "ppo.yml").write_text(
-        "Hopper-v4:\n  n_timesteps: !!float 1e6\n  normalize: true\n  learning_rate: lin_1e-4\n"
-        '  policy_kwargs: "dict(activation_fn=nn.ReLU, net_arch=dict(pi=[64, 64], vf=[64, 64]))"\n'
-        "Pendulum-v1:\n  n_timesteps: 1e5\n  use_sde: True\nPong-v4: {}\n"
-    )
-    done = succeed("import-zoo", "ppo.yml", cwd=tmp_path)
-    assert "Pong-v4: " in done.stdout
-    done = succeed("run", "jobs.toml", "--dry-run", "--json", cwd=tmp_path)
-    hopper, pendulum = sorted(json.loads(done.stdout)["jobs"], key=lambda job: job["name"])
-    assert (hopper["task"], hopper["ppo"]) == (
-        "gymnasium:Hopper-v5",
-        {"learning_rate": "linear(1e-4, 0)"},
-    )
-    assert (pendulum["env"], pendulum["ppo"]) == ("Pendulum-v1", {"use_sde": True})
-
-
 @pytest.mark.nightly
 def test_eighteen_foreign_robots_are_trained_without_a_word_in_between(tmp_path: Path) -> None:
     good, others = foreign_robots(tmp_path / "theirs")

@@ -1,4 +1,4 @@
-"""Trackers of a run: beside it, after a kill, and by `publish`."""
+"""Trackers of a run: beside it, after a kill, and after its end."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ def expected(paths: RunPaths, job_id: str) -> list[int]:
     return [int(row.env_steps or 0) for row in run_reader.iterations(paths.job(job_id).timings_csv)]
 
 
-def test_publish_sends_a_finished_experiment_and_nothing_twice(finished: Experiment) -> None:
+def test_a_finished_experiment_is_sent_by_another_run_and_nothing_twice(
+    finished: Experiment,
+) -> None:
     needs("tensorboard")
     paths = RunPaths(finished.run_dir)
+    finished.jobs.write_text(f"{HEAD}\n{finished.jobs.read_text()}")
     for _ in range(2):
-        done = succeed("publish", finished.run_dir, "--to", "tensorboard", cwd=finished.cwd)
-        assert "2 of 2 jobs have ended" in done.stdout
+        succeed("run", finished.jobs, "--run-dir", finished.run_dir, cwd=finished.cwd)
     for job_id in ("hopper-s0", "balancer-s0"):
         assert steps(paths, job_id) == expected(paths, job_id)
 
@@ -76,12 +78,8 @@ def test_a_tracker_that_is_away_is_a_warning_and_the_experiment_succeeds(tmp_pat
         assert run.end() == 0, run.stderr
     messages = [event["message"] for event in run.events if event["event"] == "warning"]
     assert sum("mlflow" in message and "tried again" in message for message in messages) == 1
-    (missing,) = [
-        message
-        for message in messages
-        if "publish" in message and "sends what is missing" in message
-    ]
-    assert "mlflow may not have" in missing
+    (missing,) = [message for message in messages if "may not have everything" in message]
+    assert "mlflow" in missing
     assert "tensorboard" not in missing
     assert steps(RunPaths(tmp_path / "run"), "hopper-s0") == expected(
         RunPaths(tmp_path / "run"), "hopper-s0"

@@ -38,7 +38,7 @@ def paths(tmp_path: Path) -> Iterator[RunPaths]:
         yield paths
 
 
-def publish(paths: RunPaths, backend: str, **options: Any) -> None:
+def send_all(paths: RunPaths, backend: str, **options: Any) -> None:
     needs(backend)
     rows = Rows()
     end(paths, rows)
@@ -59,7 +59,7 @@ def images(paths: RunPaths, tag: str) -> list[bytes]:
 
 
 def test_tensorboard_shows_the_video_as_a_moving_picture(paths: RunPaths) -> None:
-    publish(paths, "tensorboard")
+    send_all(paths, "tensorboard")
     [content] = images(paths, "video")
     picture = Image.open(io.BytesIO(content))
     assert (picture.format, picture.size, getattr(picture, "n_frames", 1)) == (
@@ -71,7 +71,7 @@ def test_tensorboard_shows_the_video_as_a_moving_picture(paths: RunPaths) -> Non
 
 @pytest.mark.nightly
 def test_mlflow_gives_video_and_preview_back(paths: RunPaths, tmp_path: Path) -> None:
-    publish(paths, "mlflow")
+    send_all(paths, "mlflow")
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(f"sqlite:///{paths.root / 'mlflow.db'}")
@@ -82,26 +82,8 @@ def test_mlflow_gives_video_and_preview_back(paths: RunPaths, tmp_path: Path) ->
 
 
 @pytest.mark.nightly
-def test_trackio_gives_video_and_preview_back(
-    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(
-        "TRACKIO_DIR", str(paths.root / "trackio")
-    )  # unless this process has imported it already
-    publish(paths, "trackio", project="pictures")
-    from trackio.sqlite_storage import SQLiteStorage
-    from trackio.utils import MEDIA_DIR
-
-    [results] = [row for row in SQLiteStorage.get_logs("pictures", JOB) if row["step"] == 201]
-    for name, path in (("video", paths.job(JOB).video), ("image", paths.job(JOB).preview)):
-        shown = results["preview" if name == "image" else name]
-        assert shown["_type"] == f"trackio.{name}"
-        assert (MEDIA_DIR / shown["file_path"]).read_bytes() == path.read_bytes()
-
-
-@pytest.mark.nightly
 def test_wandb_reads_its_log_back_with_points_video_and_preview(paths: RunPaths) -> None:
-    publish(paths, "wandb", mode="offline")
+    send_all(paths, "wandb", mode="offline")
     from orchestrator.features.tracking import wandb_tracker
 
     [log] = paths.root.glob("wandb/offline-run-*/*.wandb")

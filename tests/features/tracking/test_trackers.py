@@ -27,10 +27,9 @@ from tracker_helpers import (
 )
 
 from orchestrator import jobfile
-from orchestrator.core.errors import RunDirError, SpecError, UsageError
+from orchestrator.core.errors import RunDirError, SpecError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment.directory import run_directory
 from orchestrator.features.tracking import files, tracked_job
 from orchestrator.features.tracking.publisher import Publisher
 from orchestrator.features.tracking.tracked_job import ProgressTail
@@ -78,7 +77,7 @@ def test_settings_are_flat_and_hold_hyperparameters(paths: RunPaths) -> None:
 class Memory:
     """A tracker that keeps everything, and fails when it is told to."""
 
-    destination = shown = "memory"
+    destination = "memory"
     sent: dict[str, list[int]]
     failing: int
     kept: int | None = None
@@ -252,11 +251,10 @@ def test_a_missing_package_is_a_problem_of_its_key_and_names_the_extra(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
     with pytest.raises(SpecError) as caught:
-        read_file({"tensorboard": True, "wandb": {}, "trackio": {}}, tmp_path)
+        read_file({"tensorboard": True, "wandb": {}}, tmp_path)
     problems = {problem.where: problem.message for problem in caught.value.problems}
-    assert problems.keys() == {"track.tensorboard", "track.wandb", "track.trackio"}
+    assert problems.keys() == {"track.tensorboard", "track.wandb"}
     assert '-c constraints.txt ".[wandb]"' in problems["track.wandb"]
-    assert 'pip install ".[trackio]"' in problems["track.trackio"]
 
 
 def test_what_does_not_belong_in_a_tracker_is_told(tmp_path: Path) -> None:
@@ -351,30 +349,3 @@ def test_wandb_sends_again_what_was_noted_but_never_reached_its_log(paths: RunPa
     assert wandb.known(JOB, noted) == replace(noted, env_steps=0)
     online = WandbTracker(paths, "robots", {"mode": "online"})
     assert online.destination != wandb.destination, "what was sent offline is nothing that W&B has"
-
-
-# -- the command
-
-
-def test_publish_names_what_is_wrong(paths: RunPaths) -> None:
-    from orchestrator.features.tracking import publish_command
-
-    for arguments, message in (
-        (("comet", {}), "unknown tracker; expected one of tensorboard, wandb, mlflow, trackio"),
-        (("mlflow", {"project": "x"}), "mlflow has no such option"),
-        (("wandb", {"project": "gait: 50%"}), "--project: expected a name of 1 to 128 characters"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            publish_command.publish(paths.root, *arguments)
-
-
-def test_publish_does_not_open_the_ledger_of_another_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from orchestrator.features.tracking import publish_command
-
-    needs("tensorboard")
-    with run_directory.claim(tmp_path / "run") as paths:
-        monkeypatch.setattr("socket.gethostname", lambda: "another-host")
-        with pytest.raises(RunDirError, match="runs on another host"):
-            publish_command.publish(paths.root, "tensorboard", {})

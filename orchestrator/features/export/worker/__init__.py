@@ -1,3 +1,3 @@
-"""Policies as files for other programs: ONNX, TorchScript, NumPy and a C header. ``docs/export.md``
+"""Policies as files for other programs: ONNX, NumPy and a C header. ``docs/export.md``
 describes them.
 """

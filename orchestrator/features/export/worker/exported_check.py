@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import tempfile
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.text import count, joined
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.features.export.worker import c_library, policy_files
+from orchestrator.features.export.worker import policy_files
 from orchestrator.features.export.worker.exported_policy import ACTION, CTRL, ExportError
 from orchestrator.worker.tasks.actions import control_limits
 from orchestrator.worker.training import trained_policy
@@ -37,28 +36,9 @@ def check(
     """A sentence with the largest differences over an episode, in which the policy itself acts.
 
     :param outputs: the names of what the file is to give.
-    :raises ExportError: the file gives other actions, or has other outputs, or it is a header and
-        cannot be compiled.
+    :raises ExportError: the file gives other actions, or has other outputs.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        steps, largest = _compare(_act_of(file, Path(folder), outputs), spec, paths, trained)
-    differences = " and ".join(f"{name} by {value:.1e}" for name, value in largest.items())
-    text = (
-        f"over {count(steps, 'step')} of an episode they differ by at most: {differences} "
-        "(of the largest value, where that is above 1)"
-    )
-    if max(largest.values()) > TOLERANCE:
-        raise ExportError(f"{file} does not act as the policy does: {text}; expected {TOLERANCE:g}")
-    return text
-
-
-def _act_of(file: Path, folder: Path, outputs: Set[str]) -> c_library.Act:
-    """What the file gives, which raises an ``ExportError`` where it has other outputs.
-
-    :raises ExportError: it is a header and cannot be compiled.
-    """
-    is_c = file.suffix == ".h"
-    act = c_library.compiled(file, folder) if is_c else policy_files.read(file)
+    act = policy_files.read(file)
 
     def checked_act(observation: Observation) -> Mapping[str, NDArray[Any]]:
         given = act(observation)
@@ -69,11 +49,22 @@ def _act_of(file: Path, folder: Path, outputs: Set[str]) -> c_library.Act:
             )
         return given
 
-    return checked_act
+    steps, largest = _compare(checked_act, spec, paths, trained)
+    differences = " and ".join(f"{name} by {value:.1e}" for name, value in largest.items())
+    text = (
+        f"over {count(steps, 'step')} of an episode they differ by at most: {differences} "
+        "(of the largest value, where that is above 1)"
+    )
+    if max(largest.values()) > TOLERANCE:
+        raise ExportError(f"{file} does not act as the policy does: {text}; expected {TOLERANCE:g}")
+    return text
 
 
 def _compare(
-    act: c_library.Act, spec: WorkerSpec, paths: JobPaths, trained: trained_policy.Checkpoint | None
+    act: Callable[[Observation], Mapping[str, NDArray[Any]]],
+    spec: WorkerSpec,
+    paths: JobPaths,
+    trained: trained_policy.Checkpoint | None,
 ) -> tuple[int, dict[str, float]]:
     """How many steps the episode had, and the largest difference of each output, relative to its
     largest value where that is above 1; infinite where one of them is not a number.

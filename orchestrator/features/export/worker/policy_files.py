@@ -30,10 +30,6 @@ def content(policy: ExportedPolicy, path: Path) -> str | bytes:
             from orchestrator.features.export.worker import onnx_file
 
             return onnx_file.content(policy)
-        case ".pt":
-            from orchestrator.features.export.worker import torchscript_file
-
-            return torchscript_file.content(policy)
         case ".npz":
             from orchestrator.features.export.worker import numpy_file
 
@@ -65,10 +61,6 @@ def _reader(suffix: str) -> Callable[[Path], ReadPolicy]:
         from orchestrator.features.export.worker import onnx_file
 
         return onnx_file.OnnxPolicy
-    if suffix == ".pt":
-        from orchestrator.features.export.worker import torchscript_file
-
-        return torchscript_file.TorchScriptPolicy
     from orchestrator.features.export.worker import numpy_policy
 
     return numpy_policy.load
