@@ -31,9 +31,6 @@ HOLDERS_VARIABLE = "ORCHESTRATOR_CPU_HOLDERS"
 """Folder in which experiments of all users say which CPUs they hold, in place of the fixed one: for
 tests."""
 
-MACHINE_FILE_VARIABLE = "ORCHESTRATOR_MACHINE_FILE"
-"""The file with defaults for all users of the machine, in place of the fixed one: for tests."""
-
 FEATURES_VARIABLE = "ORCHESTRATOR_FEATURES"
 """Names of the installed features of others to load, with commas between them; unset: all of them,
 empty: none."""

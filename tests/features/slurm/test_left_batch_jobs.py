@@ -13,7 +13,6 @@ from types import SimpleNamespace
 
 import pytest
 from command_helpers import finish, invoke, succeed
-from root_helpers import OWNER, PACKAGE_OUT_OF_REACH, states
 from slurm_helpers import FakeSlurm
 from supervisor_helpers import Experiment, make_job
 
@@ -354,22 +353,3 @@ def test_batch_jobs_that_slurm_may_hide_from_this_user_may_still_train(
         assert (
             found is not None and "it may hide the batch jobs of" in found.problem
         ) == are_hidden
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_slurm_is_asked_before_root_acts_as_a_user_who_cannot_read_the_package(
-    run_dir_of_user: Path, fake_slurm: FakeSlurm
-) -> None:
-    slurm = run_dir_of_user / FOLDER
-    slurm.mkdir()
-    write_session(slurm, Session(session="first", batch_jobs="tiny-12ab"))
-    os.chown(slurm / "session.json", OWNER, OWNER)
-    fake_slurm.enter("100_0", "tiny-12ab", uid=OWNER)
-    command = [sys.executable, "-c", PACKAGE_OUT_OF_REACH, str(run_dir_of_user)]
-    done = finish(command, cwd=run_dir_of_user.parent)
-    assert "batch job 100_0 may still train" in done.stderr.lower()
-    assert states(run_dir_of_user)["runs"] == "PENDING"
-    fake_slurm.enter("100_0", "tiny-12ab", "COMPLETED")
-    done = finish(command, cwd=run_dir_of_user.parent)
-    assert "paused 1 job (runs)" in done.stdout, done.stderr
-    assert states(run_dir_of_user)["runs"] == "PAUSED"
