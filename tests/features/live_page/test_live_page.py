@@ -34,7 +34,6 @@ from report_helpers import Trained, make_run_dir
 
 from orchestrator.analysis import run_reader
 from orchestrator.core.errors import UsageError
-from orchestrator.core.job import Cancelled
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import run_snapshot
@@ -467,7 +466,7 @@ HALF = {
     "nothing": b"",
     "half a request line": b"GET / HT",
     "half a header": b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ",
-    "half a body": b"POST /api/this/control HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{",
+    "half a body": b"POST /api/this/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{",
     "half of a second request": b"GET /assets/icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT",
     "a stream, but for its body": b"GET /api/this/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n",
 }
@@ -543,93 +542,10 @@ def test_a_client_that_takes_nothing_of_many_responses_is_given_up(
         wait_until(lambda: not connections, "its end")
 
 
-FORGED: dict[str, dict[str, str | None]] = {
-    "no token": {"authorization": None},
-    "a wrong token": {"authorization": "Bearer 0123456789abcdef0123456789abcdef"},
-    "not a bearer": {"authorization": "Basic eDp5"},
-    "another site": {"origin": "http://evil.example"},
-    "no site": {"origin": "null"},
-    "another port of this machine": {"origin": "http://127.0.0.1:1"},
-    "made by another site": {"origin": None, "sec_fetch_site": "cross-site"},
-    "a form": {"content_type": "application/x-www-form-urlencoded"},
-    "a foreign host": {"host": "evil.example"},
-}
-
-
-def test_a_forged_post_changes_nothing(tmp_path: Path) -> None:
-    with (
-        running(tmp_path / "run") as (paths, ledger),
-        serving(paths.root, may_control=True) as server,
-    ):
-        answers = {
-            name: server.post("/api/this/control", {"verb": "stop"}, **headers)[0]
-            for name, headers in FORGED.items()
-        }
-        assert {name for name, status in answers.items() if status not in (403, 415, 421)} == set()
-        assert ledger.take_requests() == []
-
-
-def test_with_control_the_requests_are_those_of_the_commands(tmp_path: Path, home: Path) -> None:
-    with (
-        running(tmp_path / "run") as (paths, ledger),
-        serving(paths.root, may_control=True) as server,
-    ):
-        assert stat.S_IMODE((home / "serve-token").stat().st_mode) == 0o600
-        for verb, jobs in (("pause", ["j1-s0"]), ("cancel", ["j0-s0"]), ("stop", [])):
-            status, answer = server.post("/api/this/control", {"verb": verb, "jobs": jobs})
-            assert status == 200, answer
-            assert "asked its supervisor" in answer["message"]
-        requests = [(one.verb, one.job_id) for one in ledger.take_requests()]
-        assert requests[:2] == [("pause", "j1-s0"), ("cancel", "j0-s0")]
-        assert requests[2][0] == "stop"
-        status, answer = server.post("/api/this/control", {"verb": "retry", "jobs": ["j0-s0"]})
-        assert (status, "RUNNING" in answer["problem"]) == (409, True)
-        for unknown in ("j9-s0", "j*"):
-            jobs = ["j0-s0", unknown]
-            status, answer = server.post("/api/this/control", {"verb": "pause", "jobs": jobs})
-            assert (status, unknown in answer["problem"]) == (409, True)
-            assert "j0-s0" not in answer["problem"]
-        nested = 100_000 * b"["
-        for wrong in (
-            *(
-                {"verb": "pause"},
-                {"verb": "rm", "jobs": ["j0-s0"]},
-                [],
-                {},
-            ),
-            *(nested, b'{"verb": "stop", "jobs": ' + nested, b"\xff", b""),
-        ):
-            assert server.post("/api/this/control", wrong)[0] == 400
-        assert (
-            server.request("/api/this/control?verb=stop", authorization=f"Bearer {server.token}")[0]
-            == 405
-        )
-        assert ledger.take_requests() == []
-
-
-def test_control_of_what_cannot_be_read_is_refused_with_a_message(tmp_path: Path) -> None:
-    root = tmp_path / "run"
-    with serving(root, may_control=True) as server:
-        status, answer = server.post("/api/this/control", {"verb": "pause", "jobs": ["j0-s0"]})
-        assert (status, "no such run directory" in answer["problem"]) == (409, True)
-        root.mkdir()
-        RunPaths(root).ledger.write_bytes(b"no database")
-        status, answer = server.post("/api/this/control", {"verb": "pause", "jobs": ["j0-s0"]})
-        assert (status, "ledger" in answer["problem"]) == (409, True)
-
-
-def test_without_a_supervisor_jobs_are_moved_as_the_command_does(tmp_path: Path) -> None:
-    paths = make_run_dir(tmp_path / "run", [Trained(state="PENDING")])
-    with serving(paths.root, may_control=True) as server:
-        status, answer = server.post("/api/this/control", {"verb": "cancel", "jobs": ["j0-s0"]})
-        assert (status, "cancelled" in answer["message"]) == (200, True)
-    with run_directory.opened_ledger(paths, read_only=True) as ledger:
-        assert isinstance(ledger.jobs()[0].state, Cancelled)
-
-
-def test_a_page_without_control_is_read_only(served: Served) -> None:
-    assert served.post("/api/this/control", {"verb": "stop"})[0] == 403
-    assert served.request("/api/this/control", method="DELETE")[0] == 405
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_it_is_read_only(served: Served, method: str) -> None:
+    for path in ("/", "/api/this/events", "/api/this/control"):
+        assert served.request(path, method=method, body=b"{}")[0] == 405
 
 
 def test_only_this_machine_reaches_it(served: Served) -> None:
@@ -650,8 +566,9 @@ def test_only_this_machine_reaches_it(served: Served) -> None:
             socket.create_connection((address, served.port), timeout=2)
 
 
-def test_beyond_this_machine_nothing_is_shown_without_the_token(ended: Path) -> None:
+def test_beyond_this_machine_nothing_is_shown_without_the_token(ended: Path, home: Path) -> None:
     with serving(ended, host="0.0.0.0") as server:
+        assert stat.S_IMODE((home / "serve-token").stat().st_mode) == 0o600
         assert server.request("/")[0] == 200, "the page itself holds no data"
         for path in (
             "/api/this/events",
@@ -665,9 +582,6 @@ def test_beyond_this_machine_nothing_is_shown_without_the_token(ended: Path) -> 
         with Viewer(server.port, authorization=bearer) as viewer:
             viewer.next()
             assert viewer.pieces["head"]["name"] == "ended"
-        assert server.post("/api/this/control", {"verb": "stop"})[0] == 404, (
-            "it is read-only nevertheless"
-        )
 
 
 NAMES = ("robots.example.org", "Lab.Example.", "2001:db8::1")
@@ -707,22 +621,6 @@ def test_the_token_stands_beside_a_password_that_a_proxy_asks(ended: Path) -> No
             assert answer[0] == status
 
 
-def test_control_by_a_name_is_for_the_page_of_that_name_and_port(tmp_path: Path) -> None:
-    with (
-        running(tmp_path / "run") as (paths, ledger),
-        serving(paths.root, may_control=True, names=NAMES) as server,
-    ):
-        host = "robots.example.org:8443"
-        for origin, status in (
-            (f"https://{host}", 200),
-            ("https://robots.example.org", 403),
-            ("https://lab.example:8443", 403),
-        ):
-            done = server.post("/api/this/control", {"verb": "stop"}, host=host, origin=origin)
-            assert done[0] == status
-        assert [one.verb for one in ledger.take_requests()] == ["stop"]
-
-
 def test_no_answer_leads_to_an_address_without_the_path_of_a_proxy(served: Served) -> None:
     for path in ("/run/one/", "/api/this/events/", "/assets/page.css/"):
         assert served.request(path)[0] == 404
@@ -754,16 +652,14 @@ def test_wrong_usage_is_one_message(tmp_path: Path, home: Path) -> None:
     home.mkdir(parents=True)
     (home / "serve-token").write_text("0123456789abcdef0123456789abcdef")
     (home / "serve-token").chmod(0o644)
-    done = invoke("serve", ".", "--control", "--port", "0", cwd=tmp_path)
+    done = invoke("serve", ".", "--host", "0.0.0.0", "--port", "0", cwd=tmp_path)
     assert (done.returncode, "others can read this token" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("wrong", ["robots.example:80", "*.example", "robots/path", "a b", ""])
 def test_a_name_is_that_of_one_host(tmp_path: Path, wrong: str) -> None:
     with pytest.raises(UsageError, match="--name"):
-        live_server.open_server(
-            tmp_path, host="127.0.0.1", port=0, may_control=False, names=[wrong]
-        )
+        live_server.open_server(tmp_path, host="127.0.0.1", port=0, names=[wrong])
 
 
 def test_it_keeps_nothing_open_and_writes_nothing(tmp_path: Path) -> None:

@@ -46,16 +46,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.contextmanager
-def page(root: Path, *browsers: Browser, may_control: bool = False) -> Iterator[tuple[str, Served]]:
+def page(root: Path, *browsers: Browser) -> Iterator[tuple[str, Served]]:
     """The page of a run directory and its server. Its browsers must not complain before that
     ends."""
-    with serving(root, may_control=may_control) as server:
+    with serving(root) as server:
         for one in browsers:
             one.errors()
-        yield (
-            f"http://localhost:{server.port}/" + (f"#token={server.token}" if server.token else ""),
-            server,
-        )
+        yield f"http://localhost:{server.port}/", server
         for one in browsers:
             assert one.errors() == []
             one.driver.get("about:blank")
@@ -376,27 +373,6 @@ def test_pictures_and_videos_that_needed_the_token_are_let_go(
             browser.driver.get("about:blank")
 
 
-def test_what_can_be_done_with_control_asks_first(browser: Browser, tmp_path: Path) -> None:
-    with (
-        running(tmp_path / "run") as (paths, ledger),
-        page(paths.root, browser, may_control=True) as (address, _),
-    ):
-        browser.open(address)
-        browser.shows('#jobs tr[data-id="j1-s0"]', "pending")
-        assert "token" not in browser.driver.current_url
-        browser.run("location.hash = '#job=j1-s0'")
-        browser.shows("#panel .actions", "Pause")
-        browser.run("document.querySelector('[data-verb=pause]').click()")
-        browser.shows("#panel .actions", "asked its supervisor to pause")
-        browser.run("document.getElementById('panel').close()")
-        browser.run("document.getElementById('stop').click()")
-        browser.shows("#stop", "Really stop")
-        assert [(one.verb, one.job_id) for one in ledger.take_requests()] == [("pause", "j1-s0")]
-        browser.run("document.getElementById('stop').click()")
-        browser.shows("#answer", "asked its supervisor")
-        assert [one.verb for one in ledger.take_requests()] == ["stop"]
-
-
 def emulate(browser: Browser, colours: str) -> None:
     features = [{"name": "prefers-color-scheme", "value": colours}]
     browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
@@ -617,7 +593,7 @@ def test_everything_can_be_reached_with_the_keyboard_and_shows_that_it_has_the_f
         (paths.job("j0-s0").root / "video.mp4").write_bytes(video)
         ledger.set_state("j1-s0", Paused())
         ledger.commit()
-        with page(tmp_path / "runs", browser, may_control=True) as (address, _):
+        with page(tmp_path / "runs", browser) as (address, _):
             browser.open(address, size)
             browser.shows("#runs", "alive")
             walk(browser)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -231,22 +230,8 @@ def noted(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> str:
     run_index.note(paths.root, "it")
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         summary.write(paths, ledger)
-        search_events.mark(paths, ledger)
     (run,) = run_index.listed_runs()
     return run.state
-
-
-@pytest.mark.parametrize("is_over", [False, True])
-def test_the_mark_of_a_search_is_put_right_after_a_death(is_over: bool, tmp_path: Path) -> None:
-    paths = search_run(tmp_path / "run", [DONE], is_over=is_over)
-    with contextlib.suppress(FileNotFoundError):
-        paths.underway.unlink()
-    if is_over:
-        paths.underway.touch()
-    with run_directory.opened_ledger(paths, read_only=True) as ledger:
-        search_events.mark(paths, ledger)
-        search_events.mark(paths, ledger)
-    assert paths.underway.exists() == (not is_over)
 
 
 @pytest.mark.parametrize(

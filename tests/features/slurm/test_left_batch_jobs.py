@@ -6,13 +6,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from command_helpers import finish, invoke, succeed
+from command_helpers import invoke, succeed
 from slurm_helpers import FakeSlurm
 from supervisor_helpers import Experiment, make_job
 
