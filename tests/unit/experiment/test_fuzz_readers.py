@@ -269,7 +269,7 @@ FACT_NAMES = (
         "repeat",
         "throughput",
     ),
-    *("drift", "processes", "points", "message", "env_steps", "wall_s", "kind", "baselines"),
+    *("processes", "message", "env_steps", "wall_s", "kind", "baselines"),
 )
 JSON_FACTS = st.recursive(
     SCALARS,
@@ -318,7 +318,6 @@ FILES: dict[str, st.SearchStrategy[bytes]] = {
     "bench/plan.json": mutated(plan()),
     "bench/ranks.json": ANY,
     "bench/strong.json": ANY,
-    "bench/tune.json": ANY,
 }
 
 
