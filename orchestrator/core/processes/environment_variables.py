@@ -14,10 +14,6 @@ TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"  # noqa: S105 - the name of a variable, no
 """``<supervisor token>/<job_id>/<number>``, with several ranks followed by ``/<rank>``; marks every
 descendant of an attempt."""
 
-SELFTEST_VARIABLE = "ORCHESTRATOR_SELFTEST"
-"""Marks every process that a self-test starts, their descendants, and the temporary folders that
-they make."""
-
 NICE_VARIABLE = "ORCHESTRATOR_NICE"
 """The niceness that the worker's session is given: of its job, or of the supervisor where that is
 more; unset: 0."""
