@@ -27,10 +27,9 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 from urllib.parse import urlsplit
 
 import psutil
@@ -40,7 +39,7 @@ from benchmarks.simulated_cluster import make_jobs
 from benchmarks.training_speed import slower
 from orchestrator.core.job import Attempt, Running
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory, run_index
+from orchestrator.experiment.directory import run_directory
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.ledger.rows import DeclaredJob, LatestFigures
@@ -126,20 +125,14 @@ def pretended(count: int) -> Iterator[PretendedRun]:
 
 
 @contextlib.contextmanager
-def serving(
-    shown: Path | str, environment: Mapping[str, str] | None = None
-) -> Iterator[tuple[psutil.Process, str]]:
-    """The process of a server, and the address that it prints.
-
-    :param shown: a folder, or ``--all-users``.
-    """
+def serving(shown: Path) -> Iterator[tuple[psutil.Process, str]]:
+    """The process of a server, and the address that it prints."""
     command = [*ORCHESTRATOR, "serve", str(shown), "--port", "0"]
     with subprocess.Popen(
         command,
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=environment,
         text=True,
     ) as child:
         try:
@@ -236,8 +229,8 @@ def chromium_driver() -> Any:
 
 
 def paint(repeats: int) -> list[Line]:
-    """Milliseconds until Chromium without a window shows 1,000 jobs, 200 experiments, and these as
-    experiments of all users: at the first load after the server has begun, and at the next one.
+    """Milliseconds until Chromium without a window shows 1,000 jobs, and 200 experiments: at the
+    first load after the server has begun, and at the next one.
     """
     driver = chromium_driver()
     try:
@@ -250,9 +243,6 @@ def paint(repeats: int) -> list[Line]:
                 )
         with pretended_folder(MANY_RUNS) as folder:
             lines += _loads(driver, folder, f"{MANY_RUNS} experiments", repeats)
-            with index_of(folder) as environment:
-                what = f"{MANY_RUNS} experiments, as those of all users"
-                lines += _loads(driver, "--all-users", what, repeats, environment)
     finally:
         driver.quit()
     return lines
@@ -268,30 +258,10 @@ def pretended_folder(count: int) -> Iterator[Path]:
         yield Path(folder)
 
 
-@contextlib.contextmanager
-def index_of(folder: Path) -> Iterator[Mapping[str, str]]:
-    """Variables of a user whose index has the experiments of a folder and no others, on a machine on
-    which no CPU is held.
-    """
-    with tempfile.TemporaryDirectory() as state:
-        own = {"XDG_STATE_HOME": state, "ORCHESTRATOR_CPU_HOLDERS": f"{state}/cpu-holders"}
-        with mock.patch.dict(os.environ, own):
-            for run_dir in folder.iterdir():
-                run_index.note(run_dir, run_dir.name)
-        yield os.environ | own
-
-
-def _loads(
-    driver: Any,
-    shown: Path | str,
-    what: str,
-    repeats: int,
-    environment: Mapping[str, str] | None = None,
-) -> list[Line]:
-    """:param shown: as for :func:`serving`."""
+def _loads(driver: Any, shown: Path, what: str, repeats: int) -> list[Line]:
     times: dict[str, list[float]] = {}
     for number in range(repeats + 1):  # the first one starts the browser
-        with serving(shown, environment) as (server, address):
+        with serving(shown) as (server, address):
             for load in ("first load", "next load"):
                 before_s = _cpu_s(server)
                 found = _times(driver, address)

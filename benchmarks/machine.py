@@ -61,7 +61,7 @@ class Section(NamedTuple):
     """Whether the command can be stopped, and continued by the next call."""
 
 
-BENCH = "orchestrator bench --retakes 1 --run-dir {out}"
+BENCH = "orchestrator bench --run-dir {out}"
 WEAK = "--arms pinned --levels {levels} --repeats 3 --seconds 3"
 EXPERIMENT = "benchmarks.experiment --repeats 3"
 SECTIONS: Mapping[str, Section] = {
@@ -109,12 +109,6 @@ SECTIONS: Mapping[str, Section] = {
         f"{BENCH}/ranks jobs/wide.toml --ranks 1,2,4,8 --repeats 1 --seconds 2",
         lambda count: 20 + 35 * min(3, count - 1),
         partial(figures.of_ranks, "ranks"),
-    ),
-    "tune": Section(
-        "The best packing (`--tune`)",
-        f"{BENCH}/tune jobs/robots.toml --tune --seconds 2",
-        lambda count: 60 + 10 * count,
-        partial(figures.of_packings, "tune"),
     ),
 }
 """By importance."""

@@ -46,9 +46,6 @@ def of_scaling(robot: str, folder: str, out: Path) -> Content:
             case = f"{robot}, {baseline} × {level}"
             cases[case] = _level(bench, baseline, level)
             bounds += [case] if one.at_most else []
-            notes += (
-                [f"The machine was not idle while {case} was measured."] if one.disturbed else []
-            )
     pinned = bench.baselines.get("pinned", {})
     cores = int(bench.plan["machine"]["physical_cores"])
     cpus = len(bench.plan["machine"]["cpus"])
@@ -114,22 +111,6 @@ def of_makespans(folder: str, out: Path) -> Content:
         [],
         [f"{level} at once: {', '.join(names)}" for level, names in lost.items() if names],
     )
-
-
-def of_packings(folder: str, out: Path) -> Content:
-    document = read_json_object(RunPaths(out / folder).bench / "tune.json")
-    if document is None:
-        raise UsageError("no packing is measured yet")
-    cases: dict[str, Values] = {}
-    notes = []
-    for point in document["points"]:
-        case = f"quadruped, {point['processes']} × {point['threads']} threads × {point['n_envs']} environments"
-        case += ", on SMT siblings" if point["smt"] else ""
-        if point["samples"]:
-            cases[case] = {STEPS: point["samples"]}
-        else:
-            notes.append(f"{case}: {point['message']}")
-    return Content(cases, [], notes)
 
 
 def of_ranks(folder: str, out: Path) -> Content:

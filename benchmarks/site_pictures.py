@@ -3,13 +3,9 @@ real runs.
 
     python -m benchmarks.site_pictures                 # jobs/robots.toml in a temporary folder, some minutes
     python -m benchmarks.site_pictures --job-file jobs/smoke.toml --output FOLDER
-    useradd --create-home ann; useradd --create-home bob
-    python -m benchmarks.site_pictures --users ann,bob # as root: the page of all users, half a minute
 
 The report is shown when all jobs have ended; the live page while another seed of each is trained, so
-that there are previews, wide and narrow, light and dark. The page of all users is shown once an experiment of
-each of them trains, and one of root has ended. These users must be able to read this repository and
-its Python; what is made in their homes is removed.
+that there are previews, wide and narrow, light and dark.
 """
 
 from __future__ import annotations
@@ -18,9 +14,6 @@ import argparse
 import base64
 import contextlib
 import io
-import os
-import pwd
-import shutil
 import subprocess
 import tempfile
 import time
@@ -34,7 +27,6 @@ from PIL import Image
 from benchmarks.harness import ORCHESTRATOR, ROOT
 from benchmarks.live_page import chromium_driver, serving
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.processes.child_process import package_path
 from orchestrator.ledger import SummaryRow, summary
 
 SETTLED_S = 6.0
@@ -66,19 +58,6 @@ LIVE_PAGE = (
     Shot(name="live-page-phone", width=390, height=844),
     Shot(name="live-page-phone-dark", width=390, height=844, dark=True),
 )
-ALL_USERS = (
-    Shot(name="all-users", width=1280, height=470),
-    Shot(name="all-users-phone", width=390, height=700),
-)
-EXPERIMENTS = {
-    "legs": {"hopper": "forward", "walker": "forward"},
-    "reaching": {"arm": "reach"},
-    "balance": {"balancer": "balance"},
-}
-"""Robots of ``mjcf/`` in the experiments of users, and what they learn."""
-LONG = 4_000_000
-SHORT = 4_096
-"""env_steps of a job that trains while pictures are taken, and of one that has ended then."""
 REPORT = (Shot(name="report", width=1100, height=800, section="#learning-curves"),)
 
 
@@ -111,69 +90,6 @@ def picture(driver: Any, address: str, shot: Shot) -> Image.Image:
         raise SystemExit(f"no picture {shot.name}: {address} has no {shot.section}")
     answer = driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
     return Image.open(io.BytesIO(base64.b64decode(answer["data"]))).convert("RGB")
-
-
-@dataclass(frozen=True, slots=True)
-class SharedMachine:
-    """Where users say what they run, apart from what else runs here.
-
-    :ivar folder: which all of them can read.
-    """
-
-    folder: Path
-
-    def environment(self, user: str) -> dict[str, str]:
-        own = {
-            "HOME": pwd.getpwnam(user).pw_dir,
-            "PATH": os.environ["PATH"],
-            "ORCHESTRATOR_CPU_HOLDERS": str(self.folder / "cpus"),
-        }
-        if user == "root":
-            own["XDG_STATE_HOME"] = str(self.folder / "state")
-        return own | package_path()
-
-    @contextlib.contextmanager
-    def experiment(self, user: str, name: str, total_timesteps: int, until: str) -> Iterator[None]:
-        """An experiment that a user has started in ``~/robots``, once one of its jobs is in the state
-        ``until``. All of it is removed at the end.
-        """
-        account = pwd.getpwnam(user)
-        folder = Path(account.pw_dir) / "robots"
-        folder.mkdir()
-        lines = [f'name = "{name}"', "[defaults]", f"total_timesteps = {total_timesteps}"]
-        for robot, task in EXPERIMENTS[name].items():
-            lines += ["[[jobs]]", f'xml = "{ROOT / "mjcf" / robot}.xml"', f'task = "{task}"']
-        try:
-            (folder / "jobs.toml").write_text("\n".join(lines))
-            shutil.chown(folder, user)
-            with subprocess.Popen(
-                [*ORCHESTRATOR, "run", "jobs.toml"],
-                cwd=folder,
-                env=self.environment(user),
-                user=account.pw_uid,
-                group=account.pw_gid,
-                extra_groups=[],
-            ) as run:
-                try:
-                    wait_for(until, folder / "runs" / name, run)
-                    yield
-                finally:
-                    run.terminate()
-        finally:
-            shutil.rmtree(folder)
-
-
-def take_all_users(users: Sequence[str], output: Path) -> None:
-    """Write the pictures of the page of all users, as root sees it, to ``output``."""
-    first, second = users
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
-        Path(folder).chmod(0o755)
-        machine = SharedMachine(Path(folder))
-        running.enter_context(machine.experiment("root", "balance", SHORT, "SUCCEEDED"))
-        running.enter_context(machine.experiment(first, "legs", LONG, "RUNNING"))
-        running.enter_context(machine.experiment(second, "reaching", LONG, "RUNNING"))
-        with serving("--all-users", machine.environment("root")) as (_, address):
-            take(ALL_USERS, address, output)
 
 
 def wait_for(state: str, run_dir: Path, run: subprocess.Popen[bytes]) -> None:
@@ -230,18 +146,10 @@ def main() -> None:
         "--job-file", type=Path, default=ROOT / "jobs/robots.toml", metavar="JOBS.toml"
     )
     parser.add_argument("--output", type=Path, default=ROOT / "docs/pictures", metavar="FOLDER")
-    parser.add_argument(
-        "--users",
-        metavar="A,B",
-        help="as root: take those of the page of all users alone, with these two",
-    )
     options = parser.parse_args()
     job_file = options.job_file.absolute()
     output = options.output.absolute()
     output.mkdir(parents=True, exist_ok=True)
-    if options.users:
-        take_all_users(options.users.split(","), output)
-        return
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / job_file.stem
         command = [*ORCHESTRATOR, "run", str(job_file), "--run-dir", str(run_dir)]

@@ -30,7 +30,6 @@ with pytest.MonkeyPatch.context() as patch:
 import command_helpers as commands
 import hypothesis
 from command_helpers import Experiment
-from root_helpers import of_root, run_dir_of_user
 
 from orchestrator.worker.runtime import import_speed
 
@@ -75,9 +74,6 @@ if not {"PYTEST_XDIST_WORKER", "TMPDIR"} & os.environ.keys() and has_room_in_mem
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["ORCHESTRATOR_CPU_HOLDERS"] = f"{os.environ['XDG_STATE_HOME']}/cpu-holders"
 
-# Defaults that a machine has for all of its users are none of the tests' business.
-os.environ["ORCHESTRATOR_MACHINE_FILE"] = f"{os.environ['XDG_STATE_HOME']}/machine.toml"
-
 # No feature of others that happens to be installed takes part, but where a test names it.
 os.environ["ORCHESTRATOR_FEATURES"] = ""
 
@@ -97,8 +93,6 @@ KEEPS_NO_BYTECODE, sys.dont_write_bytecode = sys.dont_write_bytecode, False
 __all__ = [
     "finished",
     "finished_once",
-    "of_root",
-    "run_dir_of_user",
     "small_disk",
 ]
 

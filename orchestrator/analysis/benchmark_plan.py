@@ -66,8 +66,6 @@ class BenchmarkPlan(TypedDict):
     machine: MachineFacts
     versions: Mapping[str, str | None]
     notes: list[str]
-    reference_s: float | None
-    """Seconds of a fixed piece of work on the idle machine; None before the calibration."""
     calibration: Calibration | None
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypedDict, cast
 
 from orchestrator.analysis import benchmark_plan
 from orchestrator.analysis.benchmark_plan import BenchmarkPlan
-from orchestrator.analysis.run_reader import finite, read_json_object
+from orchestrator.analysis.run_reader import finite
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import UsageError
 from orchestrator.core.files.regular_files import read_regular
@@ -34,7 +34,7 @@ SHARED_PLAN_KEYS = ("name", "jobs", "work", "machine", "versions")
 """Keys that mean the same in the plan of a benchmark of ranks."""
 PLAN_FILES = ("plan.json", "ranks.json")
 """Plans of a benchmark of baselines, and of one of ranks."""
-STATUSES = ("ok", "cut", "failed", "disturbed")
+STATUSES = ("ok", "cut", "failed")
 
 
 class MeasurementKey(TypedDict):
@@ -56,20 +56,6 @@ class MeasurementRecord(MeasurementKey, Throughput):
 
     started_at: float
     status: str
-    message: str
-    drift: Mapping[str, Any]
-    disturbance: str
-    """What makes the measurement doubtful, in words; empty where nothing does."""
-
-
-class TunePoint(TypedDict):
-    processes: int
-    threads: int
-    n_envs: int
-    smt: bool
-    throughput: float | None
-    """The median of ``samples``."""
-    samples: list[float]
     message: str
 
 
@@ -95,9 +81,7 @@ class LevelSamples:
     statuses: Mapping[str, int]
     """Status → measurements; one that was repeated counts each time."""
     messages: Sequence[str]
-    """Reasons why measurements were cut off, disturbed or failed, each once."""
-    disturbed: bool
-    """Whether all are disturbed, and were used because there are no others."""
+    """Reasons why measurements were cut off or failed, each once."""
 
     @property
     def at_most(self) -> bool:
@@ -135,7 +119,6 @@ class Benchmark:
     """Lines of ``cells.jsonl`` that cannot be read, other than a torn last one."""
     learners: Sequence[str] = ()
     """The learners that the processes have used."""
-    tune: Mapping[str, Any] | None = None
 
     @property
     def capacity(self) -> int:
@@ -180,7 +163,7 @@ def damage_explained(run_dir: Path) -> Iterator[None]:
 
 
 def read(run_dir: Path) -> Benchmark:
-    """Everything but the measurements of ranks and strong scaling; ``tune.json`` as it is.
+    """Everything but the measurements of ranks and strong scaling.
 
     Where ranks alone were measured, ``plan`` has what both kinds of plan say.
 
@@ -196,9 +179,8 @@ def read(run_dir: Path) -> Benchmark:
         why = "bench/plan.json is missing or unreadable. `bench` makes one"
         raise UsageError(f"{run_dir}: not a benchmark's directory: {why}")
     measurements, unreadable = records(folder / "cells.jsonl")
-    tune = read_json_object(folder / "tune.json")
     has_strong = (folder / "strong.json").exists()
-    if not measurements and not has_strong and tune is None and ranks is None:
+    if not measurements and not has_strong and ranks is None:
         advice = "run the same `bench` command to resume it"
         raise UsageError(f"{run_dir}: no measurement of this benchmark is finished yet; {advice}")
     baselines, failed = by_baseline(measurements, plan.get("arms", ()))
@@ -211,7 +193,6 @@ def read(run_dir: Path) -> Benchmark:
         statuses=_statuses(measurements),
         unreadable=unreadable,
         learners=sorted(learners),
-        tune=tune,
     )
 
 
@@ -263,26 +244,16 @@ def _measurement(line: bytes) -> MeasurementRecord | None:
         and isinstance(record.get("arm"), str)
         and all(isinstance(record.get(name), int) for name in ("level", "repeat"))
         and record.get("status") in STATUSES
-        and (_has_figures(record) or record["status"] in ("failed", "disturbed"))
+        and (record["status"] == "failed" or (finite(record.get("throughput")) or 0.0) > 0)
     )
     return cast(MeasurementRecord, record) if is_valid else None
 
 
-def _has_figures(record: Mapping[str, Any]) -> bool:
-    """Whether a measurement has a throughput: not where it failed, or was cut off during a
-    disturbance and is repeated.
-    """
-    return (finite(record.get("throughput")) or 0.0) > 0
-
-
 def _level(level: int, records: Sequence[MeasurementRecord]) -> LevelSamples | None:
-    """The samples of one baseline at one level, of which disturbed ones count only where there are
-    no others; None when no record has figures. Of several records of a repeat the last one counts.
+    """The samples of one baseline at one level; None when all failed. Of several records of a
+    repeat the last one counts.
     """
     counted = {one["repeat"]: one for one in records if one["status"] in ("ok", "cut")}
-    disturbed = {
-        one["repeat"]: one for one in records if one["status"] == "disturbed" and _has_figures(one)
-    }
     samples = [
         Sample(
             repeat=repeat,
@@ -290,7 +261,7 @@ def _level(level: int, records: Sequence[MeasurementRecord]) -> LevelSamples | N
             at_most=one["status"] == "cut",
             figures=figures(one),
         )
-        for repeat, one in sorted((counted or disturbed).items())
+        for repeat, one in sorted(counted.items())
     ]
     if not samples:
         return None
@@ -301,7 +272,6 @@ def _level(level: int, records: Sequence[MeasurementRecord]) -> LevelSamples | N
         samples=samples,
         statuses=statuses,
         messages=messages,
-        disturbed=not counted,
     )
 
 
@@ -321,14 +291,12 @@ def figures(record: MeasurementRecord) -> dict[str, float]:
     Besides :data:`SUMS` and :data:`COUNTS`: ``update_s``, backward and optimiser of one minibatch;
     ``runnable``, threads that computed or waited for a CPU; ``throttled``, seconds per 1,000
     env_steps for which the cgroup was kept off the CPU (a counter of the whole group, divided by
-    its processes); ``others_cores``, cores busy with other programs; ``allreduce``, the share of
+    its processes); ``allreduce``, the share of
     time that rank 0 spent in collectives, waiting included; ``n_threads``, ``rss_mib``,
     ``import_s`` and ``first_step_s``.
     """
     processes = _processes(record)
-    values: dict[str, float | None] = {
-        "others_cores": finite((record.get("drift") or {}).get("others_cores"))
-    }
+    values: dict[str, float | None] = {}
     for name in ("n_threads", "rss_mib", "import_s", "first_step_s"):
         values[name] = _ratio(_total(processes, name), len(processes))
     steps = _total(processes, "env_steps")

@@ -30,7 +30,6 @@ class MeasuredFacts(EfficiencyFacts):
     at_most: bool
     """Whether measurements were cut off: the throughput is then an upper bound, and its ``low`` is
     None."""
-    disturbed: bool
     cells: Mapping[str, int]
     """Status → measurements."""
     messages: Sequence[str]

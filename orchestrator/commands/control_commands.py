@@ -275,7 +275,6 @@ def _resume_all(*, as_json: bool) -> int:
 
     with shared.interruptible("stopped; what was resumed goes on"):
         resumptions = resume_view.show(resume_all.resume_all(), as_json=as_json)
-    shared.print_passed_over()
     return resume_all.exit_code(resumptions)
 
 

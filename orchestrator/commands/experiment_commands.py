@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -20,18 +19,6 @@ from orchestrator.core.text import listed
 JOBS_SHOWN = 10
 
 app = typer.Typer()
-
-
-class SortKey(StrEnum):
-    """Columns of `list --all-users`, by which it can be sorted."""
-
-    user = "user"
-    name = "name"
-    cores = "cores"
-    load = "load"
-    memory = "memory"
-    disk = "disk"
-    eta = "eta"
 
 
 @app.command()
@@ -176,39 +163,16 @@ def list_experiments(
     ] = False,
     all_users: Annotated[
         bool,
-        Option(
-            "--all-users",
-            help="Show those of all users, with cores, load, memory, disk and ETA: what runs, and of yours, for root "
-            "of all, what can be resumed.",
-        ),
+        Option("--all-users", help="Show who holds which CPUs of this machine, of all users."),
     ] = False,
-    containing: Annotated[
-        str | None,
-        Option(
-            "--filter",
-            metavar="WORDS",
-            help="With --all-users: those alone that have each of WORDS in user, name, state, run directory or "
-            "problem, in capitals or not.",
-            show_default="all",
-        ),
-    ] = None,
-    sort: Annotated[
-        SortKey | None,
-        Option(
-            help="With --all-users: the order; numbers from the largest, ETA from the nearest.",
-            show_default="state, then user",
-        ),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show your experiments on this machine that run or can be resumed, wherever they were
     started.
     """
     if all_users:
-        _list_all_users(is_all=is_all, containing=containing or "", sort=sort, as_json=as_json)
+        _list_all_users(as_json=as_json)
         return
-    if containing is not None or sort is not None:
-        raise UsageError("list: --filter and --sort are for --all-users; give it too")
     from orchestrator.experiment.directory import run_index
     from orchestrator.terminal import list_view
 
@@ -219,20 +183,14 @@ def list_experiments(
         )
     else:
         list_view.show(runs, is_all=is_all)
-    shared.print_passed_over()
 
 
-def _list_all_users(*, is_all: bool, containing: str, sort: SortKey | None, as_json: bool) -> None:
-    from orchestrator.experiment.from_outside import machine_runs
-    from orchestrator.terminal import machine_view
+def _list_all_users(*, as_json: bool) -> None:
+    from orchestrator.machine.cpu_holders import CpuHolders, holders_folder
+    from orchestrator.terminal import holders_view
 
-    found = machine_runs.all_runs()
-    selection = machine_view.runs_to_list(
-        found.runs, is_all=is_all, containing=containing, sort=None if sort is None else sort.value
-    )
+    holders = CpuHolders(holders_folder()).others()
     if as_json:
-        shared.print_json([machine_view.facts(run) for run in selection.runs])
+        shared.print_json([holders_view.facts(holder) for holder in holders])
     else:
-        machine_view.show(selection)
-    for problem in found.problems:
-        shared.print_progress(f"warning: {problem}")
+        holders_view.show(holders)

@@ -109,14 +109,6 @@ def print_text(text: str) -> None:
     print(plain(text, keep="\n"))
 
 
-def print_passed_over() -> None:
-    """Warn of the run directories of root that lists pass over."""
-    from orchestrator.experiment.directory import run_index
-
-    if passed_over := run_index.passed_over():
-        print_progress(f"warning: {passed_over}")
-
-
 def print_progress(text: str) -> None:
     """Print on standard error, at once: standard output is for the result."""
     print(plain(text, keep="\n"), file=sys.stderr, flush=True)

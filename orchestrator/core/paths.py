@@ -176,9 +176,6 @@ class RunPaths:
     """Job directories that ``--on-change=restart`` moved away."""
     summary_json = Below("summary.json")
     summary_csv = Below("summary.csv")
-    underway = Below("underway")
-    """There while a feature may still make jobs, or let paused ones go on: for who does not open the
-    ledger."""
     bench = Below("bench")
     jobs = Below("jobs")
 

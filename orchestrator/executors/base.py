@@ -208,10 +208,6 @@ class BackendSettings:
     """As ``run_dir``, but also where nothing is to be launched, and ``run_dir`` is another
     folder."""
 
-    most_of_user: int | None = None
-    """Cores of this machine that all runs of this user hold together, unless :attr:`max_parallel` is
-    a number; None: any number."""
-
     @property
     def max_parallel_on_nodes(self) -> int | None:
         """As :attr:`max_parallel`: idle cores are counted on this machine alone."""
@@ -223,12 +219,10 @@ class BackendSettings:
         if self.sees_neighbours:
             run_dir = str(self.final_run_dir.absolute())
             neighbours = Neighbours.of_this_machine(experiment=self.name, run_dir=run_dir)
-        most = None if isinstance(max_parallel, int) else self.most_of_user
         return SlotPool(
             self.machine,
             max_parallel,
             neighbours,
-            most_of_user=most,
             # A job that comes later may be the first one that asks for any.
             find_gpus=None if self.machine.gpus else detect_gpus,
         )

@@ -1,10 +1,9 @@
 """The job file: TOML → :class:`Experiment`. All validation of user input happens here, once.
 
 :func:`load` reads a file, :func:`from_mapping` takes the content of one. A job's settings are
-layers, each of which overrides the one before, tables key by key: the built-in defaults, those of
-the machine (:mod:`orchestrator.keys.machine_file`), the preset, ``[defaults]``, the job's own
-table, ``--set`` (``overrides``), and one point of the job's matrix. So ``--set`` wins over what is
-written, except over a matrix.
+layers, each of which overrides the one before, tables key by key: the built-in defaults, the
+preset, ``[defaults]``, the job's own table, ``--set`` (``overrides``), and one point of the job's
+matrix. So ``--set`` wins over what is written, except over a matrix.
 
 All problems of a file are found before anything is raised, each reported once, at the place where
 it was written.
@@ -34,7 +33,6 @@ from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.jobfile.toml_models import FEATURE_TABLES, Settings
 from orchestrator.jobfile.validation import Checked, as_plain, check, not_unicode
 from orchestrator.keys.feature_tables import read_job_source, read_tables
-from orchestrator.keys.machine_file import read_machine_file
 from orchestrator.keys.names import safe_name
 from orchestrator.keys.problems import Problems, quoted, suggestion
 
@@ -216,7 +214,6 @@ def from_mapping(
         overrides=overrides,
         skip_invalid=skip_invalid,
         problems=problems,
-        of_machine=read_machine_file().resources,
         maker=job_source if makes_jobs else None,
     )
     warnings = list(expansion.warnings)

@@ -167,19 +167,16 @@ def expand(
     overrides: Mapping[str, Any],
     skip_invalid: bool,
     problems: Problems,
-    of_machine: Mapping[str, Any],
     maker: JobSource | None = None,
 ) -> Expansion:
     """All jobs, or what they are made of, and warnings about settings; problems are added to
     ``problems``.
 
-    :param of_machine: keys of ``resources`` that have another default on this machine.
     :param maker: what makes the jobs; None: they are those that are declared.
     """
     # The worker passes on to Stable-Baselines3 only the hyperparameters that the user has set.
     unset: Tree = {name: {} for name in (*ALGORITHMS, "policy_kwargs")}
     builtin_values = Settings().model_dump(exclude={"env", "entry_point", *unset}) | unset
-    builtin_values["resources"] |= of_machine
     shared_choices = matrix_choices(checked.defaults.pop("matrix", {}), "defaults", problems)
     trees = _override_trees(overrides, checked, problems)
     builtin = Layer(builtin_values, lambda key: key)

@@ -27,7 +27,6 @@ def examine() -> tuple[Finding, ...]:
     is_busy = any(finding.level == "warning" for finding in load)
     return (
         *doctor_checks.use(machine),
-        *doctor_checks.defaults_of_machine(),
         *doctor_checks.cores(machine),
         *doctor_checks.affinity(machine, online_cpus()),
         *doctor_checks.niceness(os.getpriority(os.PRIO_PROCESS, 0)),

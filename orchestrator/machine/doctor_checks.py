@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from orchestrator.core.errors import SpecError
 from orchestrator.core.job import GPU_PARTS
 from orchestrator.core.processes.environment_variables import BINDING_VARIABLES, THREAD_VARIABLES
 from orchestrator.core.processes.procfs import text_of
@@ -48,24 +47,6 @@ class Finding:
     title: str
     detail: str
     cure: str = ""
-
-
-def defaults_of_machine() -> Iterator[Finding]:
-    """What the administrator of the machine gives its users."""
-    from orchestrator.keys.machine_file import machine_file, read_machine_file
-
-    path = machine_file()
-    try:
-        found = read_machine_file()
-    except SpecError as error:
-        cure = "correct or remove the file; until then, no job file can be run here"
-        yield Finding("warning", "Machine defaults", " ".join(str(error).split()), cure)
-        return
-    if not path.exists():
-        yield Finding("ok", "Machine defaults", f"there is no {path}.")
-        return
-    text = f"{path}: {found}; job files and options override it."
-    yield Finding("ok", "Machine defaults", text)
 
 
 def use(machine: Machine) -> Iterator[Finding]:

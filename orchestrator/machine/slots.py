@@ -171,7 +171,6 @@ class SlotPool:
         neighbours: Neighbours | None = None,
         *,
         waits_for_others: bool = False,
-        most_of_user: int | None = None,
         find_gpus: Callable[[], Sequence[Gpu]] | None = None,
     ) -> None:
         """:param max_parallel: most jobs at once; None: the capacity of the machine; ``"idle"``: as
@@ -179,12 +178,9 @@ class SlotPool:
         :param neighbours: tells who else uses the CPUs; None: nobody does.
         :param waits_for_others: CPUs of other runs of this user are never shared, unless this
             pool's own jobs share CPUs too.
-        :param most_of_user: cores that all runs of this user hold together, but each has one job at
-            least; None: any number.
         :param find_gpus: asked for the GPUs when the first job needs one; None: those of
             ``machine`` are all.
         """
-        self._most_of_user = most_of_user
         self._machine = machine
         self._neighbours = neighbours or Neighbours()
         self._asked = None if max_parallel == "idle" else max_parallel
@@ -193,7 +189,6 @@ class SlotPool:
         limits = [
             machine.capacity if self._asked is None else max(1, self._asked),
             machine.quota_cores,
-            most_of_user,
         ]
         self.jobs_at_once = min(limit for limit in limits if limit)
         self._capacity = max(self.jobs_at_once, machine.capacity)
@@ -295,8 +290,6 @@ class SlotPool:
 
     def _choose(self, cores: int, gpus: float, use: CpuUse) -> Slot | None:
         """A slot with the CPUs that are best by ``use``, not held yet; None while there is none."""
-        if self._held and self._are_too_many(cores, use):
-            return None
         free = [
             cpu for cpu in self._machine.cpus if use.own.get(cpu.index, 0) < self._users_per_cpu
         ]
@@ -319,15 +312,6 @@ class SlotPool:
             shares_with=use.names_on(cpus),
             expected_share=use.expected_share(cpus),
         )
-
-    def _are_too_many(self, cores: int, use: CpuUse) -> bool:
-        """Whether this user would hold more cores than may be held."""
-        if self._most_of_user is None:
-            return False
-        own = sum(len(slot.cpus) for slot in self._held.values())
-        runs = [other for other in use.competitors if other.is_run and other.is_own_user]
-        elsewhere = sum(sum(run.demand.values()) for run in runs)
-        return own + elsewhere + cores > self._most_of_user
 
     def resume(self, cpus: tuple[int, ...]) -> Slot:
         """A slot with exactly these CPUs, for an attempt that already has them from an earlier
@@ -439,12 +423,6 @@ class SlotPool:
             texts.append(
                 f"max_parallel = {asked}, but the {cpus} usable CPUs are {physical} physical cores: jobs on SMT"
                 f" siblings of one core slow each other. max_parallel = {capacity} gives each a core of its own."
-            )
-        if self._most_of_user is not None and self._most_of_user < capacity:
-            cores = count(self._most_of_user, "core")
-            texts.append(
-                f"the jobs of one user hold at most {cores} of this machine together (cores_per_user, see `doctor`);"
-                f" {option('max_parallel')} with a number overrides that."
             )
         use = self._neighbours.look({})
         taken = {cpu.index for cpu in self._machine.cpus} & use.competition().keys()

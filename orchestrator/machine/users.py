@@ -1,5 +1,5 @@
-"""Names of users, what another user than root decides, and a directory of this user alone for small
-files that programs of one machine share.
+"""Names of users, and a directory of this user alone for small files that programs of one machine
+share.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ import stat
 import tempfile
 from pathlib import Path
 
-NOBODY = 65534
-"""A user with no rights but those that everybody has."""
-
 
 @functools.cache
 def user_name(uid: int) -> str:
@@ -22,14 +19,6 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"uid {uid}"
-
-
-def sudo_name(uid: int) -> str:
-    """The user as ``sudo -u`` takes it: by number where there is no name."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"'#{uid}'"
 
 
 def ask_owner(path: Path) -> str:
@@ -44,51 +33,8 @@ def ask_owner(path: Path) -> str:
         return ""
     if os.geteuid() in (0, owner):
         return ""
-    return ask_user(user_name(owner))
-
-
-def ask_user(user: str) -> str:
-    """What to do where something belongs to this user."""
+    user = user_name(owner)
     return f"it belongs to {user}: ask {user}, or do it as {user}"
-
-
-def user_who_decides(path: Path) -> int | None:
-    """The user who decides what is at ``path``, if that is not root alone: root reads what it was
-    not asked for by name only as this user.
-
-    Who owns ``path``, a folder above it or a link on the way may put anything there, at any moment.
-    :data:`NOBODY` where others may write, or what is there cannot be seen. None: root alone decides,
-    there is nothing, or this process is not root's.
-    """
-    if os.geteuid() != 0:
-        return None
-    try:
-        return _who_decides(path.absolute(), is_above=False)
-    except FileNotFoundError:
-        return None
-    except OSError:  # of its file system
-        return NOBODY
-
-
-def _who_decides(path: Path, *, is_above: bool) -> int | None:
-    """From the top down: nothing is touched below what is not root's.
-
-    :param is_above: it is a folder on the way. If it is like ``/tmp`` (sticky), nobody can replace
-        what root has in it.
-    :raises OSError: it cannot be seen, or is not there.
-    """
-    above = path.parent
-    if above != path and (user := _who_decides(above, is_above=True)) is not None:
-        return user
-    status = path.lstat()
-    if status.st_uid != 0:
-        return status.st_uid
-    if stat.S_ISLNK(status.st_mode):
-        path.stat()  # an error where links go round in a circle
-        return _who_decides(above / path.readlink(), is_above=is_above)
-    others_may_write = bool(status.st_mode & 0o022)
-    is_sticky = bool(status.st_mode & stat.S_ISVTX)
-    return NOBODY if others_may_write and not (is_above and is_sticky) else None
 
 
 def private_directory() -> Path | None:

@@ -13,7 +13,7 @@ from benchmarks.machine import Section
 
 pytestmark = pytest.mark.nightly
 
-TINY = "jobs/smoke.toml --arms pinned --levels 1 --repeats 1 --seconds 0.2 --retakes 0 --no-strong"
+TINY = "jobs/smoke.toml --arms pinned --levels 1 --repeats 1 --seconds 0.2 --no-strong"
 SLEEPS = "timeit -n1 -r1 __import__('time').sleep(600)"
 
 

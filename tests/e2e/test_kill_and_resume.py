@@ -1,7 +1,7 @@
 """SIGKILL at any instant: nothing survives, nothing is lost, and not one bit differs in the end.
 
-Six kills of an experiment of all six robots run with ``--full``; ``selftest`` kills for as long as
-one likes.
+Six kills of an experiment of all six robots are nightly; ``tests.soak`` kills for as long as one
+likes.
 """
 
 from __future__ import annotations

@@ -72,19 +72,6 @@ class Served:
         finally:
             connection.close()
 
-    def post(self, path: str, content: Any, **headers: str | None) -> tuple[int, dict[str, Any]]:
-        """A POST as our page makes it, but for ``headers``. :param content: the body, or what is
-        sent as JSON."""
-        own = {
-            "authorization": f"Bearer {self.token}",
-            "content_type": "application/json",
-            "origin": f"http://127.0.0.1:{self.port}",
-            "sec_fetch_site": "same-origin",
-        }
-        sent = content if isinstance(content, bytes) else json.dumps(content).encode()
-        status, _, body = self.request(path, method="POST", body=sent, **(own | headers))
-        return status, json.loads(body) if body.startswith(b"{") else {"problem": body.decode()}
-
     def first_state(self, path: str = "/", **headers: str | None) -> dict[str, Any] | None:
         """The data in a page, as its script reads it; None where it has none."""
         status, _, page = self.request(path, **headers)
@@ -102,14 +89,10 @@ class Served:
 def serving(
     root: Path | None,
     *,
-    may_control: bool = False,
     host: str = "127.0.0.1",
     names: Sequence[str] = (),
-    all_users: bool = False,
 ) -> Iterator[Served]:
-    made = live_server.open_server(
-        root, host=host, port=0, may_control=may_control, names=names, all_users=all_users
-    )
+    made = live_server.open_server(root, host=host, port=0, names=names)
     made.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
     host, port = made.listener.getsockname()[:2]
     thread = threading.Thread(target=made.run)

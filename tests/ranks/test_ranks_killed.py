@@ -220,7 +220,7 @@ def check_kills(root: Path, spec: WorkerSpec, learnt: list[Any], kills: int) -> 
 def test_with_any_rank_killed_at_random_instants_not_a_bit_is_lost(
     name: str, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
-    """The third is killed during its start. ``selftest`` kills ranks for as long as one likes."""
+    """The third is killed during its start. ``tests.soak`` kills ranks for as long as one likes."""
     check_kills(tmp_path, JOBS[name], undisturbed(name), kills=3 if name == "ppo" else 2)
 
 

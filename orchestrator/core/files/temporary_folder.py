@@ -11,10 +11,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
-
-from orchestrator.core.processes.environment_variables import SELFTEST_VARIABLE
 
 PREFIX = "orchestrator-temporary-"
 
@@ -29,7 +26,7 @@ class TemporaryFolder:
 
     def __init__(self) -> None:
         sweep()
-        self.name = tempfile.mkdtemp(os.environ.get(SELFTEST_VARIABLE), PREFIX)
+        self.name = tempfile.mkdtemp(prefix=PREFIX)
         """Its absolute path."""
         lock = _lock_folder(Path(self.name))
         self._removal = weakref.finalize(self, _remove_own, Path(self.name), lock, os.getpid())
@@ -90,12 +87,6 @@ def _lock_folder(folder: Path) -> int:
 @functools.cache
 def sweep() -> None:
     """Remove what killed processes of this user left behind; once in a process."""
-    for folder in abandoned_folders():
-        _remove(folder)
-
-
-def abandoned_folders() -> Iterator[Path]:
-    """The folders of killed processes of this user, each locked until the next one is asked for."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         # It is in use, belongs to somebody else, or another process has swept it.
         with contextlib.suppress(OSError):
@@ -103,6 +94,6 @@ def abandoned_folders() -> Iterator[Path]:
             try:
                 if os.fstat(lock).st_uid == os.geteuid():
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    yield folder
+                    _remove(folder)
             finally:
                 os.close(lock)

@@ -14,10 +14,6 @@ TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"  # noqa: S105 - the name of a variable, no
 """``<supervisor token>/<job_id>/<number>``, with several ranks followed by ``/<rank>``; marks every
 descendant of an attempt."""
 
-SELFTEST_VARIABLE = "ORCHESTRATOR_SELFTEST"
-"""Marks every process that a self-test starts, their descendants, and the temporary folders that
-they make."""
-
 NICE_VARIABLE = "ORCHESTRATOR_NICE"
 """The niceness that the worker's session is given: of its job, or of the supervisor where that is
 more; unset: 0."""
@@ -30,9 +26,6 @@ FORKED = "fork"
 HOLDERS_VARIABLE = "ORCHESTRATOR_CPU_HOLDERS"
 """Folder in which experiments of all users say which CPUs they hold, in place of the fixed one: for
 tests."""
-
-MACHINE_FILE_VARIABLE = "ORCHESTRATOR_MACHINE_FILE"
-"""The file with defaults for all users of the machine, in place of the fixed one: for tests."""
 
 FEATURES_VARIABLE = "ORCHESTRATOR_FEATURES"
 """Names of the installed features of others to load, with commas between them; unset: all of them,

@@ -15,7 +15,6 @@ EXIT_LIMIT_S = 5.0
 """Longest wait until killed processes are gone. The kernel removes what is still there then."""
 _BUSY = (0, 1, 2, 5, 6)
 """Fields of a CPU's line in ``/proc/stat``: user, nice, system, irq, softirq (proc_stat(5))."""
-_STOLEN = 7
 _MOST_BYTES = 1 << 16
 """Of a file that are read by :func:`content_of`."""
 
@@ -127,18 +126,15 @@ def is_zombie(pid: int) -> bool:
     return stat is not None and stat.has_ended
 
 
-def busy_ticks(proc: Path = PROC, *, with_stolen: bool = False) -> dict[int, int]:
+def busy_ticks(proc: Path = PROC) -> dict[int, int]:
     """CPU → clock ticks since the boot in which it was not idle; empty where the kernel does not
     say.
-
-    :param with_stolen: whether those count that a hypervisor gave to others.
     """
-    counted = (*_BUSY, _STOLEN) if with_stolen else _BUSY
     busy = {}
     for line in (text_of(proc / "stat") or "").splitlines():
         name, *fields = line.split()
-        if name.startswith("cpu") and name[3:].isdecimal() and len(fields) > max(counted):
-            busy[int(name[3:])] = sum(int(fields[index]) for index in counted)
+        if name.startswith("cpu") and name[3:].isdecimal() and len(fields) > max(_BUSY):
+            busy[int(name[3:])] = sum(int(fields[index]) for index in _BUSY)
     return busy
 
 

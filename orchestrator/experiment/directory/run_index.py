@@ -11,14 +11,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import pwd
 import socket
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.decoding import FilePath
 from orchestrator.core.errors import OrchestratorError, may_pass
@@ -26,23 +25,17 @@ from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.files.record_file import read_record
 from orchestrator.core.messages import JsonLine
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import count, listed, plain
 from orchestrator.experiment import begun_source
 from orchestrator.experiment.directory import left_batch_jobs, run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
-from orchestrator.experiment.processes import done_by_owner
 from orchestrator.ledger import job_figures, summary
 from orchestrator.machine import provenance
-from orchestrator.machine.users import user_who_decides
 
 if TYPE_CHECKING:
     from orchestrator.executors.kinds import LeftBatchJobs
 
-UnsupervisedState: TypeAlias = Literal["interrupted", "paused", "finished"]
 FINISHED: Final = "finished"
 ORDER = ("running", "paused", "interrupted", "unreadable", FINISHED)
-STATE_IN_HOME = ".local/state"
-RUNS = "orchestrator/runs"
 MOST_ENTRIES = 10_000
 """Further entries of an index are not looked at."""
 LARGEST_ENTRY_BYTES = 1 << 16
@@ -88,16 +81,9 @@ class ListedRun:
 
 
 def folder() -> Path:
-    """That of root is in root's own home where another user decides what is in the one of the
-    environment, as with ``sudo -E``.
-
-    :raises RuntimeError: the user has no home.
-    """
+    """:raises RuntimeError: the user has no home."""
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    index = (state if state.is_absolute() else Path.home() / STATE_IN_HOME) / RUNS
-    if user_who_decides(index) is not None:
-        return Path(pwd.getpwuid(0).pw_dir) / STATE_IN_HOME / RUNS
-    return index
+    return (state if state.is_absolute() else Path.home() / ".local/state") / "orchestrator/runs"
 
 
 def note(run_dir: Path, name: str) -> None:
@@ -168,40 +154,18 @@ def _shown_folders(folder: Path) -> list[Path]:
 
 
 def entries() -> Iterator[RunEntry]:
-    """What is noted in the index of this machine, and is there. For root not what another user has
-    put in its place.
+    """Yield what is noted in the index of this machine, and is there.
 
     The entry of a run directory that was removed is removed. One whose folder is missing, too, stays
     for :data:`MISSING_S`: its disk may not be mounted.
     """
     for file, entry in _noted():
         if not is_gone(Path(entry.run_dir)):
-            if not done_by_owner.may_be_anothers(Path(entry.run_dir)):
-                yield entry
+            yield entry
         elif _has_folder(entry) or time.time() > entry.noted_at + MISSING_S:
             # The home is read-only, or another command has removed it.
             with contextlib.suppress(OSError):
                 file.unlink()
-
-
-def passed_over() -> str:
-    """A sentence on the run directories of root that :func:`entries` passes over since all may write
-    into them, with what to do; empty where there are none, and for other users.
-    """
-    if os.geteuid() != 0:
-        return ""
-    found = [
-        entry.run_dir
-        for _, entry in _noted()
-        if not is_gone(Path(entry.run_dir)) and done_by_owner.is_open_to_all(Path(entry.run_dir))
-    ]
-    if not found:
-        return ""
-    what = count(len(found), "run directory of root is", "run directories of root are")
-    them = "it" if len(found) == 1 else "them"
-    why = f"every user of this machine may write into {them}"
-    advice = f"`chmod o-w` {them} if you trust the content"
-    return plain(f"{what} passed over, as {why}; {advice}: {listed(found)}")
 
 
 def missing() -> list[RunEntry]:
@@ -209,24 +173,11 @@ def missing() -> list[RunEntry]:
     return [entry for _, entry in _noted() if is_gone(Path(entry.run_dir))]
 
 
-def noted_in_home(home: Path) -> list[RunEntry]:
-    """What is noted in the index of the user whose home this is, where that is at its default place.
-    It may be gone, and nothing of it is touched: its disk may not answer.
-    """
-    return [entry for _, entry in _noted_in(home / STATE_IN_HOME / RUNS)]
-
-
 def _noted() -> Iterator[tuple[Path, RunEntry]]:
-    """The files of the index of this user on this machine, with their content."""
-    with contextlib.suppress(RuntimeError):  # the user has no home
-        yield from _noted_in(folder())
-
-
-def _noted_in(index: Path) -> Iterator[tuple[Path, RunEntry]]:
-    """The files of an index, with their content: those of this machine."""
+    """Yield the files of the index that belong to this machine, with their content."""
     try:
-        files = sorted(index.glob("*.json"))[:MOST_ENTRIES]
-    except OSError:  # a home that is missing, or may not be read
+        files = sorted(folder().glob("*.json"))[:MOST_ENTRIES]
+    except (OSError, RuntimeError):  # a home that is missing, or may not be read
         return
     for file in files:
         entry = read_record(RunEntry, file, most_bytes=LARGEST_ENTRY_BYTES)
@@ -281,19 +232,7 @@ def _jobs_and_state(paths: RunPaths, holder: LockHolder | None) -> tuple[Mapping
         at_rungs = job_figures.at_rungs(ledger)
     if holder is None and jobs["RUNNING"]:  # its supervisor was killed
         jobs["PENDING"] += jobs.pop("RUNNING")
-    return jobs, unsupervised_state(jobs, at_rungs, is_underway=is_underway)
-
-
-def unsupervised_state(
-    jobs: Mapping[str, int], at_rungs: int, *, is_underway: bool
-) -> UnsupervisedState:
-    """The state of an experiment without a supervisor.
-
-    :param jobs: number of jobs by state.
-    :param at_rungs: number of those that are PAUSED as they wait at rungs. Only what is underway lets
-        them go on; no user can.
-    :param is_underway: whether a search, for example, may still make jobs, or let paused ones go on.
-    """
-    if not jobs or jobs.get("PENDING") or jobs.get("RUNNING") or is_underway:
-        return "interrupted"
-    return "paused" if jobs.get("PAUSED", 0) > at_rungs else FINISHED
+    if not jobs or jobs["PENDING"] or jobs["RUNNING"] or is_underway:
+        return jobs, "interrupted"
+    # What waits at a rung no user can let go on: without what is underway it has come to its end.
+    return jobs, "paused" if jobs["PAUSED"] > at_rungs else FINISHED

@@ -18,7 +18,6 @@ from orchestrator.experiment.directory import left_batch_jobs, resume_advice, ru
 from orchestrator.experiment.directory.run_directory import LockHolder
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
-from orchestrator.experiment.processes import done_by_owner
 from orchestrator.experiment.resuming import recovery
 from orchestrator.ledger import Ledger, Request, SummaryRow, summary
 from orchestrator.ledger.requests import RequestFiles
@@ -269,21 +268,7 @@ def _these(jobs: Sequence[str]) -> str:
 
 
 def _move_locked(run_dir: Path, chosen: Sequence[str], verb: JobVerb) -> MovedJobs:
-    """As :func:`move_jobs`, with the run directory locked; root does it as the user to whom it
-    belongs.
-    """
-    if (owner := done_by_owner.owner_if_not_root(run_dir)) is not None:
-        # Before, as root: the owner's process can neither import what asks Slurm nor count on its
-        # commands.
-        _refuse_what_trains(RunPaths(run_dir), chosen, verb)
-
-        def claim_and_move() -> list[str]:
-            with run_directory.claim(run_dir) as paths:
-                moved = move_jobs(paths, chosen, verb)
-            return [moved.problem, *moved.job_ids]  # that process can send texts only
-
-        problem, *job_ids = done_by_owner.done_by(owner, claim_and_move)
-        return MovedJobs(job_ids=job_ids, problem=problem)
+    """As :func:`move_jobs`, with the run directory locked."""
     with run_directory.claim(run_dir) as paths:
         _refuse_what_trains(paths, chosen, verb)
         return move_jobs(paths, chosen, verb)

@@ -26,7 +26,6 @@ from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.resuming.declared_changes import OnChange
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import SourceVerdict
-from orchestrator.keys.machine_file import read_machine_file
 from orchestrator.ledger import JobRow
 from orchestrator.machine import topology
 from orchestrator.machine.slots import MaxParallel
@@ -140,7 +139,6 @@ def plan(
         machine=machine,
         max_parallel=_max_parallel(options, experiment),
         sees_neighbours=sees_neighbours,
-        most_of_user=read_machine_file().cores_per_user if options.is_listed else None,
         run_dir=options.run_dir if options.run_dir in staging.parents else staging,
         jobs=declared,
         options=_all_options(kind, options),

@@ -107,8 +107,6 @@ def _level(bench: Benchmark, name: str, now: LevelSamples, base: LevelSamples) -
         entry["recovers"] = recovery.facts
     if startup is not None:
         sentences.append(startup["text"])
-    if now.disturbed:
-        sentences.append("The machine was disturbed during every one of these measurements")
     text = ". ".join(sentences) + "."
     return {**entry, "shares": shares, "causes": [asdict(cause) for cause in causes], "text": text}
 
@@ -221,7 +219,8 @@ def causes_of(
     elif not causes and more["run_delay"] >= NOTABLE * loss:
         ms = more["run_delay"] * 1e3
         text = f"Each process waits {ms:,.0f} ms for a CPU although there is one for each"
-        add("others", ms, f"{text}: {_why_waiting(now.get('others_cores'))}")
+        why = "either other programs ran, or the kernel put two processes on one core"
+        add("others", ms, f"{text}: {why}")
     if (
         not too_many_threads
         and more["cpu"] >= NOTABLE * loss
@@ -235,14 +234,6 @@ def causes_of(
         text = f"The process neither computes nor waits for a CPU for {idle * 1e3:,.0f} ms: pipes, disk or locks"
         add("waiting", idle * 1e3, text)
     return sorted(causes, key=lambda cause: -cause.ms)
-
-
-def _why_waiting(others_cores: float | None) -> str:
-    if others_cores is None:
-        return "either other programs ran, or the kernel put two processes on one core"
-    if others_cores < NOTABLE:
-        return "no other program ran, so the kernel put two processes on one core"
-    return f"other programs used {others_cores:.1f} cores"
 
 
 def _startup(now: LevelSamples, base: LevelSamples) -> dict[str, Any] | None:

@@ -10,23 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.analysis.benchmark_plan import BenchmarkPlan
 from orchestrator.core.errors import UsageError, disk_full_explained
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.bench import (
-    forecast,
     plan,
     rank_benchmark,
     strong_scaling,
-    tune,
     weak_scaling,
     workload,
 )
 from orchestrator.features.bench.baselines import BASELINES
-from orchestrator.features.bench.forecast import Forecast
-from orchestrator.features.bench.measurement import Measurement, MeasurementLog
+from orchestrator.features.bench.measurement import MeasurementLog
 from orchestrator.features.bench.plan import BenchOptions
 from orchestrator.features.bench.runner import Setup, set_up
 from orchestrator.features.bench.workload import Work
@@ -43,18 +39,12 @@ class BenchResult:
     """0; 1 when a measurement failed; 130 when stopped: the same command continues the
     benchmark."""
     measured: int = 0
-    lines: Sequence[str] = ()
-    """Lines for the job file, from ``--tune``."""
 
 
 def _measure(
     experiment: Experiment, options: BenchOptions, paths: RunPaths, work: Work, setup: Setup
 ) -> BenchResult:
     """:param work: with one rank."""
-    if options.tune:
-        return BenchResult(
-            run_dir=paths.root, exit_code=0, lines=tune.run(paths, work, setup, options.seconds)
-        )
     measure = _measure_scaling if options.ranks is None else _measure_ranks
     failed = measure(experiment, options, paths, work, setup)
     if failed:
@@ -80,61 +70,12 @@ def _measure_scaling(
     about = {name: BASELINES[name].about for name in options.baselines}
     new = plan.document(experiment, work, machine, options, about, levels, remarks)
     log = MeasurementLog(paths.bench / "cells.jsonl")
-    fit = [level for level in levels if plan.has_slots(machine, level, 1)]
-    makespans_s: tuple[float, ...] = ()
-    if options.strong_seconds:
-        makespans_s = forecast.makespans_s(
-            strong_scaling.missing_levels(paths, fit),
-            jobs=len(experiment.jobs),
-            work_s=options.strong_seconds,
-            capacity=machine.capacity,
-        )
-    begun = plan.begin(paths.bench / "plan.json", new)
-    missing = log.missing(weak_scaling.planned_measurements(begun, unfit), options.retakes)
-    for line in _forecast(begun, missing, options, makespans_s).lines():
-        setup.tell(line)
-    taken = weak_scaling.run(
-        new,
-        paths.bench / "plan.json",
-        log,
-        work,
-        setup,
-        without_pinned=unfit,
-        retakes=options.retakes,
-    )
+    taken = weak_scaling.run(new, paths.bench / "plan.json", log, work, setup, without_pinned=unfit)
     if not options.strong_seconds:
+        setup.tell(f"The makespan of the whole job file is not measured: {options.why_no_strong}.")
         return taken.failed
+    fit = [level for level in levels if plan.has_slots(machine, level, 1)]
     return taken.failed + strong_scaling.run(experiment, options, paths, fit, setup, taken.alone)
-
-
-def _forecast(
-    document: BenchmarkPlan,
-    missing: Sequence[Measurement],
-    options: BenchOptions,
-    makespans_s: tuple[float, ...],
-) -> Forecast:
-    """What this call is about to do.
-
-    :param missing: the measurements that it is to take; a benchmark that is continued has the
-        others.
-    """
-
-    def cell_s(level: int) -> float:
-        return forecast.cell_s(
-            level,
-            seconds=options.seconds,
-            cores=document["work"]["cores"],
-            capacity=document["machine"]["capacity"],
-        )
-
-    return Forecast(
-        cells_s=tuple(cell_s(one.level) for one in missing),
-        seconds=options.seconds,
-        calibration_s=cell_s(1) if document["calibration"] is None else 0.0,
-        retakes=forecast.most_retakes(len(missing)) if options.retakes else 0,
-        makespans_s=makespans_s,
-        why_no_makespan="" if options.ranks is not None else options.why_no_strong,
-    )
 
 
 def _measure_ranks(
@@ -148,10 +89,6 @@ def _measure_ranks(
     path = paths.bench / "ranks.json"
     log = MeasurementLog(paths.bench / "ranks.jsonl")
     new = rank_benchmark.plan_of(experiment, work, setup.machine, options, numbers, remarks)
-    begun = plan.begin(path, new)
-    missing = log.missing(weak_scaling.planned_measurements(begun, ()), options.retakes)
-    for line in _forecast(begun, missing, options, ()).lines():
-        setup.tell(line)
     taken = weak_scaling.run(
         new,
         path,
@@ -160,7 +97,6 @@ def _measure_ranks(
         setup,
         started_as=rank_benchmark.started_as,
         extra_s=rank_benchmark.START_S,
-        retakes=options.retakes,
     )
     return taken.failed
 

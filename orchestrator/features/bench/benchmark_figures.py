@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from orchestrator.features.bench.usl import speedup
 from orchestrator.report import drawing
 from orchestrator.report.drawing import DIM, FACE, INK, PHASES, SERIES
 from orchestrator.report.scaling_figures import (
@@ -72,27 +73,13 @@ def phases(baselines: Mapping[str, Mapping[int, Mapping[str, float]]], cut: Cut)
 
 def law(fits: Mapping[str, Facts], speedups: Curves) -> Drawn:
     """The fitted law, what it predicts, and what was measured; one panel per baseline."""
-    from orchestrator.features.bench.usl import speedup as by_law
-
     drawn, panels = drawing.panels(len(fits), columns=3, height_in=1.7)
     for axes, (baseline, fit) in zip(panels, fits.items(), strict=True):
-        predicted = {int(cores): one for cores, one in fit["predictions"].items()}
-        most = max(predicted)
+        most = max(map(int, fit["predictions"]))
         cores = [most ** (step / LAW_POINTS) for step in range(LAW_POINTS + 1)]
-        sigma = fit["sigma"]["median"]
-        kappa = fit["kappa"]["median"]
+        by_law = [speedup(number, fit["sigma"], fit["kappa"]) for number in cores]
         axes.plot(cores, cores, color=DIM, linestyle="--", linewidth=1)
-        axes.plot(cores, [by_law(number, sigma, kappa) for number in cores], color=SERIES[0])
-        for number, one in predicted.items():
-            if one["low"] is not None and one["high"] is not None:
-                axes.vlines(
-                    number,
-                    max(one["low"], 0.1),
-                    one["high"],
-                    color=SERIES[0],
-                    linewidth=3,
-                    alpha=0.35,
-                )
+        axes.plot(cores, by_law, color=SERIES[0])
         points = {
             level: one
             for level, one in speedups.get(baseline, {}).items()
@@ -161,58 +148,3 @@ def _bar(job: Facts) -> drawing.Bar:
         colour=SERIES[0],
         cpus=job.get("cpus") or (),
     )
-
-
-class _Packing(NamedTuple):
-    """A column of the figure; columns are sorted in this order."""
-
-    processes: int
-    threads: int
-    smt: bool
-
-
-def _packing(point: Facts) -> _Packing:
-    return _Packing(point["processes"], point["threads"], bool(point["smt"]))
-
-
-def packing(points: Sequence[Facts], best: Facts | None) -> Drawn:
-    """env_steps/s of all processes: processes × threads to the right, environments per process
-    upwards.
-    """
-    columns = sorted({_packing(one) for one in points})
-    rows = sorted({one["n_envs"] for one in points})
-    measured = [one for one in points if one["throughput"] is not None]
-    left = 0.6
-    below = 0.55
-    row_in = 0.34
-    drawn = drawing.empty_figure(below + 0.15 + row_in * len(rows))
-    width = min(drawing.WIDTH_IN - left - 0.1, 1.1 * len(columns))
-    axes = drawing.axes_at(drawn, left, below, width, row_in * len(rows))
-    most = max((one["throughput"] for one in measured), default=1.0)
-    for one in measured:
-        place = columns.index(_packing(one))
-        height = rows.index(one["n_envs"])
-        throughput = one["throughput"]
-        share = throughput / most
-        is_best = best is not None and all(
-            one[name] == best[name] for name in ("processes", "threads", "n_envs")
-        )
-        bottom = height - 0.47
-        axes.bar(place, 0.94, 0.94, bottom, color=SERIES[0], alpha=0.12 + 0.88 * share**2)
-        text = f"{throughput:,.0f}" if len(columns) <= 10 else drawing.short(round(throughput))
-        style: Any = {
-            "color": FACE if share > 0.7 else INK,
-            "weight": "bold" if is_best else "normal",
-        }
-        axes.text(place, height, text, ha="center", va="center", fontsize=7.5, **style)
-        if is_best:
-            axes.bar(place, 0.94, 0.94, bottom, facecolor="none", edgecolor=SERIES[1], linewidth=2)
-    labels = [f"{one.processes} × {one.threads}{' SMT' if one.smt else ''}" for one in columns]
-    axes.set_xticks(range(len(columns)), labels)
-    axes.set_yticks(range(len(rows)), [str(row) for row in rows])
-    axes.set_xlim(-0.5, len(columns) - 0.5)
-    axes.set_ylim(-0.5, len(rows) - 0.5)
-    axes.set_xlabel("processes × threads of each")
-    axes.set_ylabel("n_envs")
-    axes.grid(visible=False)
-    return drawn

@@ -11,14 +11,13 @@ from typing import Any
 
 from orchestrator.analysis.samples import damage_explained
 from orchestrator.analysis.statistics import MEDIAN_INTERVALS, EstimateFacts
-from orchestrator.core.text import count, duration
+from orchestrator.core.text import duration
 from orchestrator.features.bench import benchmark_figures as figures
 from orchestrator.features.bench import benchmark_tables as tables
 from orchestrator.features.bench.benchmark_tables import Baselines
 from orchestrator.features.bench.ranks_section import benchmark_section
 from orchestrator.features.bench.scaling_analysis import LevelFacts, analyse
 from orchestrator.features.bench.strong_scaling import incomplete
-from orchestrator.features.bench.usl import INTERVAL_METHOD
 from orchestrator.report import scaling_figures
 from orchestrator.report.document import (
     Columns,
@@ -73,7 +72,6 @@ def document(analysis: Facts) -> Document:
         *_latency(baselines),
         *_law(facts["usl"], baselines),
         *_makespan(facts["strong"], facts["strong_problem"]),
-        *_packing(facts["tune"]),
         *benchmark_section(facts["ranks"], facts["cores"]),
         _method(facts),
         machine_section({**(facts["machine"] or {}), "versions": facts["versions"]}),
@@ -246,8 +244,7 @@ def _law(fits: Facts, baselines: Baselines) -> list[Section]:
         title="The law of scaling, and its prediction",
         caption="The Universal Scalability Law, fitted to each baseline: σ is the part of the work that only one "
         "process can do at a time, κ the cost that each process causes every other. Line: the fit. Dots: measurements "
-        "with a core for every process. Bars: 95 % intervals of predictions "
-        f"({INTERVAL_METHOD}). Dashed line: no loss.",
+        "with a core for every process. Dashed line: no loss.",
         draw=partial(figures.law, gaining, curves),
     )
     warnings = _warnings(gaining, "not to be relied on: ")
@@ -313,26 +310,6 @@ def _makespan(strong: Facts | None, problem: str) -> list[Section]:
     return [
         Section(title="Makespan", parts=[*parts, table(levels, columns, caption=caption, text=())])
     ]
-
-
-def _packing(tune: Facts | None) -> list[Section]:
-    points = (tune or {}).get("points") or []
-    if tune is None or not any(one["throughput"] is not None for one in points):
-        return []
-    best = tune.get("best")
-    figure = Figure(
-        name="packing",
-        title="Best packing",
-        caption="env_steps/s of all processes together, by processes × threads (SMT: more threads than physical cores) "
-        "and parallel environments in each process (n_envs). Stronger colour is faster; the frame marks the best.",
-        draw=partial(figures.packing, points, best),
-    )
-    parts: list[Part] = [figure]
-    if best:
-        cores = f"{count(best['processes'], 'process', 'processes')} × {count(best['threads'], 'thread')}"
-        speed = f"{count(best['n_envs'], 'environment')}, {number(best['throughput'])} env_steps/s"
-        parts.append(Text(sentences=[f"Best: {cores} × {speed}."]))
-    return [Section(title="Packing", parts=parts)]
 
 
 def _method(facts: Facts) -> Section:

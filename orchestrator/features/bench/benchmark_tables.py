@@ -100,10 +100,9 @@ def interval_or_bound(
 
 def remarks(one: MeasuredFacts) -> str:
     """Numbers of measurements that are not simply counted, and the reasons."""
-    parts = ["only disturbed measurements: not reliable"] if one["disturbed"] else []
-    for status in ("failed",) if one["disturbed"] else ("disturbed", "failed"):
-        if one["cells"].get(status):
-            parts.append(f"{count(one['cells'][status], f'{status} measurement')} left out")
+    parts = []
+    if one["cells"].get("failed"):
+        parts.append(f"{count(one['cells']['failed'], 'failed measurement')} left out")
     if one["cells"].get("cut"):
         parts.append(f"{count(one['cells']['cut'], 'measurement')} cut off")
     return one_line("; ".join([*parts, *map(str, one["messages"])]), 200)

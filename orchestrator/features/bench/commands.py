@@ -10,7 +10,6 @@ from typer import Argument, Option
 
 from orchestrator.commands import shared_options as shared
 from orchestrator.commands.shared_options import Learner, Settings
-from orchestrator.core.errors import UsageError
 
 app = typer.Typer()
 STRONG_SECONDS = 120.0
@@ -47,9 +46,6 @@ def bench(
     ] = None,
     set_: Settings = None,
     seed: Annotated[int, Option(min=0, help="Seed of the order of the measurements.")] = 0,
-    retakes: Annotated[
-        int, Option(min=0, help="How often a measurement that was disturbed is repeated at most.")
-    ] = 2,
     strong: Annotated[
         bool | None,
         Option(
@@ -66,13 +62,6 @@ def bench(
             show_default=f"{STRONG_SECONDS:g}",
         ),
     ] = None,
-    tune: Annotated[
-        bool,
-        Option(
-            "--tune",
-            help="Search for the best number of processes, threads and environments; measure no baselines.",
-        ),
-    ] = False,
     ranks: Annotated[
         str | None,
         Option(
@@ -95,8 +84,6 @@ def bench(
     from orchestrator.jobfile import load
     from orchestrator.terminal import background_output
 
-    if tune and ranks is not None:
-        raise UsageError("--tune and --ranks are separate measurements; give only one of them")
     is_part = levels != "auto" or arms is not None
     why_no_strong = ""
     if strong is False:
@@ -114,18 +101,14 @@ def bench(
         seconds=seconds,
         seed=seed,
         job=job,
-        retakes=retakes,
         strong_seconds=0.0 if why_no_strong else strong_seconds or STRONG_SECONDS,
         why_no_strong=why_no_strong,
-        tune=tune,
         ranks=ranks,
     )
     stopped = "stopped; run the same command again to resume"
     with shared.stoppable(stopped), background_output.standard_output_in_background():
         finished = benchmark.run(experiment, options, shared.print_progress)
-    if tune:
-        shared.print_text("\n".join(finished.lines))
-    elif finished.measured and ranks is None:
+    if finished.measured and ranks is None:
         bench_view.show(scaling_analysis.analyse(finished.run_dir), finished.run_dir)
     elif finished.measured and (facts := rank_analysis.facts(finished.run_dir)) is not None:
         bench_view.show_ranks(facts, finished.run_dir)

@@ -66,9 +66,7 @@ def isolation_effects(bench: Benchmark) -> list[dict[str, Any]]:
     place = f"At {count(level, 'process', 'processes')}"
     entries = []
     if budget:
-        compared = {name for one in [*budget, *pool] for name in (one.before, one.after)}
-        disturbed = any(bench.baselines[name][level].disturbed for name in compared)
-        text = f"{place}, {_claim(budget, pool)}{' (the machine was disturbed)' if disturbed else ''}: "
+        text = f"{place}, {_claim(budget, pool)}: "
         text += "; ".join(one.text() for one in budget)
         if pool:
             text += f". With the thread budget, {'; '.join(one.text() for one in pool)}"

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,38 +57,12 @@ class MeasurementLog:
             file.flush()
             os.fsync(file.fileno())
 
-    def disturbed_counts(self) -> Counter[Measurement]:
-        """How many times each was disturbed."""
-        return Counter(
-            Measurement.of(record) for record in self.read() if record["status"] == "disturbed"
-        )
-
-    def missing(self, planned: Sequence[Measurement], retakes: int) -> list[Measurement]:
-        """What is still to be measured, in order: also what failed, and what was disturbed up to
-        ``retakes`` times.
-        """
+    def missing(self, planned: Sequence[Measurement]) -> list[Measurement]:
+        """What is still to be measured, in order: also what failed."""
         done = {
             Measurement.of(record) for record in self.read() if record["status"] in ("ok", "cut")
         }
-        done |= {
-            measurement for measurement, times in self.disturbed_counts().items() if times > retakes
-        }
         return [measurement for measurement in planned if measurement not in done]
-
-
-def with_disturbance(record: MeasurementRecord, *, again: bool) -> MeasurementRecord:
-    """``record`` with the status that its disturbance, if any, gives it.
-
-    A disturbed measurement that was cut off is without a figure as long as it is measured
-    ``again``; after that its throughput counts as the upper bound that it is.
-    """
-    disturbance = record["disturbance"]
-    if not disturbance or record["status"] == "failed":
-        return record
-    if record["status"] == "ok":
-        return {**record, "status": "disturbed", "message": disturbance}
-    record = {**record, "message": f"{record['message']}; {disturbance}"}
-    return {**record, "status": "disturbed", "throughput": None} if again else record
 
 
 def describe(record: MeasurementRecord) -> str:
@@ -99,7 +72,4 @@ def describe(record: MeasurementRecord) -> str:
     if record["throughput"] is None:
         return f"{status}: {message}"
     rate = f"{record['throughput']:,.0f} env_steps/s"
-    return {
-        "cut": f"at most {rate} ({message})",
-        "disturbed": f"{rate}, but disturbed: {message}",
-    }.get(status, rate)
+    return f"at most {rate} ({message})" if status == "cut" else rate

@@ -53,13 +53,11 @@ class BenchOptions:
     seconds: float = 20.0
     seed: int = 0
     job: str | None = None
-    retakes: int = 2
     strong_seconds: float = 120.0
     """Seconds of one core's work to which the experiment is scaled down for strong scaling; 0 skips
     it."""
     why_no_strong: str = ""
     """Why it is skipped, as a clause."""
-    tune: bool = False
     ranks: str | None = None
     """Numbers of ranks, such as ``1,2,4``: measures one job over several processes instead."""
 
@@ -184,7 +182,6 @@ def document(
         "machine": machine_facts(machine),
         "versions": provenance.versions(),
         "notes": list(notes),
-        "reference_s": None,
         "calibration": None,
     }
 

@@ -97,7 +97,6 @@ def _rank_facts(measured: LevelSamples, one: LevelSamples | None, *, together: b
         "at_most": measured.at_most,
         **efficiency_facts(None if one is None else speed_up(measured, one), measured.processes),
         "allreduce": known_estimate(measured.values("allreduce")) if together else None,
-        "disturbed": measured.disturbed,
         "cells": dict(measured.statuses),
         "messages": list(measured.messages),
     }
@@ -127,8 +126,6 @@ def verdict(
     faster, is_bound = gain(wide[number], wide[1]) if 1 in wide else (None, False)
     choice = _choice(better, at_least=at_least)
     doubt = "; measured once, so uncertain" if better.n < 2 else ""
-    if any(ways[way][number].disturbed for way in (REFERENCE_WAY, "jobs")):
-        doubt += "; the machine was disturbed"
     sentences = [
         f"{job}, on {count(number * cores, 'core')}: {_advice(choice, faster)} ({number} jobs of one rank do"
         f" {times(better, at_least=at_least)} the env_steps/s of one job of {number} ranks{doubt})."

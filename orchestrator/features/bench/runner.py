@@ -24,7 +24,7 @@ from orchestrator.analysis.samples import MeasurementRecord, Throughput
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.processes.procfs import await_end
 from orchestrator.executors.local import OrphanReaper
-from orchestrator.features.bench import baselines, drift, measurement_window
+from orchestrator.features.bench import baselines, measurement_window
 from orchestrator.features.bench.baselines import ALL_BASELINES
 from orchestrator.features.bench.measured_processes import MeasuredProcesses, start, start_facts
 from orchestrator.features.bench.measurement import Measurement
@@ -89,21 +89,17 @@ def measure(
     *,
     seconds: float,
     limit_s: float,
-    reference_s: float,
 ) -> MeasurementRecord:
     """Run a measurement. Returns a record with the status "ok", "cut" or "failed".
 
     :param seconds: how long all processes train side by side after their warm-up.
     :param limit_s: time after which the measurement is cut off.
-    :param reference_s: duration of the arithmetic kernel at the beginning of the benchmark.
     """
-    before_s = drift.kernel_s(setup.cpus)
     started_at = time.time()
     folder = setup.scratch / f"{measurement.baseline}-{measurement.level}-{measurement.repeat}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     training = _train(measurement, work, setup, folder, seconds=seconds, limit_s=limit_s)
-    after_s = drift.kernel_s(setup.cpus)
     result = _sum_up(training, seconds=seconds, limit_s=limit_s)
     shutil.rmtree(folder, ignore_errors=True)
     return {
@@ -112,13 +108,6 @@ def measure(
         "message": result.message,
         "status": result.status,
         **result.throughput,
-        "drift": {
-            "before_s": before_s,
-            "after_s": after_s,
-            "reference_s": reference_s,
-            "others_cores": result.others_cores,
-        },
-        "disturbance": drift.disturbance(reference_s, (before_s, after_s), result.others_cores),
     }
 
 
@@ -147,7 +136,7 @@ def _train(
     processes = _launch(measurement, work, setup, folder, token)
     try:
         deadline = processes.launched_at + limit_s
-        watched = _wait_for_window(processes, work, seconds, deadline, setup.cpus)
+        watched = _wait_for_window(processes, work, seconds, deadline)
         cut_at = time.monotonic()
         affinities = processes.affinities()
         pids = processes.pids()
@@ -166,8 +155,6 @@ class _Result:
     status: Literal["ok", "cut", "failed"]
     message: str
     throughput: Throughput
-    others_cores: float | None
-    """Cores that other processes had meanwhile; None where that is not known."""
 
 
 def _sum_up(training: _Training, *, seconds: float, limit_s: float) -> _Result:
@@ -181,14 +168,12 @@ def _sum_up(training: _Training, *, seconds: float, limit_s: float) -> _Result:
             status="ok",
             message=message,
             throughput=measurement_window.throughput_in(training.series, window),
-            others_cores=_others_cores(watched),
         )
     if watched.failure:
         return _Result(
             status="failed",
             message=watched.failure,
             throughput={"throughput": None, "window_s": None, "processes": []},
-            others_cores=None,
         )
     series = training.series
     warm = sum(len(one.rows) >= measurement_window.WARM_UP for one in series)
@@ -197,15 +182,7 @@ def _sum_up(training: _Training, *, seconds: float, limit_s: float) -> _Result:
         status="cut",
         message=f"cut off after {limit_s:.0f} s, {when}; the throughput is an upper bound",
         throughput=measurement_window.throughput_bound(series, training.cut_at),
-        others_cores=None,
     )
-
-
-def _others_cores(watched: _Watched) -> float | None:
-    """Cores that other processes had in the window."""
-    if watched.first_load is None or watched.last_load is None:
-        return None
-    return watched.last_load.others_since(watched.first_load)
 
 
 def _held_cpus(measurement: Measurement, work: Work, setup: Setup) -> dict[int, int]:
@@ -264,10 +241,6 @@ class _Watched:
     """In which all processes trained side by side; None where there is none, or one has failed."""
     failure: str
     """In words; empty for none."""
-    first_load: drift.Load | None
-    """Of the CPUs when all processes were warm; at the start where they never were."""
-    last_load: drift.Load | None
-    """At the end."""
 
 
 def _wait_for_window(
@@ -275,10 +248,8 @@ def _wait_for_window(
     work: Work,
     seconds: float,
     deadline: float,
-    cpus: Sequence[int],
 ) -> _Watched:
     """Wait for a window of ``seconds``, the deadline, or a failure."""
-    first_load = drift.load(cpus, processes.pids())
     warm_at: float | None = None
     while True:
         now = time.monotonic()
@@ -288,17 +259,10 @@ def _wait_for_window(
             window = measurement_window.window(all_series)
             if warm_at is None:
                 warm_at = measurement_window.warm_up_end(all_series)
-                if warm_at is not None:
-                    first_load = drift.load(cpus, processes.pids())
         is_full = window is not None and window.length_s >= seconds
         failure = "" if is_full else processes.why_ended()
         if is_full or failure or now >= deadline:
-            return _Watched(
-                window=None if failure else window,
-                failure=failure,
-                first_load=first_load,
-                last_load=drift.load(cpus, processes.pids()),
-            )
+            return _Watched(window=None if failure else window, failure=failure)
         pause_s = POLL_INTERVAL_S
         if warm_at is not None:
             pause_s = max(warm_at + seconds - now, POLL_INTERVAL_S)

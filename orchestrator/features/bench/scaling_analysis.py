@@ -29,7 +29,7 @@ from orchestrator.features.bench.attribution import attribute
 REFERENCE = "pinned"
 METRICS = {
     **{name: f"{name}_s" for name in ("cpu", "run_delay", "throttled")},
-    **{name: name for name in (*COUNTS, "n_threads", "runnable", "rss_mib", "others_cores")},
+    **{name: name for name in (*COUNTS, "n_threads", "runnable", "rss_mib")},
 }
 """Figures of :func:`orchestrator.analysis.samples.figures` → their names in the report."""
 STARTUP = ("import_s", "first_step_s")
@@ -75,7 +75,6 @@ def analyse(run_dir: Path) -> dict[str, Any]:
         "usl": {name: _law(bench, measured) for name, measured in bench.baselines.items()},
         "attribution": attribute(bench),
         **_strong_scaling(RunPaths(run_dir).bench / strong_scaling.FILE),
-        "tune": bench.tune,
         "ranks": rank_analysis.facts(run_dir),
         "cores": bench.capacity,
         "cells": {
@@ -140,7 +139,6 @@ def _level(
         "witnesses": {name: known_estimate(one.values(figure)) for figure, name in METRICS.items()},
         "startup": {name: known_estimate(one.values(name)) for name in STARTUP},
         "cells": dict(one.statuses),
-        "disturbed": one.disturbed,
         "messages": list(one.messages),
     }
 
@@ -174,8 +172,7 @@ def _method(bench: Benchmark) -> list[str]:
         sentences.append(f"PPO's arithmetic is done by the learner {joined(bench.learners)}.")
     if plan.get("repeats"):
         sentences.append(
-            f"Every baseline is measured {plan['repeats']} times at every level, in random order. A measurement during"
-            " which the machine was disturbed is repeated."
+            f"Every baseline is measured {plan['repeats']} times at every level, in random order."
         )
     return [
         *sentences,

@@ -198,17 +198,6 @@ def run(
     return sum(bool(strong.incomplete(level)) for level in levels)
 
 
-def missing_levels(paths: RunPaths, levels: Sequence[int]) -> list[int]:
-    """Those that :func:`run` would measure.
-
-    :raises UsageError: ``strong.json`` cannot be read.
-    """
-    strong = read(paths.bench / FILE)
-    if strong is None:
-        return list(levels)
-    return [level for level in levels if strong.incomplete(level)]
-
-
 def read(path: Path) -> StrongScaling | None:
     """What was measured before; None: nothing.
 

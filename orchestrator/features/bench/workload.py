@@ -80,18 +80,6 @@ class Work:
         resources = replace(self.job.resources, ranks=ranks)
         return replace(self, job=replace(self.job, spec=spec, resources=resources))
 
-    def with_settings(self, *, n_envs: int, threads: int) -> Work:
-        """The same work with other settings and as many env_steps per iteration; ``n_envs`` divides
-        them.
-        """
-        n_steps = self.job.spec.steps_an_iteration // n_envs
-        hyper = {**self.job.spec.hyperparameters, "n_steps": n_steps}
-        spec = replace(
-            self.job.spec, n_envs=n_envs, hyperparameters=hyper, threads=threads, cores=threads
-        )
-        resources = replace(self.job.resources, cores=threads, threads=threads)
-        return replace(self, job=replace(self.job, spec=spec, resources=resources))
-
 
 def training_alone(spec: WorkerSpec, steps: int) -> WorkerSpec:
     """``spec`` for that many env_steps, without evaluation and video, and with no checkpoint but at

@@ -4,9 +4,8 @@
   (DNS rebinding) is refused.
 - Data is not given to a page of another site, which could make the server read without end.
 - Data needs the token, if the server listens on more than the loopback address, has a name by which
-  a reverse proxy passes on what others ask, or shows what other users may not read.
-- A request that changes something is a POST with the token and from our own page. There is no
-  cookie that a browser would add by itself to the forged form of another site.
+  a reverse proxy passes on what others ask.
+- Nothing can be changed: only GET and HEAD are answered.
 """
 
 from __future__ import annotations
@@ -47,9 +46,7 @@ class AccessRules:
     hosts: frozenset[str]
     """Names and addresses that a request may be for, in small letters, without ports."""
     token: str | None
-    """None: nothing can be changed, and everybody who reaches the server may look."""
-    is_open: bool
-    """Whether looking needs no token."""
+    """Needed to look; None: everybody who reaches the server may look."""
 
 
 class Guard:
@@ -88,62 +85,33 @@ class Guard:
         self, method: str, path: str, headers: Mapping[str, str]
     ) -> tuple[int, str] | None:
         """Status code and reason; None if the request is allowed."""
-        rules = self._rules
-        host = host_name(headers.get("host", ""))
-        if host not in rules.hosts:
+        if host_name(headers.get("host", "")) not in self._rules.hosts:
             return (
                 421,
                 "This server is not called that. Use the address that `serve` has printed, or allow"
                 " the name with `serve --name HOST`.",
             )
-        if method in ("GET", "HEAD"):
-            if path.startswith(DATA) and is_of_another_site(headers):
-                return 403, "A request of another site is refused."
-            if path.startswith(DATA) and not rules.is_open and not self._has_token(headers):
-                return 401, "This needs the token: use the whole address that `serve` has printed."
-            return None
-        if method != "POST":
-            return 405, "Only GET and POST are answered."
-        if rules.token is None:
-            return 403, "This page is read-only; `serve --control` allows changes."
-        if not self._has_token(headers):
-            return (
-                403,
-                "This needs the token: use the whole address that `serve --control` has printed.",
-            )
-        if not _is_own(headers):
-            return (
-                403,
-                "A request of another site is refused. A proxy has to pass on `Host` as it came.",
-            )
-        if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            return 415, "JSON was expected."
+        if method not in ("GET", "HEAD"):
+            return 405, "This page is read-only: only GET and HEAD are answered."
+        if path.startswith(DATA) and is_of_another_site(headers):
+            return 403, "A request of another site is refused."
+        if path.startswith(DATA) and not self._may_look(headers):
+            return 401, "This needs the token: use the whole address that `serve` has printed."
         return None
 
-    def _has_token(self, headers: Mapping[str, str]) -> bool:
+    def _may_look(self, headers: Mapping[str, str]) -> bool:
+        token = self._rules.token
+        if token is None:
+            return True
         scheme, _, given = headers.get("authorization", "").partition(" ")
         bearer = given.strip() if scheme.lower() == "bearer" else ""
         shown = headers.get(TOKEN_HEADER) or bearer
-        token = self._rules.token
-        if token is None:
-            return False
         return hmac.compare_digest(shown.encode("latin-1"), token.encode())
 
 
 def is_of_another_site(headers: Mapping[str, str]) -> bool:
     """Whether a page of another site has made a browser ask for this, or has led it here."""
     return headers.get("sec-fetch-site") == "cross-site"
-
-
-def _is_own(headers: Mapping[str, str]) -> bool:
-    """Whether our page, or a program that is no browser, has made the request."""
-    if headers.get("sec-fetch-site", "same-origin") != "same-origin":
-        return False
-    origin = headers.get("origin")
-    try:
-        return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
-    except ValueError:
-        return False
 
 
 def host_name(host: str) -> str:

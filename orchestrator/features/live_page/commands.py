@@ -42,20 +42,6 @@ def serve(
             " times. A token is asked.",
         ),
     ] = None,
-    all_users: Annotated[
-        bool,
-        Option(
-            "--all-users",
-            help="Show the experiments of all users of this machine, as `list --all-users --all`. A token is asked.",
-        ),
-    ] = False,
-    control: Annotated[
-        bool,
-        Option(
-            "--control",
-            help="Allow to stop, pause, resume, retry and cancel. A token is asked for that.",
-        ),
-    ] = False,
 ) -> None:
     """Show experiments in a browser while they run: jobs, learning curves, schedule, contention,
     logs, videos, search.
@@ -70,25 +56,17 @@ def serve(
         )
     from orchestrator.features.live_page import live_server
 
-    if all_users and path is not None:
-        raise UsageError(f"serve: either --all-users or {path}, not both")
     if path is not None and not path.exists():
         shared.print_progress(f"{path}: there is nothing yet; the page waits for a run to make it")
     elif path is not None and not path.is_dir():
         raise UsageError(
             f"{path}: this is a file; expected a run directory, or a folder with some below it"
         )
-    server = live_server.open_server(
-        path,
-        host=host,
-        port=port,
-        may_control=control,
-        names=name or (),
-        all_users=all_users,
-    )
-    yours = "the experiments of all users of" if all_users else "your experiments on"
+    server = live_server.open_server(path, host=host, port=port, names=name or ())
     with shared.interruptible("no longer serving; the experiments continue"):
-        shared.print_progress(f"serving {path or f'{yours} this machine'}; Ctrl-C ends it")
+        shared.print_progress(
+            f"serving {path or 'your experiments on this machine'}; Ctrl-C ends it"
+        )
         print(server.address, flush=True)
         for one in name or ():
             shared.print_progress(

@@ -66,7 +66,7 @@ def first_state(look: FirstLook) -> FirstState:
         if name.startswith("job:")
     }
     runs = [facts for name, facts in pieces.items() if name.startswith("run:")]
-    runs.sort(key=lambda run: (RUN_STATES.index(run["state"]), -(run["noted"] or 0.0)))
+    runs.sort(key=lambda run: (RUN_STATES.index(run["state"]), -run["noted"]))
     ordered = sorted(jobs, key=lambda job: (STATES.index(jobs[job].state), jobs[job].position))
     read_at = datetime.datetime.fromtimestamp(look.read_at, datetime.UTC)
     return FirstState(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import threading
 from collections.abc import Iterable
@@ -43,9 +44,6 @@ class FolderSource:
             self._search()
         entry = self._entries.get(key)
         return None if entry is None else Path(entry.run_dir)
-
-    def close(self) -> None:
-        """There is nothing to close."""
 
     def read(self) -> Changes:
         changes = Changes()
@@ -89,14 +87,11 @@ class FolderSource:
         return run
 
 
-def key_of(run_dir: str, mark: str = "") -> str:
-    """Names a run directory in addresses: readable, always the same, and no path.
-
-    :param mark: another one gives another name.
-    """
+def key_of(run_dir: str) -> str:
+    """Names a run directory in addresses: readable, always the same, and no path."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(run_dir).name).strip("-")[:40]
-    named = f"{run_dir}{mark}".encode("utf-8", "surrogateescape")
-    return f"{name or 'run'}-{hashlib.sha256(named).hexdigest()[:10]}"
+    digest = hashlib.sha256(os.fsencode(run_dir)).hexdigest()
+    return f"{name or 'run'}-{digest[:10]}"
 
 
 def _facts(key: str, run: ListedRun) -> dict[str, Any]:
@@ -109,5 +104,4 @@ def _facts(key: str, run: ListedRun) -> dict[str, Any]:
         "supervisor": safe_text(str(run.holder), LONGEST_TEXT) if run.holder else "",
         "noted": tenths(run.entry.noted_at),
         "problem": safe_text(run.problem, LONGEST_TEXT),
-        "may_open": True,
     }

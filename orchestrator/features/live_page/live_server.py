@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import re
 import socket
@@ -51,11 +50,10 @@ class LiveServer:
     to nobody."""
     listener: socket.socket
     server: uvicorn.Server
-    pages: LivePages
 
     def run(self) -> None:
         """Serve until a signal, or ``server.should_exit``, ends it."""
-        with self.listener, contextlib.closing(self.pages):
+        with self.listener:
             self.server.run(sockets=[self.listener])
 
 
@@ -64,30 +62,25 @@ def open_server(
     *,
     host: str,
     port: int,
-    may_control: bool,
     names: Sequence[str] = (),
-    all_users: bool = False,
 ) -> LiveServer:
     """A server for a run directory, a folder of them, or (None) all of this user on this machine.
 
-    :param all_users: all on this machine, whosever they are. Data then needs the token: it may be what
-        others may not read.
     :param names: by which it is known elsewhere, as behind a reverse proxy.
     :raises UsageError: the address is not this machine's or is taken, a name is none, or the token
         cannot be used.
     """
     known_as = frozenset(map(_name_of_host, names))
-    is_open = is_loopback(host) and not known_as and not all_users
+    is_open = is_loopback(host) and not known_as
     listener = _listener(host, port)
     try:
-        token = _token() if may_control or not is_open else None
+        token = None if is_open else _token()
     except UsageError:
         listener.close()
         raise
-    rules = AccessRules(hosts=own_names(host) | known_as, token=token, is_open=is_open)
-    pages = LivePages(root, rules, may_control=may_control, all_users=all_users)
+    rules = AccessRules(hosts=own_names(host) | known_as, token=token)
     config = uvicorn.Config(
-        pages.application(),
+        LivePages(root, rules).application(),
         log_level="critical",
         access_log=False,
         lifespan="off",
@@ -105,7 +98,7 @@ def open_server(
     address = f"http://{shown}:{listener.getsockname()[1]}/"
     if token:
         address += f"#token={token}"
-    return LiveServer(address=address, listener=listener, server=QuietServer(config), pages=pages)
+    return LiveServer(address=address, listener=listener, server=QuietServer(config))
 
 
 def _name_of_host(given: str) -> str:
@@ -136,7 +129,7 @@ def _token() -> str:
     except OSError as error:
         raise UsageError(f"{path}: the token cannot be written: {error.strerror}") from None
     missing = "Start `serve` again, which makes one"
-    exposed = "see and stop what you run"
+    exposed = "see what you run"
     return secret_files.read(path, missing=missing, exposed=exposed, anew="`serve`")
 
 

@@ -13,38 +13,33 @@ from functools import lru_cache, partial
 from importlib import resources
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO
 
 from jinja2 import Environment, StrictUndefined, Template
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from orchestrator.core.decoding import parsed_json
-from orchestrator.core.errors import UNAVAILABLE, OrchestratorError, UsageError
+from orchestrator.core.errors import UNAVAILABLE, OrchestratorError
 from orchestrator.core.files.regular_files import open_below
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import listed, plain, storable
-from orchestrator.experiment.from_outside import control, run_snapshot
-from orchestrator.experiment.from_outside.control import JobVerb
+from orchestrator.core.text import plain, storable
 from orchestrator.experiment.from_outside.worker_logs import LogReader
 from orchestrator.features.live_page import job_details
 from orchestrator.features.live_page.access import AccessRules, Guard, is_of_another_site
 from orchestrator.features.live_page.board import to_json
 from orchestrator.features.live_page.feed import (
     HEARTBEAT_S,
+    LONGEST_PROBLEM,
     LOOK_EVERY_S,
     Feed,
     FirstLook,
-    Source,
-    permission_text,
 )
 from orchestrator.features.live_page.first_state import first_state
 from orchestrator.features.live_page.folder_source import FolderSource
 from orchestrator.features.live_page.job_row import FIELDS, safe_text
-from orchestrator.features.live_page.machine_source import MachineSource
 from orchestrator.features.live_page.opened_file import OpenedFileResponse
 from orchestrator.features.live_page.run_source import RunSource, page_kind
 from orchestrator.report.thumbnails import thumbnail
@@ -72,7 +67,6 @@ LOG_LINES = 500
 CHUNKS_AT_ONCE = 16
 LOG_SIGNS = "\n\r\t"
 """Control characters of a log that stay."""
-LARGEST_BODY = 1 << 20
 MOST_FEEDS = 50
 THUMBNAIL_HEIGHT = 144
 GZIP_LEVEL = 5
@@ -82,39 +76,17 @@ NOT_KEPT = {"cache-control": "no-store"}
 EVENTS = {**NOT_KEPT, "x-accel-buffering": "no"}
 
 
-class RunsSource(Source, Protocol):
-    """What reads the experiments of an overview."""
-
-    def run_dir(self, key: str) -> Path | None:
-        """The run directory that a page names ``key``.
-
-        :raises UsageError: this server does not read it.
-        """
-        ...
-
-    def close(self) -> None:
-        """End what it has started."""
-        ...
-
-
 class LivePages:
     """The application for one run directory, a folder of them, or (None) all of this user on this
-    machine, or of all users.
+    machine.
     """
 
-    def __init__(
-        self, root: Path | None, rules: AccessRules, *, may_control: bool, all_users: bool = False
-    ) -> None:
+    def __init__(self, root: Path | None, rules: AccessRules) -> None:
         self._root = root
         self._rules = rules
-        self._may_control = may_control
-        self._folder: RunsSource = MachineSource() if all_users else FolderSource(root)
+        self._folder = FolderSource(root)
         self._folder_feed = Feed(lambda: self._folder)
         self._runs: dict[Path, Feed] = {}
-
-    def close(self) -> None:
-        """End what was started for it."""
-        self._folder.close()
 
     def application(self) -> Guard:
         api = "/api/{key}"
@@ -128,7 +100,6 @@ class LivePages:
             Route(f"{api}/jobs/{{job}}/log", self._log),
             Route(f"{api}/jobs/{{job}}/thumbnail.jpg", self._thumbnail),
             Route(f"{api}/jobs/{{job}}/{{name}}", self._media),
-            Route(f"{api}/control", self._control, methods=["POST"]),
         ]
         handlers = dict.fromkeys(UNAVAILABLE, _unavailable)
         pages = Starlette(routes=routes, exception_handlers=handlers)
@@ -148,8 +119,7 @@ class LivePages:
             "key": key,
             "up": "../" if request.path_params else "./",
             "fields": " ".join(FIELDS),
-            "control": int(self._may_control),
-            "token": int(not self._rules.is_open),
+            "token": int(self._rules.token is not None),
             "folder": int(bool(key) and not is_of_one_run),
             "version": _version(),
         }
@@ -168,7 +138,7 @@ class LivePages:
 
         :raises HTTPException: as :meth:`_run_dir`.
         """
-        if not self._rules.is_open or is_of_another_site(request.headers):
+        if self._rules.token is not None or is_of_another_site(request.headers):
             return None
         feed = self._feed(await self._run_dir(key)) if key else self._folder_feed
         return None if feed.problem else await feed.first_look()
@@ -244,42 +214,16 @@ class LivePages:
             raise _nothing_here()
         return Response(content, media_type="image/jpeg", headers=NOT_KEPT)
 
-    # -- changes
-
-    async def _control(self, request: Request) -> Response:
-        """What the commands do; the guard has checked the token."""
-        run_dir = await self._run_dir(request.path_params["key"])
-        if not self._may_control:
-            raise _nothing_here()
-        try:
-            asked = parsed_json(await _body(request))
-            verb = asked["verb"]
-            jobs = asked.get("jobs", [])
-            if not (isinstance(jobs, list) and all(isinstance(job, str) for job in jobs)):
-                raise TypeError(jobs)
-            message = await asyncio.to_thread(_act, run_dir, verb, jobs)
-        except OrchestratorError as error:
-            return _refusal(str(error))
-        except OSError as error:
-            return _refusal(permission_text(error, run_dir))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            text = 'expected {"verb": "stop", "jobs": []}, or "cancel", "pause", "resume" or "retry" with jobs'
-            return JSONResponse({"problem": text}, status_code=400)
-        return JSONResponse({"message": safe_text(message, LARGEST_BODY)})
-
     async def _run_dir(self, key: str) -> Path:
         """The run directory that an address names so.
 
-        :raises HTTPException: it names none, or one that this server does not read.
+        :raises HTTPException: it names none.
         """
         if key == THIS:
             if self._root is None or not await self._is_of_one_run():
                 raise _nothing_here()
             return self._root
-        try:
-            run_dir = await asyncio.to_thread(self._folder.run_dir, key)
-        except UsageError as error:
-            raise HTTPException(403, f"{safe_text(str(error), LARGEST_BODY)}\n") from None
+        run_dir = await asyncio.to_thread(self._folder.run_dir, key)
         if run_dir is None:
             name = safe_text(key, LONGEST_KEY)
             why = "its run directory was removed, renamed or moved, or the address is wrong"
@@ -312,36 +256,6 @@ def _browser_has(request: Request, etag: str) -> bool:
     """Whether the browser has the content with that tag. A proxy that compresses makes weak ones."""
     given = request.headers.get("if-none-match", "").split(",")
     return any(one.strip().removeprefix("W/") in (etag, "*") for one in given)
-
-
-def _refusal(why: str) -> Response:
-    return JSONResponse({"problem": safe_text(why, LARGEST_BODY)}, status_code=409)
-
-
-def _act(run_dir: Path, verb: str, jobs: list[str]) -> str:
-    """What was done.
-
-    :raises ValueError: there is no such verb, or the verb needs jobs.
-    :raises UsageError: a job is unknown, or the command refuses it.
-    """
-    if verb == "stop" and not jobs:
-        return control.stop(run_dir, [])
-    if verb in control.COMMANDS and jobs:
-        known = {row["job_id"] for row in run_snapshot.status(run_dir).rows}
-        # Whole names only; the commands take patterns as well.
-        if unknown := [job for job in jobs if job not in known]:
-            raise UsageError(f"{run_dir}: no job is called {listed(unknown)}")
-        return control.ask(run_dir, jobs, cast(JobVerb, verb))
-    raise ValueError(verb)
-
-
-async def _body(request: Request) -> bytes:
-    content = b""
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > LARGEST_BODY:
-            raise ValueError("too long")
-    return content
 
 
 def _stream(feed: Feed, request: Request) -> Response:
@@ -386,7 +300,7 @@ def _nothing_here() -> HTTPException:
 
 
 async def _unavailable(_request: Request, error: Exception) -> Response:
-    return PlainTextResponse(f"{safe_text(str(error), LARGEST_BODY)}\n", status_code=503)
+    return PlainTextResponse(f"{safe_text(str(error), LONGEST_PROBLEM)}\n", status_code=503)
 
 
 def _file_of(run_dir: Path, job: str, name: str) -> Path | None:

@@ -18,8 +18,6 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerDamagedError, LedgerError
-from orchestrator.core.files.atomic_files import write_whole
-from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.begun_source import Standing
 from orchestrator.features.search.declaration.written import start_over
 from orchestrator.features.search.event_contents import (
@@ -198,16 +196,3 @@ def add(ledger: Ledger, new: Iterable[SearchEvent]) -> None:
         text = json.dumps(event.content, sort_keys=True)
         sql = "INSERT INTO search (at, kind, trial, content) VALUES (?, ?, ?, ?)"
         ledger.change(sql, (time.time(), event.kind, event.trial, text))
-
-
-def mark(paths: RunPaths, ledger: Ledger) -> None:
-    """Let a file say whether the search is underway, as ``ledger`` has it, for who does not open that.
-
-    What a death or a power cut has left is put right when the run begins again.
-    """
-    is_underway = standing(ledger) == "underway"
-    with contextlib.suppress(OSError):  # a full disk: `list --all-users` goes by the jobs alone
-        if is_underway and not paths.underway.exists():
-            write_whole(paths.underway, b"", durable=False)
-        elif not is_underway and paths.underway.exists():
-            paths.underway.unlink(missing_ok=True)

@@ -148,8 +148,6 @@ class SearchBesideRun(BesideRun):
         assert self._experiment is not None
         own = SearchPaths(self.paths.root)
         own.stopped.unlink(missing_ok=True)
-        if self._ledger is not None:
-            search_events.mark(self.paths, self._ledger)
         if not self.is_needed:
             return
         search = declaration_of(self._experiment).search

@@ -1,5 +1,4 @@
-"""What ``bench`` decides and computes: levels, order, measurement window, disturbances, bounds,
-packings."""
+"""What ``bench`` decides and computes: levels, order, measurement window, bounds."""
 
 from __future__ import annotations
 
@@ -23,19 +22,16 @@ from orchestrator.core.timing_columns import COLUMNS, Iteration
 from orchestrator.features.bench import (
     baselines,
     benchmark,
-    drift,
-    forecast,
     measurement_window,
     plan,
     runner,
     strong_scaling,
-    tune,
     weak_scaling,
     workload,
 )
 from orchestrator.features.bench.baselines import BASELINES
 from orchestrator.features.bench.measured_processes import MeasuredProcesses
-from orchestrator.features.bench.measurement import Measurement, MeasurementLog, with_disturbance
+from orchestrator.features.bench.measurement import Measurement, MeasurementLog
 from orchestrator.features.bench.measurement_window import TimeSeries
 from orchestrator.features.bench.strong_scaling import Level, StrongScaling
 from orchestrator.jobfile import load
@@ -206,126 +202,30 @@ def test_what_a_worker_writes_after_the_cut_does_not_count(tmp_path: Path) -> No
     )
 
 
-def record(status: str, disturbance: str = "", repeat: int = 0) -> dict[str, Any]:
+def record(status: str, repeat: int) -> dict[str, Any]:
     key = {"arm": "pinned", "level": 1, "repeat": repeat}
-    return {**key, "status": status, "throughput": 5.0, "message": "m", "disturbance": disturbance}
+    return {**key, "status": status, "throughput": 5.0, "message": "m"}
 
 
-def test_a_disturbed_measurement_is_marked_and_taken_again_a_bounded_number_of_times(
-    tmp_path: Path,
-) -> None:
-    log, measurement = (
-        MeasurementLog(tmp_path / "cells.jsonl"),
-        Measurement(baseline="pinned", level=1, repeat=0),
-    )
-    marked = with_disturbance(record("ok", "a hog"), again=True)
-    assert (marked["status"], marked["throughput"], marked["message"]) == (
-        "disturbed",
-        5.0,
-        "a hog",
-    )
-    for _ in range(2):
-        log.append(marked)
-        assert log.missing([measurement], 2) == [measurement]
-    log.append(marked)
-    assert log.missing([measurement], 2) == []
-    log.append(record("failed", repeat=1))
-    assert log.missing([Measurement(baseline="pinned", level=1, repeat=1)], 2) != []
-
-
-def test_a_measurement_that_failed_under_a_disturbance_waits_for_the_next_call(
+def test_a_measurement_that_failed_waits_for_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new = {
-        "order": [["pinned", 1, 0]],
+    new: Any = {
+        "order": [["pinned", 1, 0], ["pinned", 1, 1]],
         "calibration": {"cell_s": 1.0, "throughput": 5.0},
         "work": {"cores": 1},
         "machine": {"capacity": 1},
-        **{"seconds": 1.0, "reference_s": 1.0},
+        "seconds": 1.0,
     }
-    calls = iter([record("failed", "a hog")])  # a second call ends the test with StopIteration
-    monkeypatch.setattr(weak_scaling, "measure", lambda *_, **__: next(calls))
+    results = iter([record("failed", 0), record("ok", 1)])  # a third call would be StopIteration
+    monkeypatch.setattr(weak_scaling, "measure", lambda *_, **__: next(results))
     monkeypatch.setattr(plan, "begin", lambda _path, document: document)
     setup: Any = SimpleNamespace(tell=lambda _: None)
+    work: Any = None
     log = MeasurementLog(tmp_path / "cells.jsonl")
-    done = weak_scaling.run(new, tmp_path / "plan.json", log, None, setup, retakes=2)  # type: ignore[arg-type]
-    assert done.failed == 1
-
-
-def test_on_a_busy_machine_a_quarter_is_taken_again_and_the_rest_waits_for_the_next_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    new = {
-        "order": [["pinned", 1, repeat] for repeat in range(8)],
-        "calibration": {"cell_s": 1.0, "throughput": 5.0},
-        "work": {"cores": 1},
-        "machine": {"capacity": 1},
-        **{"seconds": 1.0, "reference_s": 1.0},
-    }
-    taken: list[int] = []
-
-    def measure(measurement: Measurement, *_: Any, **__: Any) -> dict[str, Any]:
-        taken.append(measurement.repeat)
-        return record("ok", "a hog", repeat=measurement.repeat)
-
-    monkeypatch.setattr(weak_scaling, "measure", measure)
-    monkeypatch.setattr(plan, "begin", lambda _path, document: document)
-    told: list[str] = []
-    setup: Any = SimpleNamespace(tell=told.append)
-    log = MeasurementLog(tmp_path / "cells.jsonl")
-    done = weak_scaling.run(new, tmp_path / "plan.json", log, None, setup, retakes=2)  # type: ignore[arg-type]
-    assert (len(taken), done.failed) == (10, 0)
-    assert "8 disturbed measurements not taken again" in told[-1]
-
-
-def test_what_a_benchmark_does_is_told_with_the_time_of_each_part() -> None:
-    cells = tuple(forecast.cell_s(level, seconds=8.0, cores=1, capacity=2) for level in (1, 2, 4))
-    assert cells == (12.5, 12.5, 17.0)
-    makespans = forecast.makespans_s((1, 2, 4), jobs=10, work_s=105.0, capacity=2)
-    assert makespans == (120.0, 60.0, 60.0)
-    told = forecast.Forecast(
-        cells_s=cells, seconds=8.0, calibration_s=12.5, retakes=1, makespans_s=makespans
-    ).lines()
-    assert told == [
-        "Takes about 4:54:",
-        "  calibration, one process alone: about 0:12",
-        "  3 measurements of 8 s, with start and warm-up: about 0:42",
-        "  at most 1 of them again if they are disturbed: up to 0:14 more",
-        "  makespan of the whole job file, scaled down, 3 times: up to 4:00 (--no-strong leaves it out)",
-    ]
-    done = forecast.Forecast(
-        cells_s=(), seconds=8.0, calibration_s=0.0, retakes=0, why_no_makespan="--no-strong"
-    )
-    assert done.lines() == [
-        "Takes about 0:00:",
-        "  the makespan of the whole job file is not measured: --no-strong",
-    ]
-
-
-def test_a_bound_under_a_disturbance_counts_only_when_it_is_not_taken_again() -> None:
-    assert with_disturbance(record("cut", "a hog"), again=True)["status"] == "disturbed"
-    assert with_disturbance(record("cut", "a hog"), again=True)["throughput"] is None
-    assert with_disturbance(record("cut", "a hog"), again=False)["status"] == "cut"
-    assert with_disturbance(record("failed", "a hog"), again=False) == record("failed", "a hog")
-
-
-def test_disturbances_are_seen_in_the_kernels_time_and_in_what_others_use(tmp_path: Path) -> None:
-    assert drift.disturbance(1.0, (1.1, 1.0), 0.1) == ""
-    assert "30% slower" in drift.disturbance(1.0, (1.0, 1.3), None)
-    assert "0.5 cores" in drift.disturbance(1.0, (1.0, 1.0), 0.5)
-    stat = (
-        "cpu  9 9 9 9 9 9 9 9\ncpu0 100 20 30 999 999 1 2 7 0 0\ncpu1 1 1 1 9 9 1 1 1 0 0\nintr 5\n"
-    )
-    tick = os.sysconf("SC_CLK_TCK")
-    (tmp_path / "stat").write_text(stat)
-    one, both = drift.load([0], [], tmp_path), drift.load([0, 1], [], tmp_path)
-    assert one is not None
-    assert both is not None
-    assert (one.busy_s, both.busy_s) == (160 / tick, 166 / tick)
-    assert drift.load([0, 2], [], tmp_path) is None
-    before = os.sched_getaffinity(0)
-    assert drift.kernel_s(sorted(before)) > 0
-    assert os.sched_getaffinity(0) == before
+    assert weak_scaling.run(new, tmp_path / "plan.json", log, work, setup).failed == 1
+    repeats = [Measurement(baseline="pinned", level=1, repeat=repeat) for repeat in (0, 1)]
+    assert log.missing(repeats) == repeats[:1]
 
 
 def test_the_whole_job_file_is_scaled_by_one_factor_to_whole_iterations(tmp_path: Path) -> None:
@@ -412,14 +312,6 @@ STRONG = {
 }
 
 
-def test_levels_that_were_measured_completely_are_not_missing(tmp_path: Path) -> None:
-    paths = RunPaths(tmp_path)
-    assert strong_scaling.missing_levels(paths, [1, 2]) == [1, 2]
-    paths.bench.mkdir()
-    (paths.bench / "strong.json").write_text(json.dumps(STRONG))
-    assert strong_scaling.missing_levels(paths, [1, 2]) == [1]
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -440,14 +332,10 @@ def test_strong_scaling_that_cannot_be_read_is_named_before_anything_is_measured
     (paths.bench / "strong.json").write_text(content)
     setup: Any = None
     options: Any = SimpleNamespace(strong_seconds=1.0, seed=0)
-    for call in (
-        lambda: strong_scaling.missing_levels(paths, [1]),
-        lambda: strong_scaling.run(experiment, options, paths, [1], setup, 1000.0),
-    ):
-        with pytest.raises(UsageError) as raised:
-            call()
-        expected = [str(paths.bench / "strong.json"), "Remove the file", *words]
-        assert all(word in str(raised.value) for word in expected), raised.value
+    with pytest.raises(UsageError) as raised:
+        strong_scaling.run(experiment, options, paths, [1], setup, 1000.0)
+    expected = [str(paths.bench / "strong.json"), "Remove the file", *words]
+    assert all(word in str(raised.value) for word in expected), raised.value
 
 
 def test_a_measured_training_starts_with_random_weights_whatever_the_job_starts_from(
@@ -471,67 +359,3 @@ def test_a_search_has_no_job_to_measure(tmp_path: Path) -> None:
     jobs.write_text(f"{jobs.read_text()}\n{search}")
     with pytest.raises(UsageError, match=r"jobs\.toml: a search makes its jobs as it runs"):
         workload.pick(load(jobs), None)
-
-
-def test_a_search_measures_again_what_could_not_be_measured_and_each_point_once_a_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    status = "failed"
-    taken: list[Any] = []
-
-    def measured(measurement: Measurement, *_: Any, **__: Any) -> dict[str, Any]:
-        taken.append(measurement)
-        return record(status)
-
-    monkeypatch.setattr(tune, "measure", measured)
-    monkeypatch.setattr(drift, "kernel_s", lambda _: 1.0)
-    setup: Any = SimpleNamespace(machine=machine_with(2), cpus=[0, 1], tell=lambda _: None)
-    work: Any = SimpleNamespace(
-        job=SimpleNamespace(spec=SimpleNamespace(n_envs=1, steps_an_iteration=8)),
-        with_settings=lambda **_: None,
-    )
-    document: dict[str, Any] = {"points": []}
-    forecasts: list[int] = []
-
-    def take() -> int:
-        taken.clear()
-        search = tune._Search(document, work, setup, 1.0)
-        forecasts.append(len(search.forecast().cells_s))
-        for point in search.points():
-            search.measure(point)
-        return len(taken)
-
-    packings = len(tune.packings(machine_with(2)))
-    assert [take(), take()] == [packings, packings]
-    status = "ok"
-    assert (whole := take()) > packings
-    assert take() == 0
-    assert forecasts == [whole, whole, whole, 0]
-
-
-def test_packings_use_the_cores_by_processes_by_threads_and_with_smt() -> None:
-    assert tune.packings(machine_with(1)) == [(1, 1)]
-    assert tune.packings(machine_with(4)) == [(4, 1), (2, 2), (1, 4), (2, 1)]
-    assert (8, 1) in tune.packings(machine_with(4, siblings=2))
-    assert all(processes <= 2 for processes, _ in tune.packings(machine_with(4, quota=2.0)))
-    assert tune.packings(machine_with(4, memory_mib=900)) == [(2, 2), (1, 4), (2, 1)]
-
-
-def test_the_time_of_all_our_processes_is_not_that_of_others(tmp_path: Path) -> None:
-    tick = os.sysconf("SC_CLK_TCK")
-
-    def load(busy: int, *ours: int) -> drift.Load | None:
-        (tmp_path / "stat").write_text(f"cpu0 {busy} 0 0 0 0 0 0 0 0 0\n")
-        for pid, ticks in enumerate(ours):
-            (tmp_path / str(pid)).mkdir(exist_ok=True)
-            (tmp_path / str(pid) / "stat").write_text(
-                f"{pid} (a) b) S {'0 ' * 10}{ticks}{' 0' * 38}\n"
-            )
-        return drift.load([0], range(len(ours) + 1), tmp_path)  # one of them is gone
-
-    first, last = load(100, 10, 20), load(100 + 9 * tick, 10 + 4 * tick, 20 + 3 * tick)
-    assert first is not None
-    assert last is not None
-    later = drift.Load(busy_s=last.busy_s, own_s=last.own_s, clock_s=first.clock_s + 2.0)
-    assert later.others_since(first) == pytest.approx(1.0)
-    assert first.others_since(first) is None

@@ -87,42 +87,8 @@ def test_a_measurement_that_was_cut_off_is_a_bound_from_above(tmp_path: Path) ->
         level["throughput"]["low"] is level["speedup"]["low"] is level["efficiency"]["low"] is None
     )
     assert level["throughput"]["high"] > 0
-    assert level["cells"] == {"ok": 3, "cut": 2, "failed": 0, "disturbed": 0}
+    assert level["cells"] == {"ok": 3, "cut": 2, "failed": 0}
     assert "nothing to fit" in found["usl"]["default"]["warning"]
-
-
-def test_disturbed_measurements_count_only_where_there_are_no_others(tmp_path: Path) -> None:
-    wild = measurement(
-        "pinned",
-        1,
-        0,
-        phases=slower(9, *bench.ALONE),
-        status="disturbed",
-        message="others used 2 cores",
-    )
-    alone = measurements("pinned", 2, repeats=2, status="disturbed")
-    levels = analyse(bench.write(tmp_path, [wild, *measurements("pinned", 1), *alone]))["arms"][
-        "pinned"
-    ]["levels"]
-    assert levels["1"]["throughput"]["high"] < 1.1 * 1000 / WALL
-    assert levels["1"]["throughput"]["low"] > 0.9 * 1000 / WALL
-    assert levels["1"]["cells"] == {"ok": 5, "cut": 0, "failed": 0, "disturbed": 1}
-    assert levels["1"]["messages"] == ["others used 2 cores"]
-    assert (levels["1"]["disturbed"], levels["2"]["disturbed"]) == (False, True)
-    assert levels["2"]["throughput"]["n"] == 2
-
-
-def test_a_measurement_that_was_cut_off_under_a_disturbance_waits_to_be_taken_again(
-    tmp_path: Path,
-) -> None:
-    waiting = [
-        {**one, "throughput": None}
-        for one in measurements("pinned", 2, status="disturbed", message="a hog")
-    ]
-    found = analyse(bench.write(tmp_path, measurements("pinned", 1) + waiting))
-    assert list(found["arms"]["pinned"]["levels"]) == ["1"]
-    assert found["arms"]["pinned"]["failed"] == {"2": ["a hog"]}
-    assert (found["cells"]["disturbed"], found["cells"]["unreadable"]) == (5, 0)
 
 
 def test_a_measurement_taken_again_replaces_the_first(tmp_path: Path) -> None:
@@ -158,14 +124,12 @@ def test_a_torn_last_line_is_left_out_and_others_are_counted(tmp_path: Path) -> 
 
 
 def test_what_the_system_does_not_tell_is_none(tmp_path: Path) -> None:
-    silent = measurements(
-        "pinned", 1, run_delay=None, throttled=None, first_step_s=None, others_cores=None
-    )
+    silent = measurements("pinned", 1, run_delay=None, throttled=None, first_step_s=None)
     for one in silent:
         one["processes"] = [{**process, "updates": None} for process in one["processes"]]
     level = analyse(bench.write(tmp_path, silent))["arms"]["pinned"]["levels"]["1"]
     assert level["update_s"] is level["startup"]["first_step_s"] is None
-    for name in ("run_delay_s", "throttled_s", "runnable", "others_cores"):
+    for name in ("run_delay_s", "throttled_s", "runnable"):
         assert level["witnesses"][name] is None
     assert level["witnesses"]["cpu_s"] is not None
 
@@ -182,14 +146,6 @@ def test_a_single_repeat_pretends_no_interval(tmp_path: Path) -> None:
         bench.write(tmp_path, measurements("pinned", 1, 1) + measurements("pinned", 2, 1))
     )["arms"]["pinned"]["levels"]
     assert (levels["2"]["speedup"]["low"], levels["2"]["speedup"]["high"]) == (None, None)
-
-
-def test_strong_scaling_or_a_search_alone_will_do(tmp_path: Path) -> None:
-    bench.write(tmp_path, [])
-    (tmp_path / "bench/tune.json").write_text('{"points": [], "best": null}')
-    found = analyse(tmp_path)
-    assert found["tune"] == {"points": [], "best": None}
-    assert (found["arms"], found["attribution"], found["strong"]) == ({}, [], None)
 
 
 def test_a_directory_without_measurements_says_what_is_missing(tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ from live_page_helpers import (
 )
 from report_helpers import Trained, make_run_dir
 
-from orchestrator.core.job import Cancelled
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import run_snapshot
@@ -365,7 +364,7 @@ HALF = {
     "nothing": b"",
     "half a request line": b"GET / HT",
     "half a header": b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ",
-    "half a body": b"POST /api/this/control HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{",
+    "half a body": b"POST /api/this/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{",
     "half of a second request": b"GET /assets/icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT",
     "a stream, but for its body": b"GET /api/this/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n",
 }
@@ -400,93 +399,10 @@ def test_a_client_that_does_not_take_its_response_is_given_up(
         wait_until(lambda: not connections, "its end")
 
 
-FORGED: dict[str, dict[str, str | None]] = {
-    "no token": {"authorization": None},
-    "a wrong token": {"authorization": "Bearer 0123456789abcdef0123456789abcdef"},
-    "not a bearer": {"authorization": "Basic eDp5"},
-    "another site": {"origin": "http://evil.example"},
-    "no site": {"origin": "null"},
-    "another port of this machine": {"origin": "http://127.0.0.1:1"},
-    "made by another site": {"origin": None, "sec_fetch_site": "cross-site"},
-    "a form": {"content_type": "application/x-www-form-urlencoded"},
-    "a foreign host": {"host": "evil.example"},
-}
-
-
-def test_a_forged_post_changes_nothing(tmp_path: Path) -> None:
-    with (
-        running(tmp_path / "run") as (paths, ledger),
-        serving(paths.root, may_control=True) as server,
-    ):
-        answers = {
-            name: server.post("/api/this/control", {"verb": "stop"}, **headers)[0]
-            for name, headers in FORGED.items()
-        }
-        assert {name for name, status in answers.items() if status not in (403, 415, 421)} == set()
-        assert ledger.take_requests() == []
-
-
-def test_with_control_the_requests_are_those_of_the_commands(tmp_path: Path, home: Path) -> None:
-    with (
-        running(tmp_path / "run") as (paths, ledger),
-        serving(paths.root, may_control=True) as server,
-    ):
-        assert stat.S_IMODE((home / "serve-token").stat().st_mode) == 0o600
-        for verb, jobs in (("pause", ["j1-s0"]), ("cancel", ["j0-s0"]), ("stop", [])):
-            status, answer = server.post("/api/this/control", {"verb": verb, "jobs": jobs})
-            assert status == 200, answer
-            assert "asked its supervisor" in answer["message"]
-        requests = [(one.verb, one.job_id) for one in ledger.take_requests()]
-        assert requests[:2] == [("pause", "j1-s0"), ("cancel", "j0-s0")]
-        assert requests[2][0] == "stop"
-        status, answer = server.post("/api/this/control", {"verb": "retry", "jobs": ["j0-s0"]})
-        assert (status, "RUNNING" in answer["problem"]) == (409, True)
-        for unknown in ("j9-s0", "j*"):
-            jobs = ["j0-s0", unknown]
-            status, answer = server.post("/api/this/control", {"verb": "pause", "jobs": jobs})
-            assert (status, unknown in answer["problem"]) == (409, True)
-            assert "j0-s0" not in answer["problem"]
-        nested = 100_000 * b"["
-        for wrong in (
-            *(
-                {"verb": "pause"},
-                {"verb": "rm", "jobs": ["j0-s0"]},
-                [],
-                {},
-            ),
-            *(nested, b'{"verb": "stop", "jobs": ' + nested, b"\xff", b""),
-        ):
-            assert server.post("/api/this/control", wrong)[0] == 400
-        assert (
-            server.request("/api/this/control?verb=stop", authorization=f"Bearer {server.token}")[0]
-            == 405
-        )
-        assert ledger.take_requests() == []
-
-
-def test_control_of_what_cannot_be_read_is_refused_with_a_message(tmp_path: Path) -> None:
-    root = tmp_path / "run"
-    with serving(root, may_control=True) as server:
-        status, answer = server.post("/api/this/control", {"verb": "pause", "jobs": ["j0-s0"]})
-        assert (status, "no such run directory" in answer["problem"]) == (409, True)
-        root.mkdir()
-        RunPaths(root).ledger.write_bytes(b"no database")
-        status, answer = server.post("/api/this/control", {"verb": "pause", "jobs": ["j0-s0"]})
-        assert (status, "ledger" in answer["problem"]) == (409, True)
-
-
-def test_without_a_supervisor_jobs_are_moved_as_the_command_does(tmp_path: Path) -> None:
-    paths = make_run_dir(tmp_path / "run", [Trained(state="PENDING")])
-    with serving(paths.root, may_control=True) as server:
-        status, answer = server.post("/api/this/control", {"verb": "cancel", "jobs": ["j0-s0"]})
-        assert (status, "cancelled" in answer["message"]) == (200, True)
-    with run_directory.opened_ledger(paths, read_only=True) as ledger:
-        assert isinstance(ledger.jobs()[0].state, Cancelled)
-
-
-def test_a_page_without_control_is_read_only(served: Served) -> None:
-    assert served.post("/api/this/control", {"verb": "stop"})[0] == 403
-    assert served.request("/api/this/control", method="DELETE")[0] == 405
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_it_is_read_only(served: Served, method: str) -> None:
+    for path in ("/", "/api/this/events", "/api/this/control"):
+        assert served.request(path, method=method, body=b"{}")[0] == 405
 
 
 def test_only_this_machine_reaches_it(served: Served) -> None:
@@ -507,8 +423,9 @@ def test_only_this_machine_reaches_it(served: Served) -> None:
             socket.create_connection((address, served.port), timeout=2)
 
 
-def test_beyond_this_machine_nothing_is_shown_without_the_token(ended: Path) -> None:
+def test_beyond_this_machine_nothing_is_shown_without_the_token(ended: Path, home: Path) -> None:
     with serving(ended, host="0.0.0.0") as server:
+        assert stat.S_IMODE((home / "serve-token").stat().st_mode) == 0o600
         assert server.request("/")[0] == 200, "the page itself holds no data"
         for path in (
             "/api/this/events",
@@ -522,9 +439,6 @@ def test_beyond_this_machine_nothing_is_shown_without_the_token(ended: Path) -> 
         with Viewer(server.port, authorization=bearer) as viewer:
             viewer.next()
             assert viewer.pieces["head"]["name"] == "ended"
-        assert server.post("/api/this/control", {"verb": "stop"})[0] == 404, (
-            "it is read-only nevertheless"
-        )
 
 
 NAMES = ("robots.example.org", "Lab.Example.", "2001:db8::1")
@@ -553,22 +467,6 @@ def test_by_a_name_that_it_was_given_data_needs_the_token(ended: Path) -> None:
             "2001:db8::1",
         ):
             assert server.request("/", host=host)[0] == 421
-
-
-def test_control_by_a_name_is_for_the_page_of_that_name_and_port(tmp_path: Path) -> None:
-    with (
-        running(tmp_path / "run") as (paths, ledger),
-        serving(paths.root, may_control=True, names=NAMES) as server,
-    ):
-        host = "robots.example.org:8443"
-        for origin, status in (
-            (f"https://{host}", 200),
-            ("https://robots.example.org", 403),
-            ("https://lab.example:8443", 403),
-        ):
-            done = server.post("/api/this/control", {"verb": "stop"}, host=host, origin=origin)
-            assert done[0] == status
-        assert [one.verb for one in ledger.take_requests()] == ["stop"]
 
 
 # -- the command

@@ -20,7 +20,7 @@ pytest.importorskip("selenium", reason="selenium is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from browser_helpers import DESKTOP, IN_BROWSER, PHONE, Browser
-from live_page_helpers import Served, plant, running, serving
+from live_page_helpers import Served, plant, serving
 from selenium.webdriver.common.keys import Keys
 
 from orchestrator.core.files.video_file import as_video
@@ -41,16 +41,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.contextmanager
-def page(root: Path, *browsers: Browser, may_control: bool = False) -> Iterator[tuple[str, Served]]:
+def page(root: Path, *browsers: Browser) -> Iterator[tuple[str, Served]]:
     """The page of a run directory and its server. Its browsers must not complain before that
     ends."""
-    with serving(root, may_control=may_control) as server:
+    with serving(root) as server:
         for one in browsers:
             one.errors()
-        yield (
-            f"http://localhost:{server.port}/" + (f"#token={server.token}" if server.token else ""),
-            server,
-        )
+        yield f"http://localhost:{server.port}/", server
         for one in browsers:
             assert one.errors() == []
             one.driver.get("about:blank")
@@ -233,27 +230,6 @@ def test_pictures_and_videos_that_needed_the_token_are_let_go(
         finally:
             browser.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
             browser.driver.get("about:blank")
-
-
-def test_what_can_be_done_with_control_asks_first(browser: Browser, tmp_path: Path) -> None:
-    with (
-        running(tmp_path / "run") as (paths, ledger),
-        page(paths.root, browser, may_control=True) as (address, _),
-    ):
-        browser.open(address)
-        browser.shows('#jobs tr[data-id="j1-s0"]', "pending")
-        assert "token" not in browser.driver.current_url
-        browser.run("location.hash = '#job=j1-s0'")
-        browser.shows("#panel .actions", "Pause")
-        browser.run("document.querySelector('[data-verb=pause]').click()")
-        browser.shows("#panel .actions", "asked its supervisor to pause")
-        browser.run("document.getElementById('panel').close()")
-        browser.run("document.getElementById('stop').click()")
-        browser.shows("#stop", "Really stop")
-        assert [(one.verb, one.job_id) for one in ledger.take_requests()] == [("pause", "j1-s0")]
-        browser.run("document.getElementById('stop').click()")
-        browser.shows("#answer", "asked its supervisor")
-        assert [one.verb for one in ledger.take_requests()] == ["stop"]
 
 
 def test_what_features_show_is_a_section_with_charts_and_tables(

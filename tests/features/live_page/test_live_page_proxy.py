@@ -27,7 +27,7 @@ from report_helpers import Trained, film_strip, make_run_dir
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 DOCUMENT = (REPOSITORY / "docs/live-page.md").read_text(encoding="utf-8")
 DOCUMENTED = re.search(r"^```nginx\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
-SERVE = re.search(r"orchestrator serve \S+ --control --name (\S+)", DOCUMENT)
+SERVE = re.search(r"orchestrator serve \S+ --name (\S+)", DOCUMENT)
 assert DOCUMENTED is not None
 assert SERVE is not None
 NAME = SERVE[1]
@@ -100,10 +100,10 @@ def through(server: Served, port: int) -> Served:
     return replace(server, port=port)
 
 
-def test_page_stream_and_control_behind_a_path_and_another_name(tmp_path: Path) -> None:
+def test_page_and_stream_behind_a_path_and_another_name(tmp_path: Path) -> None:
     with (
         running(tmp_path / "run") as (paths, ledger),
-        serving(paths.root, may_control=True, names=[NAME]) as server,
+        serving(paths.root, names=[NAME]) as server,
         nginx(tmp_path / "nginx", server.port) as port,
     ):
         proxy, host = through(server, port), f"{NAME}:{port}"
@@ -120,12 +120,6 @@ def test_page_stream_and_control_behind_a_path_and_another_name(tmp_path: Path) 
                 ledger.set_progress([("j0-s0", steps, 1.0, 1.0, "fast")])
                 ledger.commit()
                 viewer.until(lambda one, steps=steps: one.job("j0-s0")["steps"] == steps)
-        control = f"{PATH}/api/this/control"
-        own = f"https://{host}"  # nginx, not the server, has the certificate
-        assert proxy.post(control, {"verb": "stop"}, host=host, origin=own)[0] == 200
-        other = f"https://{NAME}:1"
-        assert proxy.post(control, {"verb": "stop"}, host=host, origin=other)[0] == 403
-        assert [one.verb for one in ledger.take_requests()] == ["stop"]
 
 
 def test_a_browser_uses_the_page_behind_a_path_and_another_name(tmp_path: Path) -> None:
@@ -138,8 +132,8 @@ def test_a_browser_uses_the_page_behind_a_path_and_another_name(tmp_path: Path) 
     browser = Browser(f"--host-resolver-rules=MAP {NAME} 127.0.0.1")
     try:
         with (
-            running(tmp_path / "runs/alive") as (_, ledger),
-            serving(tmp_path / "runs", may_control=True, names=[NAME]) as server,
+            running(tmp_path / "runs/alive"),
+            serving(tmp_path / "runs", names=[NAME]) as server,
             nginx(tmp_path / "nginx", server.port) as port,
         ):
             browser.open(f"http://{NAME}:{port}{PATH}/#token={server.token}")
@@ -158,12 +152,7 @@ def test_a_browser_uses_the_page_behind_a_path_and_another_name(tmp_path: Path) 
             click(browser, "#runs a", "alive")
             browser.shows("#jobs", "j1-s0")
             click(browser, "#jobs tbody a", "j1-s0")
-            browser.shows("#panel .actions", "Pause")
-            browser.run("document.querySelector('[data-verb=pause]').click()")
-            browser.shows("#panel .actions", "asked its supervisor to pause")
-            assert [(one.verb, one.job_id) for one in ledger.take_requests()] == [
-                ("pause", "j1-s0")
-            ]
+            browser.shows("#panel .facts", "seed")
             only_with_https = "Cross-Origin-Opener-Policy"
             assert [one for one in browser.errors() if only_with_https not in one] == []
     finally:

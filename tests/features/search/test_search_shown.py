@@ -110,7 +110,6 @@ def noted(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> str:
     run_index.note(paths.root, "it")
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         summary.write(paths, ledger)
-        search_events.mark(paths, ledger)
     (run,) = run_index.listed_runs()
     return run.state
 

@@ -14,6 +14,8 @@ from supervisor_helpers import Experiment, make_job
 
 from orchestrator.core.job import Cause, Failed, Paused, State, Succeeded
 from orchestrator.experiment.directory import run_directory, run_index
+from orchestrator.machine.cpu_holders import CpuHolders
+from orchestrator.machine.users import user_name
 
 
 @pytest.fixture(autouse=True)
@@ -101,3 +103,27 @@ def test_a_run_directory_is_listed_once_and_a_damaged_one_with_its_problem(
     (row,) = listed(cwd=tmp_path).values()
     assert (row["state"], "is empty" in row["problem"]) == ("unreadable", True)
     assert "is empty" in invoke("list", cwd=tmp_path).stdout
+
+
+def test_all_users_are_listed_by_the_cpus_that_they_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_CPU_HOLDERS", str(tmp_path / "cpus"))
+    assert "no experiment" in succeed("list", "--all-users", cwd=tmp_path).stdout
+    run_dir = tmp_path / "not-there"  # no run directory is looked into
+    holders = CpuHolders(tmp_path / "cpus", experiment="walkers", run_dir=str(run_dir))
+    holders.publish({5: 1, 3: 2})
+    done = succeed("list", "--all-users", "--json", cwd=tmp_path)
+    shown = succeed("list", "--all-users", cwd=tmp_path).stdout
+    holders.close()
+    assert "CPUs 3 and 5" in shown
+    assert json.loads(done.stdout) == [
+        {
+            "name": "walkers",
+            "user": user_name(os.getuid()),
+            "uid": os.getuid(),
+            "cpus": [3, 5],
+            "pid": os.getpid(),
+            "run_dir": str(run_dir),
+        }
+    ]

@@ -256,7 +256,7 @@ FACT_NAMES = (
         "threads",
         "learner",
     ),
-    *("drift", "processes", "points", "message", "env_steps", "wall_s", "kind", "baselines"),
+    *("processes", "message", "env_steps", "wall_s", "kind", "baselines"),
 )
 JSON_FACTS = st.recursive(
     SCALARS,

@@ -6,10 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from supervisor_helpers import Experiment, make_job
 
 from orchestrator.core.errors import LedgerError, RunDirError
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.from_outside import control, run_snapshot
 from orchestrator.ledger import Ledger
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -34,6 +36,17 @@ def test_a_directory_of_another_user_is_refused(is_empty: bool, tmp_path: Path) 
     message = refusal(tmp_path)
     assert "pickles" in message
     assert list(tmp_path.iterdir()) == ([] if is_empty else [tmp_path / "supervisor.lock"])
+
+
+@AS_ROOT
+def test_root_changes_no_job_in_a_directory_of_another_user(tmp_path: Path) -> None:
+    Experiment(tmp_path, [make_job("waits")]).ledger.close()
+    (tmp_path / "supervisor.lock").touch()
+    os.chown(tmp_path, 12345, -1)
+    with pytest.raises(RunDirError, match="belongs to another user"):
+        control.ask(tmp_path, ["waits"], "pause")
+    (row,) = run_snapshot.status(tmp_path).rows
+    assert row["state"] == "PENDING"
 
 
 def test_a_directory_that_everybody_may_write_into_is_refused(tmp_path: Path) -> None:

@@ -2,11 +2,11 @@
 
 import { JobsTable } from "./jobs.js";
 import { Curves, Gallery, drawFindings, drawHead, drawSchedule, drawSections, refill } from "./overview.js";
-import { Panel, actionButton } from "./panel.js";
-import { RunsTable, drawMachine } from "./runs.js";
+import { Panel } from "./panel.js";
+import { RunsTable, drawTotals } from "./runs.js";
 import { Store, follow, hasToken, needsToken } from "./stream.js";
 
-const { key, control, folder } = document.body.dataset;
+const { key, folder } = document.body.dataset;
 const SLOW_MS = 2000, RELOAD_MS = 1000;
 const byId = (id) => document.getElementById(id);
 
@@ -70,12 +70,10 @@ function drawing(draw) {
 
 function showRun() {
   const store = new Store(drawing(draw)), table = new JobsTable(key, store);
-  const mayControl = control === "1" && hasToken;
-  const panel = new Panel(key, table, store, mayControl);
+  const panel = new Panel(key, table, store);
   const curves = new Curves(store, table.jobs), gallery = new Gallery(key, table.jobs);
   let slowAt = 0, slowNames = new Set(), slowTimer = 0;
   byId("up").hidden = folder !== "1";
-  if (mayControl) actionButton(byId("stop"), "stop", key, [], byId("answer"));
 
   function drawSlow(everything = false) {
     clearTimeout(slowTimer);
@@ -96,7 +94,6 @@ function showRun() {
     const any = table.take(changed);
     byId("jobs-section").hidden = !any;
     drawHead(head, [...table.jobs.values()], store.now());
-    byId("actions").hidden = !mayControl || !head.supervisor;
     if (changed.has("findings")) drawFindings(store.get("findings"));
     if (changed.has("sections")) drawSections(store.get("sections"));
     for (const name of changed) slowNames.add(name);
@@ -137,12 +134,10 @@ function showFolder() {
     if (head.kind === "run") reloadSoon();
     byId("title").textContent = "Experiments";
     byId("condition").textContent = head.name;
-    byId("note").hidden = !head.note;
-    byId("note").textContent = head.note ?? "";
     const any = table.take(changed);
     byId("runs-section").hidden = !any;
     byId("no-runs").hidden = any;
-    drawMachine(head, [...table.items.values()]);
+    drawTotals([...table.items.values()]);
     requestAnimationFrame(() => setTimeout(() => { window.orchestratorPainted ??= performance.now(); }, 0));
   }
 

@@ -1,36 +1,14 @@
-// One job, opened: its curves, its log as it is written, its video, its facts, and what can be done with it.
+// One job, opened: its curves, its log as it is written, its video and its facts.
 
 import { decimal, element, lineChart, number, percent } from "./charts.js";
 import { SYMBOLS, jobPath, hasLineage } from "./jobs.js";
-import { follow, freeSources, json, post, setSource } from "./stream.js";
+import { follow, freeSources, json, setSource } from "./stream.js";
 
-const READ_EVERY_MS = 5000, MOST_LINES = 4000, SURE_MS = 4000;
-const ACTIONS = { pause: ["PENDING", "RUNNING"], resume: ["PAUSED"], retry: ["FAILED", "CANCELLED"], cancel: ["PENDING", "RUNNING", "PAUSED"] };
-const NEED_CARE = ["cancel", "stop"];
-
-// A button that does something; what cannot be taken back asks once more.
-export function actionButton(button, verb, key, jobs, answer) {
-  const label = button.textContent;
-  let sure = 0;
-  const calm = () => { clearTimeout(sure); sure = 0; button.textContent = label; button.classList.remove("sure"); };
-  button.addEventListener("click", async () => {
-    if (NEED_CARE.includes(verb) && !sure) {
-      button.textContent = `Really ${label.toLowerCase()}?`;
-      button.classList.add("sure");
-      sure = setTimeout(calm, SURE_MS);
-      return;
-    }
-    calm();
-    button.disabled = true;
-    const said = await post(`api/${key}/control`, { verb, jobs }).catch(() => ({ problem: "no connection" }));
-    answer.textContent = said.message ?? `Not done: ${said.problem}`;
-    button.disabled = false;
-  });
-}
+const READ_EVERY_MS = 5000, MOST_LINES = 4000;
 
 export class Panel {
-  constructor(key, table, store, mayControl) {
-    Object.assign(this, { key, table, store, mayControl });
+  constructor(key, table, store) {
+    Object.assign(this, { key, table, store });
     this.dialog = document.getElementById("panel");
     this.id = null;
     this.dialog.addEventListener("close", () => {
@@ -70,9 +48,8 @@ export class Panel {
     this.rank.addEventListener("change", () => this.followLog());
     this.dialog.replaceChildren(
       element("div", { class: "top" }, element("div", {}, element("h2", { id: "panel-title" }, id), box("state", "p")), close),
-      box("actions"), box("problem"), box("curve"), box("speed"), box("media"),
+      box("problem"), box("curve"), box("speed"), box("media"),
       element("h3", {}, "Log ", this.chosen, " ", this.rank), box("logState", "p"), this.log, element("h3", {}, "Facts"), box("facts"), box("attempts"));
-    this.actions.className = "actions";
     this.logState.setAttribute("role", "status");
     const ranks = this.table.jobs.get(id).ranks;
     this.rank.replaceChildren(...Array.from({ length: ranks }, (_, place) => element("option", { value: place }, `rank ${place}`)));
@@ -89,7 +66,6 @@ export class Panel {
     const lineage = hasLineage(job) ? `, with its lineage ${number(job.lineage)}${job.parent ? ` (started from ${job.parent})` : ""}` : "";
     this.state.textContent = `${SYMBOLS[job.state]} ${job.activity.toLowerCase()} · ${number(job.steps)} of ${number(job.total)} env_steps${lineage} · return ${decimal(job.ret)}`;
     this.state.className = `is-${job.state} state long`;
-    this.drawActions(job);
     this.drawMedia(job);
     if (job.attempts !== this.attempted || isNew) {
       this.attempted = job.attempts;
@@ -103,19 +79,6 @@ export class Panel {
     clearTimeout(this.again);
     if (due <= 0) this.read();
     else this.again = setTimeout(() => this.read(), due);
-  }
-
-  drawActions(job) {
-    const wanted = this.mayControl ? Object.keys(ACTIONS).filter((verb) => ACTIONS[verb].includes(job.state)) : [];
-    const key = `${this.id} ${wanted.join()}`;
-    if (key === this.actionsKey && this.actions.children.length) return;
-    this.actionsKey = key;
-    const answer = this.actions.querySelector("[role=status]") ?? element("span", { role: "status" });
-    this.actions.replaceChildren(...wanted.map((verb) => {
-      const button = element("button", { type: "button", "data-verb": verb }, verb[0].toUpperCase() + verb.slice(1));
-      actionButton(button, verb, this.key, [this.id], answer);
-      return button;
-    }), answer);
   }
 
   drawMedia(job) {

@@ -1,4 +1,4 @@
-// The connection to the server: events as they come, requests with the token, and what the server has told so far.
+// The connection to the server: events as they come, and what the server has told so far.
 
 const QUIET_MS = 40_000, HIDDEN_MS = 10_000, LONGEST_PAUSE_MS = 8_000;
 
@@ -25,12 +25,6 @@ export async function json(path) {
   const answer = await fetch(absolute(path), { headers });
   if (!answer.ok) throw new Error(`${answer.status} ${(await answer.text()).trim()}`);
   return answer.json();
-}
-
-export async function post(path, content) {
-  const answer = await fetch(absolute(path), { method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(content) });
-  const text = await answer.text();
-  try { return JSON.parse(text); } catch { return { problem: text.trim() }; }
 }
 
 // Pictures and videos cannot be asked for with a token, except by a request of our own. What that has fetched is kept

@@ -6,12 +6,12 @@ const MORE = 500, SORT_EVERY_MS = 3000;
 
 const classOf = (column) => [column.number ? "number" : "", column.phone ? "phone" : "", column.rank ? `rank${column.rank}` : ""].join(" ").trim() || null;
 
-// The row of an item. `columns` are those of `SortedTable`. Its name is a link, or has a `tabindex`: the arrow keys go there.
+// The row of an item. `columns` are those of `SortedTable`. Its name is a link: the arrow keys go there.
 export class TableRow {
   constructor(id, columns) {
     this.columns = columns;
     this.texts = [];
-    this.cells = columns.map((column) => element("td", { class: classOf(column), "data-label": column.name }));
+    this.cells = columns.map((column) => element("td", { class: classOf(column) }));
     this.tr = element("tr", { "data-id": id }, ...this.cells);
   }
 
@@ -27,13 +27,12 @@ export class TableRow {
 
   show(column, cell, text, item) {
     cell.textContent = text;
-    cell.classList.toggle("none", text === "–");
     if (column.name === "state") cell.className = `state is-${item.state}${text.length > 24 ? " long" : ""}`;
   }
 }
 
 // The table `name` of the page, whose items have an `id` and a `state`; the names of their pieces begin with `prefix`.
-// `columns`: `text` is what a cell says, and `value` what it is sorted by: numbers the largest first unless the column `rises`, others only if it `falls`; the higher its rank, the wider the window that shows it.
+// `columns`: `text` is what a cell says, and `value` what it is sorted by: numbers the largest first, others only if the column `falls`; the higher its rank, the wider the window that shows it.
 // `states`: a symbol for each, in the order in which they are sorted. `first`: so many rows are shown at first.
 export class SortedTable {
   constructor(name, store, { columns, states, first, noun, prefix }) {
@@ -95,8 +94,8 @@ export class SortedTable {
 
   sortBy(place) {
     const same = !this.sort.isDefault && this.sort.column === place;
-    const { number, rises, falls } = this.columns[place];
-    this.sort = { column: place, down: same ? !this.sort.down : Boolean(falls || (number && !rises)), isDefault: false };
+    const { number, falls } = this.columns[place];
+    this.sort = { column: place, down: same ? !this.sort.down : Boolean(falls || number), isDefault: false };
     this.heads.forEach((head, at) => {
       if (at === place) head.setAttribute("aria-sort", this.sort.down ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
@@ -197,7 +196,7 @@ export class SortedTable {
     if (event.key === "/" && !typing) { event.preventDefault(); this.filter.focus(); return; }
     if (event.key === "Escape" && event.target === this.filter) { this.filter.value = ""; this.arrange(); this.filter.blur(); return; }
     if (!["ArrowDown", "ArrowUp"].includes(event.key) || (typing && event.target !== this.filter) || document.querySelector("dialog[open]")) return;
-    const names = [...this.body.rows].map((row) => row.querySelector("a, [tabindex]"));
+    const names = [...this.body.rows].map((row) => row.querySelector("a"));
     const at = names.indexOf(document.activeElement);
     if (at < 0 && event.target !== this.filter) return;
     event.preventDefault();

@@ -604,8 +604,6 @@ class Searcher:
             ledger.add_requests(requests)
 
         self.ledger = additions.write_change(self.ledger, self.paths, change)
-        if any(event.kind in ("began", "ended") for event in events):
-            search_events.mark(self.paths, self.ledger)
         self._take_in()
 
     def _take_in(self) -> None:

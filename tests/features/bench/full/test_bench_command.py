@@ -30,7 +30,7 @@ from orchestrator.jobfile import load
 pytestmark = pytest.mark.nightly
 
 WORK = {"name": "balancer", "xml": BALANCER, "task": "balance"}
-QUICK = ("--repeats", "1", "--seconds", "0.2", "--retakes", "0", "--run-dir", "bench")
+QUICK = ("--repeats", "1", "--seconds", "0.2", "--run-dir", "bench")
 MEASURED = (*QUICK, "--levels", "1,2", "--arms", "threads", "--strong-seconds", "1000")
 FIGURES = {
     *(
@@ -137,11 +137,10 @@ def test_measurements_are_recorded_with_their_figures(measured: Path) -> None:
     measurements = records(measured / "bench")
     assert {key(record) for record in measurements} == {("threads", level, 0) for level in (1, 2)}
     for record in measurements:
-        assert record["status"] in ("ok", "disturbed", "cut"), record["message"]
+        assert record["status"] in ("ok", "cut"), record["message"]
         assert record["throughput"] > 0
         assert len(record["processes"]) == record["level"]
         assert all(process.keys() == FIGURES for process in record["processes"])
-        assert {"before_s", "after_s", "reference_s"} <= record["drift"].keys()
     document = json.loads((measured / "bench/bench/plan.json").read_text())
     assert document["jobs"] == ["balancer-s0"]
     assert document["levels"] == [1, 2]

@@ -3,7 +3,6 @@ explained."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,15 +13,12 @@ import pytest
 from command_helpers import BALANCER, write_experiment
 
 from orchestrator.features.bench import (
-    benchmark,
     measurement_window,
     plan,
     runner,
-    tune,
     workload,
 )
 from orchestrator.features.bench.measurement import Measurement
-from orchestrator.features.bench.plan import BenchOptions
 from orchestrator.jobfile import load
 from orchestrator.machine import topology
 from orchestrator.machine.cpu_holders import CpuHolders, Holder, holders_folder
@@ -51,7 +47,7 @@ def setup(tmp_path: Path) -> Iterator[runner.Setup]:
 def measure(
     baseline: str, level: int, todo: workload.Work, setup: runner.Setup, **changes: float
 ) -> dict[str, Any]:
-    settings = {"seconds": 0.2, "limit_s": LONG_S, "reference_s": 1.0, **changes}
+    settings = {"seconds": 0.2, "limit_s": LONG_S, **changes}
     return runner.measure(
         Measurement(baseline=baseline, level=level, repeat=0), todo, setup, **settings
     )
@@ -183,33 +179,3 @@ def test_more_processes_than_cores_share_them(staged: workload.Work, setup: runn
     record = measure("pinned", level, staged, setup)
     assert record["status"] == "ok", record["message"]
     assert {len(process["cpus"]) for process in record["processes"]} == {1}
-
-
-def test_tuning_gives_lines_that_a_job_file_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs = write_experiment(tmp_path, WORK)
-    monkeypatch.setattr(tune, "packings", lambda _: [(1, 1)])
-    monkeypatch.setattr(tune, "FACTORS", (2.0,))
-    monkeypatch.setattr(tune, "ROUNDS", 2)
-    options = BenchOptions(run_dir=tmp_path / "bench", tune=True, seconds=0.2)
-    lines = benchmark.run(load(jobs), options, lambda _: None).lines
-    tuning = json.loads((tmp_path / "bench/bench/tune.json").read_text())
-    assert tuning["best"] in tuning["points"]
-    assert [len(point["samples"]) for point in tuning["points"]] == [2, 2]
-    (tmp_path / "tuned.toml").write_text(
-        "\n".join(
-            [
-                'name = "tuned"',
-                *lines,
-                "[[jobs]]",
-                'name = "balancer"',
-                f'xml = "{BALANCER}"',
-                'task = "balance"',
-            ]
-        )
-    )
-    tuned = load(tmp_path / "tuned.toml", overrides={"ppo.batch_size": 64})
-    assert tuned.max_parallel == tuning["best"]["processes"]
-    assert tuned.jobs[0].spec.n_envs == tuning["best"]["n_envs"]
-    assert tuned.jobs[0].spec.hyperparameters["n_steps"] * tuned.jobs[0].spec.n_envs == 128

@@ -27,7 +27,7 @@ WORK = {
     "task": "balance",
     "ppo": {"n_steps": 64, "batch_size": 64},
 }
-QUICK = ("--repeats", "1", "--seconds", "0.2", "--retakes", "0", "--run-dir", "bench")
+QUICK = ("--repeats", "1", "--seconds", "0.2", "--run-dir", "bench")
 two_cpus = pytest.mark.skipif(topology.largest_job(topology.detect()) < 2, reason="needs two CPUs")
 
 
@@ -52,7 +52,7 @@ def test_every_way_is_measured_once_and_the_command_ends_with_the_verdict(tmp_pa
     }
     assert len(records) == 5
     for record in records:
-        assert record["status"] in ("ok", "disturbed", "cut"), record["message"]
+        assert record["status"] in ("ok", "cut"), record["message"]
         assert {process["learner"] for process in record["processes"]} == {
             "sb3" if record["arm"] == "subproc" else "fast"
         }
@@ -80,15 +80,6 @@ def test_the_other_baselines_train_with_one_rank(tmp_path: Path) -> None:
     (record,) = MeasurementLog(tmp_path / "bench/bench/cells.jsonl").read()
     assert record["throughput"] > 0
     assert record["processes"][0]["allreduce_s"] == 0
-
-
-def test_tune_and_ranks_exclude_each_other(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, WORK)
-    done = commands.invoke(
-        "bench", jobs, "--ranks", "2", "--tune", "--run-dir", "bench", cwd=tmp_path
-    )
-    assert done.returncode == 2, done.stderr
-    assert "--tune and --ranks" in done.stderr
 
 
 @pytest.mark.parametrize("text", ["", "0,2", "two", "1"])

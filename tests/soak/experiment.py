@@ -1,12 +1,8 @@
-"""The small experiment of a self-test: a robot, a job file, and an environment whose error is no
-UTF-8.
-"""
+"""The small experiment: a robot, a job file, and an environment whose error is no UTF-8."""
 
 from __future__ import annotations
 
 from pathlib import Path
-
-from orchestrator.jobfile import is_job_key
 
 JOB_FILE = "jobs.toml"
 RUN_DIR = "run"
@@ -38,11 +34,13 @@ ROBOT = """<mujoco model="pole">
   <actuator><motor name="cart" joint="cart" gear="40" ctrlrange="-1 1"/></actuator>
 </mujoco>
 """
-NO_PREVIEW = "preview = false\n"
-JOBS = """total_timesteps = 4_096
+JOBS = """name = "soak"
+[defaults]
+total_timesteps = 4_096
 n_envs = 2
 checkpoint_every = 1
 eval_episodes = 1
+preview = false
 ppo = { n_steps = 64, batch_size = 64, n_epochs = 20 }
 resources = { memory = "1 GiB", min_free_disk = 0 }
 
@@ -98,7 +96,6 @@ def write(folder: Path, *, ranks: bool, failing: bool) -> None:
     :param ranks: whether one job has several ranks.
     :param failing: whether there is a job that fails, too.
     """
-    begin = f'name = "selftest"\n[defaults]\n{NO_PREVIEW * is_job_key("preview")}'
-    (folder / JOB_FILE).write_text(begin + JOBS + JOB_OF_RANKS * ranks + FAILING_JOB * failing)
+    (folder / JOB_FILE).write_text(JOBS + JOB_OF_RANKS * ranks + FAILING_JOB * failing)
     (folder / "pole.xml").write_text(ROBOT)
     (folder / "failing.py").write_text(ENVIRONMENT)

@@ -1,4 +1,4 @@
-"""Commands that a self-test starts, and every process that descends from them."""
+"""Commands that the campaign starts, and every process that descends from them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from typing import Literal, TypeAlias
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.child_process import package_path, spawn
-from orchestrator.core.processes.environment_variables import SELFTEST_VARIABLE, TOKEN_VARIABLE
+from orchestrator.core.processes.environment_variables import TOKEN_VARIABLE
 from orchestrator.core.processes.procfs import text_of
-from orchestrator.features.selftest.small_experiment import RUN_DIR
 from orchestrator.machine.process_tree import with_descendants
-from orchestrator.supervisor.stop_signals import StopRequests
+from tests.soak.experiment import RUN_DIR
 
 POLL_S = 0.02
 LEFT_WITHIN_S = 10.0
@@ -32,7 +31,8 @@ LEFT_WITHIN_S = 10.0
 LIMIT_S = 300.0
 """How long a command may take that trains for a few seconds."""
 LOG = "output.log"
-COMMAND = (sys.executable, "-m", "orchestrator")
+VARIABLE = "SOAK_TOKEN"
+"""Marks every process of the campaign."""
 
 Role: TypeAlias = Literal["supervisor", "worker", "rank", "orphan reaper", "template process"]
 Output: TypeAlias = Literal["log", "terminal", "pipe"]
@@ -48,41 +48,40 @@ class Commands:
     environment.
     """
 
-    stops: StopRequests
-    command: Sequence[str] = COMMAND
+    temporary: Path
+    """Where they have their temporary files."""
     token: str = field(default_factory=lambda: secrets.token_hex(16))
     _started: list[subprocess.Popen[bytes]] = field(default_factory=list, init=False)
 
     def start(self, folder: Path, *arguments: str, output: Output = "log") -> CommandRun:
-        # If this process is killed, its orphan reaper kills what carries its token.
         environment = {
             **os.environ,
             **package_path(),
-            SELFTEST_VARIABLE: self.token,
-            TOKEN_VARIABLE: self.token,
+            VARIABLE: self.token,
+            "TMPDIR": str(self.temporary),
         }
-        run = CommandRun([*self.command, *arguments], folder, environment, output, self.stops)
+        command = [sys.executable, "-m", "orchestrator", *arguments]
+        run = CommandRun(command, folder, environment, output)
         self._started.append(run.popen)
         return run
 
     def processes(self) -> dict[int, str]:
-        """Pid → command line of every process that has not ended."""
+        """Pid → what it is, for every process that has not ended."""
         pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-        marked = [pid for pid in pids if _variables(pid).get(SELFTEST_VARIABLE) == self.token]
-        return {pid: _content(pid, "cmdline").replace("\0", " ").strip() for pid in marked}
+        marked = [pid for pid in pids if _variables(pid).get(VARIABLE) == self.token]
+        commands = {pid: _content(pid, "cmdline").replace("\0", " ").strip() for pid in marked}
+        return {pid: f"{command} (pid {pid})" for pid, command in commands.items()}
 
-    def await_end(self) -> dict[int, str]:
-        """The processes that are left after :data:`LEFT_WITHIN_S`, as :meth:`processes`; they are
-        killed.
-        """
+    def await_end(self) -> list[str]:
+        """Return the processes that are left after :data:`LEFT_WITHIN_S`; they are killed."""
         deadline = time.monotonic() + LEFT_WITHIN_S
         while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         self.kill()
-        return left
+        return list(left.values())
 
-    def kill(self) -> dict[int, str]:
-        """Kill every process. Returns those that cannot be killed, as :meth:`processes`."""
+    def kill(self) -> list[str]:
+        """Kill every process. Returns those that cannot be killed."""
         deadline = time.monotonic() + LEFT_WITHIN_S
         while (left := self.processes()) and time.monotonic() < deadline:
             for pid in left:
@@ -92,7 +91,7 @@ class Commands:
         while self._started:
             with contextlib.suppress(subprocess.TimeoutExpired):  # it is one of those that are left
                 self._started.pop().wait(max(0.0, deadline - time.monotonic()))
-        return left
+        return list(left.values())
 
 
 class CommandRun:
@@ -106,12 +105,10 @@ class CommandRun:
         folder: Path,
         environment: dict[str, str],
         output: Output,
-        stops: StopRequests,
     ) -> None:
         self.paths = RunPaths(folder / RUN_DIR)
         self.log = folder / LOG
         self._begun = time.monotonic()
-        self._stops = stops
         self._unread: int | None = None
         self._reader: threading.Thread | None = None
         with os.fdopen(self._open_output(output), "ab") as out:
@@ -143,12 +140,9 @@ class CommandRun:
                 log.write(chunk)
 
     def pause(self, seconds: float = POLL_S) -> None:
-        """Sleep. :raises KeyboardInterrupt: a stop of the self-test was requested. :raises
-        OverdueError:
-        """
+        """:raises OverdueError: the command takes too long."""
         until = time.monotonic() + seconds
         while (left_s := until - time.monotonic()) > 0:
-            self._stops.check()
             if time.monotonic() - self._begun > LIMIT_S:
                 raise OverdueError(f"A command did not end within {LIMIT_S:g} s.")
             time.sleep(min(POLL_S, left_s))

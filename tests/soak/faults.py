@@ -1,6 +1,4 @@
-"""The faults of a self-test: how each is applied to a running command, and what the command may do
-then.
-"""
+"""The faults: how each is applied to a running command, and what the command may do then."""
 
 from __future__ import annotations
 
@@ -21,10 +19,9 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.child_process import send_signal
 from orchestrator.core.processes.procfs import await_end
 from orchestrator.core.text import last_line
-from orchestrator.features.selftest.command_run import CommandRun, Output, Role
-from orchestrator.features.selftest.round_folder import unmount
-from orchestrator.features.selftest.small_experiment import EDIT, EDITED, OF_ONE_PROCESS, OF_RANKS
 from orchestrator.machine.process_tree import with_descendants
+from tests.soak.commands import CommandRun, Output, Role
+from tests.soak.experiment import EDIT, EDITED, OF_ONE_PROCESS, OF_RANKS
 
 STOPPED_S = (0.3, 3.0)
 """Shortest and longest time for which a process is stopped."""
@@ -209,4 +206,4 @@ def small_disk(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        unmount(folder)
+        subprocess.run(["umount", "-l", str(folder)], check=True)
