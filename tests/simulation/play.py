@@ -325,7 +325,7 @@ class _Player:
             error = ValueError("closed file") if closes[0].choice % 2 else OSError("closed")
             terminal = Terminal(world=self.world, error=error)
             listener = Listener(told=self.monitor.event, turn=self.monitor.turn)
-            return session.run(experiment, options, terminal, beside={"listener": listener})
+            return session.run(experiment, options, terminal, beside=[listener])
         return session.run(experiment, options, reporter)
 
     def _others_change(self, trouble: Trouble) -> None:
