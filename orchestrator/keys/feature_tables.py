@@ -134,8 +134,7 @@ def read_job_source(
 def read_kept_tables(
     tables: Mapping[str, FeatureTable], top: Mapping[str, Any], problems: Problems
 ) -> dict[str, Any]:
-    """As :func:`read_tables`, for a job file that has been read before; it may have tables of a
-    feature that is gone.
+    """As :func:`read_tables`, for a job file that has been read before.
 
     :raises ValueError: a value is not valid any more.
     """

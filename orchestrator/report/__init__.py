@@ -11,7 +11,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrator.analysis import run_reader
 from orchestrator.core.errors import UsageError
@@ -19,9 +18,6 @@ from orchestrator.core.feature import answers
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.experiment.directory import run_directory
 from orchestrator.report.document import AddedSections, Document, ShownJobs
-
-if TYPE_CHECKING:  # which imports matplotlib when it draws
-    from orchestrator.report.drawing import Rendered
 
 __all__ = ["WrittenReport", "compose", "make"]
 

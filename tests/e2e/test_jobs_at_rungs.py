@@ -10,11 +10,9 @@ import pytest
 from command_helpers import odd, write_experiment
 
 import orchestrator
-from orchestrator.core.feature import Feature
 from orchestrator.core.job import Paused
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import beside_run
-from orchestrator.experiment.beside_run import BesideRun
 from orchestrator.experiment.directory import run_directory
 from orchestrator.ledger import Ledger, job_figures
 
@@ -45,21 +43,6 @@ def test_without_the_feature_that_compares_them_the_job_file_trains_them_to_thei
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         assert [row.state.name for row in ledger.jobs()] == ["SUCCEEDED", "SUCCEEDED"]
         assert set(job_figures.pauses(ledger).values()) == {None}
-
-
-def test_they_train_to_their_end_beside_a_feature_on_which_other_jobs_depend(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs, paths = paused_at_a_rung(tmp_path, monkeypatch)
-
-    class Needed(BesideRun):
-        is_needed = True
-
-    feature = Feature(name="needed", about="Some jobs need it.")
-    monkeypatch.setattr(beside_run, "answers", lambda *_: iter([(feature, Needed())]))
-    orchestrator.run(jobs, run_dir=paths.root)
-    with run_directory.opened_ledger(paths, read_only=True) as ledger:
-        assert [row.state.name for row in ledger.jobs()] == ["SUCCEEDED", "SUCCEEDED"]
 
 
 def test_a_dry_run_says_that_they_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core import feature
 from orchestrator.core.errors import (
     ChangedError,
     ClusterLostError,
@@ -130,8 +129,6 @@ def _play(scenario: Scenario) -> Outcome:
         except Exception as error:
             world.log("".join(traceback.format_exception(error)))
             violation = f"the simulated world has failed: {error!r}"
-        blamed = _blamed_features()  # all that went wrong was the world's doing
-        violation = violation or blamed
         world.log(f"result: {violation or 'all holds'}")
         world.counts["worlds"] += 1
         return Outcome(
@@ -141,13 +138,6 @@ def _play(scenario: Scenario) -> Outcome:
             counts=world.counts,
             simulated_s=world.now,
         )
-
-
-def _blamed_features() -> str:
-    """What features have been blamed for since the last call."""
-    problems = "; ".join(feature.problems())
-    feature._problems.clear()
-    return problems
 
 
 def _first(error: BaseException) -> BaseException:

@@ -135,7 +135,7 @@ def test_a_value_from_nothing_is_shown_beside_that_of_a_trial_that_inherited(
 ) -> None:
     again = Told(values=[4.0], reevaluates=1, point=point_of(1))
     paths = search_run(
-        tmp_path / "run", [Told(values=[3.0]), Told(values=[8.0], parent=0), again], inherit="best"
+        tmp_path / "run", [Told(values=[3.0]), Told(values=[8.0], parent=0), again], start="best"
     )
     let_inherit(paths, "t00001", "t00000")
     first, second = best(paths.root)
@@ -155,7 +155,7 @@ def test_a_value_from_nothing_is_shown_beside_that_of_a_trial_that_inherited(
 
 def run_with_an_heir(root: Path) -> RunPaths:
     """The second trial began with the policy of the first one."""
-    paths = search_run(root, [Told(values=[3.0]), Told(values=[8.0], parent=0)], inherit="best")
+    paths = search_run(root, [Told(values=[3.0]), Told(values=[8.0], parent=0)], start="best")
     let_inherit(paths, "t00001", "t00000")
     return paths
 

@@ -55,7 +55,7 @@ def test_the_leaderboard_has_lineages_and_parents(tmp_path: Path) -> None:
     root = tmp_path / "run"
     told = [Told(values=[3.0]), Told(values=[8.0], parent=0)]
     job = "hopper-t00000-s0"
-    (_, best) = shown(search_run(root, told, inherit="best", starts_from=job)).tables
+    (_, best) = shown(search_run(root, told, start="best", starts_from=job)).tables
     assert column(best, "trial") == ["1", "0"]
     assert column(best, "parent") == [0, None]
     assert column(best, "lineage") == [2000, 1000]

@@ -113,7 +113,6 @@ BAD: list[tuple[str, Any, dict[str, Any], str]] = [
         {"start": "nearest"},
         'search.race: with start = "nearest" trials begin with policies of others',
     ),
-    ("earlier spelling", 5, {"inherit": "best"}, 'search.race: with start = "best" trials begin'),
     (
         "several objectives",
         5,

@@ -73,7 +73,7 @@ BAD: list[tuple[str, Any, dict[str, Any], str]] = [
     (
         "an estimate of trials that inherit",
         {"n": 2, "by": "estimate"},
-        {"inherit": "nearest"},
+        {"start": "nearest"},
         "search.reevaluate.by: trials that begin with policies of others have no estimates",
     ),
     (

@@ -270,7 +270,7 @@ def test_the_jobs_of_a_matrix_are_compared_by_a_measure_and_only_then_measured(
 @pytest.mark.nightly
 def test_a_trial_inherits_the_policy_of_the_nearest_finished_one(tmp_path: Path) -> None:
     jobs = search_file(
-        tmp_path, 'sampler = "random"\ntrials = 5\nobjective = "ep_rew_mean"\ninherit = "nearest"'
+        tmp_path, 'sampler = "random"\ntrials = 5\nobjective = "ep_rew_mean"\nstart = "nearest"'
     )
     finish(jobs)
     parents = [

@@ -122,7 +122,7 @@ def test_by_the_median_half_go_on_and_the_best_are_trained_again_from_nothing(
         "trials": 9,
         "objective": "ep_rew_mean",
         "reevaluate": 2,
-        "inherit": "best",
+        "start": "best",
     }
     search |= {"scheduler": rungs, "space": {"ppo.learning_rate": RATE}}
     jobs = searched(tmp_path, {"xml": HOPPER}, search)

@@ -83,7 +83,7 @@ params = { length = 0.5 }
 sampler = "random"
 objective = "ep_rew_mean"
 trials = 6
-inherit = "best"
+start = "best"
 order = "fixed"
 seed = 270
 [search.space]

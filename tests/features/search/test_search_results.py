@@ -118,7 +118,7 @@ def of_every_state(folder: Path) -> Path:
         Told(why="outside", point={"ppo.learning_rate": 5.0}),
     ]
     return search_run(
-        folder / "run", trials, is_over=False, inherit="best", starts_from="hopper-t00000-s0"
+        folder / "run", trials, is_over=False, start="best", starts_from="hopper-t00000-s0"
     ).root
 
 

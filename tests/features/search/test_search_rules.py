@@ -208,12 +208,6 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
         'expected one of "asynchronous", "fixed"',
     ),
     (
-        "unknown parent",
-        {"inherit": "last"},
-        "search.inherit",
-        'expected one of "none", "best", "nearest"',
-    ),
-    (
         "no measures",
         {"sampler": "cma-me"},
         "search.measures",

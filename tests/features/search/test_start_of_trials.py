@@ -32,21 +32,10 @@ def searched(place: Path, **search: Any) -> Experiment:
     return from_mapping(data, source="search.toml", base=place)
 
 
-@pytest.mark.parametrize(
-    ("earlier", "now"), [("none", "nothing"), ("nearest", "nearest"), ("best", "best")]
-)
-def test_the_earlier_spelling_means_the_same(place: Path, earlier: str, now: str) -> None:
-    before = searched(place, inherit=earlier)
-    after = searched(place, start=now)
-    assert declaration_of(before).search == declaration_of(after).search
-    assert written.differences(before.declaration, after.declaration) == []
-
-
-def test_another_start_is_another_search_in_either_spelling(place: Path) -> None:
+def test_another_start_is_another_search(place: Path) -> None:
     before = searched(place).declaration
-    for other in ({"start": "best"}, {"inherit": "best"}):
-        changed = written.differences(before, searched(place, **other).declaration)
-        assert changed == ['search.start: "nothing" → "best"']
+    changed = written.differences(before, searched(place, start="best").declaration)
+    assert changed == ['search.start: "nothing" → "best"']
     assert written.differences(before, searched(place, start="nothing").declaration) == []
 
 
@@ -60,11 +49,6 @@ def test_the_reference_is_one_job_more(place: Path) -> None:
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
     ("unknown", {"start": "parent"}, 'search.start: expected one of "nothing", "reference"'),
-    (
-        "both spellings",
-        {"start": "nearest", "inherit": "best"},
-        "search.inherit: is the earlier spelling of start",
-    ),
     (
         "another network",
         {

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import site
-import sqlite3
 import subprocess
 import sys
 import sysconfig
@@ -17,7 +16,6 @@ from pathlib import Path
 
 import pytest
 from command_helpers import DOCTOR, HOPPER, INSTANT, STUBS, invoke, summary, write_experiment
-from report_helpers import leave_undrawn
 from stable_baselines3 import PPO
 
 from orchestrator.core.paths import RunPaths
@@ -284,38 +282,6 @@ def test_what_its_table_did_to_a_job_is_still_done_when_the_job_is_extended(
         extended = summary(tmp_path / "run")[job_id]
         assert extended["weights_sha256"] == row["weights_sha256"]
         assert extended["calm since"] == row["calm since"] == before[job_id]["calm since"]
-
-
-@pytest.mark.nightly
-def test_a_run_whose_feature_is_gone_is_shown_and_ended_but_not_trained(
-    packages: Path, calmed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", search_path(packages))  # its task is there still
-    leave_undrawn(monkeypatch)
-    shutil.copytree(calmed / "run", tmp_path / "run")
-    with sqlite3.connect(tmp_path / "run/ledger.sqlite3") as ledger:
-        ledger.execute("UPDATE jobs SET state = 'PENDING' WHERE job_id = 'hopper-s0'")
-    ledger.close()
-
-    def without(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        done = invoke(*arguments, cwd=tmp_path)  # this process has no feature of others
-        assert "damaged" not in done.stderr, done.stderr
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
-
-    for arguments in (("status",), ("logs",), ("report",), ("clean", "--dry-run")):
-        assert without(arguments[0], "run", *arguments[1:]).returncode == 0, arguments
-    assert without("list").returncode == 0
-    jobs = calm_jobs(tmp_path)
-    plain = re.sub(r"\ncalm = .*", "", jobs.read_text())
-    assert "calm" not in plain
-    jobs.write_text(plain)
-    refused = without("run", jobs, "--run-dir", "run")
-    assert refused.returncode == 2
-    assert "calm_above: " in refused.stderr
-    kept = without("run", jobs, "--run-dir", "run", "--on-change", "keep")
-    assert kept.returncode == 1
-    assert "declared with calm_above, which nothing here can read" in kept.stdout + kept.stderr
 
 
 @pytest.mark.nightly

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,6 @@ ROBOT = Path("/robots/crab.xml")
 def find(name: str) -> NamedRobot:
     if name == "crab":
         return NamedRobot(name, ROBOT)
-    if name == "broken":
-        raise ZeroDivisionError("no robots today")
     raise UsageError(f"the zoo has no {name}")
 
 
@@ -51,7 +49,7 @@ class SketchPart:
     sketch: dict[str, Any] = field(default_factory=dict)
 
 
-PART = JobPart(name="sketch", settings=SketchPart, written_without=("sketch",), loop=None)
+PART = JobPart(name="sketch", settings=SketchPart, loop=None)
 
 
 @pytest.fixture
@@ -60,7 +58,6 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RobotSource]]:
     sources: list[RobotSource] = [SKETCH, ZOO]
     only = Feature(name="robots", about="", robot_sources=lambda: sources, job_parts=lambda: [PART])
     monkeypatch.setattr(feature, "features", lambda: (only,))
-    monkeypatch.setattr(feature, "_problems", {})
     caches: list[Callable[[], object]] = [robot_sources.robot_sources, job_parts.job_parts]
     for cached in caches:
         cached.cache_clear()  # type: ignore[attr-defined]
@@ -95,7 +92,6 @@ def test_robots_of_a_collection_are_files_with_the_names_that_it_gives(tmp_path:
     ("xml", "message"),
     [
         ("zoo:crane", "the zoo has no crane"),
-        ("zoo:broken", "the feature of zoo: cannot find it: ZeroDivisionError: no robots today"),
     ],
 )
 def test_what_a_collection_does_not_have_is_a_problem_of_xml(
@@ -121,31 +117,6 @@ def test_a_part_that_makes_the_robot_is_one_table_and_none_of_the_training() -> 
     parts = {"sketch": SketchPart(sketch={"legs": 4, "arms": 0})}
     assert job_parts.under_keys(parts) == {"sketch.legs": 4, "sketch.arms": 0}
     assert job_parts.in_training(parts) == {}
-    assert job_parts.written_without() == {"sketch": {}}
-
-
-@pytest.mark.parametrize(
-    ("source", "why"),
-    [
-        (replace(SKETCH, name="Sketch"), "this is no name of a source"),
-        (replace(SKETCH, suffix=".mesh"), "there is one already"),
-        (replace(SKETCH, name="b"), "the suffix .sketch is taken"),
-        (replace(SKETCH, name="b", suffix=".xml"), "the suffix .xml is taken"),
-        (replace(SKETCH, name="b", suffix="mesh"), "'mesh' is no end of file names"),
-        (replace(SKETCH, name="b", suffix=".MESH"), "'.MESH' is no end of file names"),
-        (replace(ZOO, name="b"), "the prefix zoo: is taken"),
-        (replace(ZOO, name="b", prefix="park"), "'park' is no prefix"),
-        (replace(ZOO, name="b", prefix=":"), "':' is no prefix"),
-        (3, "AttributeError"),
-    ],
-)
-def test_a_source_that_cannot_be_used_is_named_and_left_out(
-    given: list[RobotSource], source: Any, why: str
-) -> None:
-    given.append(source)
-    assert robot_sources.robot_sources() == {"sketch": SKETCH, "zoo": ZOO}
-    (problem,) = feature.problems()
-    assert why in problem
 
 
 def test_a_folder_that_cannot_be_listed_is_not_called_missing(

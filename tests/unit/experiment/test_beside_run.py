@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from supervisor_helpers import RecordingReporter
 
-from orchestrator.core import feature
-from orchestrator.core.errors import ChangedError, UsageError
 from orchestrator.core.feature import Feature
 from orchestrator.core.job import Cause, Failed, State
 from orchestrator.experiment import beside_run
@@ -19,7 +17,6 @@ from orchestrator.experiment.beside_run import BesideRun, PartsBesideRun, RunPro
 from orchestrator.experiment.directory.run_end import RunOutcome
 from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.jobfile import Experiment
-from orchestrator.jobfile.job_source import JobSource
 from orchestrator.ledger import Ledger
 from orchestrator.supervisor.events import DetachableReporter
 from orchestrator.supervisor.stop_signals import StopRequests
@@ -33,35 +30,30 @@ OPTIONS = RunOptions(run_dir=Path("run"))
 class Part(BesideRun):
     """Notes what it is told; raises at one moment."""
 
-    def __init__(self, raises: str = "", error: BaseException | None = None) -> None:
+    def __init__(self, raises: str = "") -> None:
         self.moments: list[str] = []
-        self._raises, self._error = raises, error or ValueError("the knee fell off")
+        self._raises = raises
 
     def __getattribute__(self, name: str) -> Any:
-        if name.startswith("_") or name in ("moments", "is_needed"):
+        if name.startswith("_") or name == "moments":
             return super().__getattribute__(name)
 
         def note(*_: object, **__: object) -> None:
             self.moments.append(name)
             if name == self._raises:
-                raise self._error
+                raise ValueError("the knee fell off")
 
         return note
 
 
-def made(
-    monkeypatch: pytest.MonkeyPatch, *parts: Any, source: JobSource | None = None
-) -> tuple[PartsBesideRun, Any]:
+def made(monkeypatch: pytest.MonkeyPatch, *parts: Any) -> tuple[PartsBesideRun, Any]:
     features = [
         (Feature(name=f"part {number}", about="x."), part) for number, part in enumerate(parts)
     ]
     monkeypatch.setattr(beside_run, "answers", lambda *_: iter(features))
-    monkeypatch.setattr(feature, "_problems", {})  # which other tests need not tell
     reporter = RecordingReporter()
     beside = PartsBesideRun(inner=reporter, outcome=RunOutcome(), stops=StopRequests())
-    monkeypatch.setitem(feature._owners, ("job_file", "draw"), "part 0")
-    experiment = dataclasses.replace(EXPERIMENT, job_source=source, source_table="draw")
-    beside.ask(experiment, Path("run"), is_listed=True)
+    beside.ask(EXPERIMENT, Path("run"), is_listed=True)
     return beside, reporter
 
 
@@ -95,19 +87,6 @@ def test_a_part_is_told_of_every_moment_in_order(monkeypatch: pytest.MonkeyPatch
     assert reporter.kinds() == ["chosen"]
 
 
-@pytest.mark.parametrize("error", [ValueError("the knee fell off"), SystemExit(3)])
-def test_a_part_that_raises_is_ended_and_the_others_go_on(
-    error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    broken, sound = Part("after_turn", error), Part()
-    beside, reporter = made(monkeypatch, broken, sound)
-    whole_run(beside)
-    assert broken.moments == ["event", "begin", "before_turn", "after_turn", "end"]
-    assert sound.moments == ALL
-    assert reporter.messages().count("the feature part 0 does nothing more for this run") == 1
-    assert "Traceback" in capsys.readouterr().err
-
-
 def test_a_warning_of_a_part_goes_where_all_events_go(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,7 +97,7 @@ def test_a_warning_of_a_part_goes_where_all_events_go(
         def after_turn(self) -> None:
             beside.inner.event("warning", "the server is away")
 
-    beside._parts["part 0"] = Warns()
+    beside.add([Warns()])
     beside.after_turn()
     assert capsys.readouterr().out == "the server is away\n"
 
@@ -141,21 +120,6 @@ def test_all_parts_add_results_before_one_finishes(monkeypatch: pytest.MonkeyPat
     assert moments == ["first adds", "second adds", "first finishes", "second finishes"]
 
 
-def test_a_part_that_another_one_has_left_out_is_not_called(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    broken = Part("after_turn")
-
-    class Asks(BesideRun):
-        def finish(self, is_stopped: Callable[[], bool]) -> None:
-            is_stopped()
-
-    beside, _ = made(monkeypatch, Asks(), broken)
-    with beside:
-        beside.finish(lambda: bool(beside.after_turn()))
-    assert broken.moments == ["after_turn", "end"]
-
-
 def test_a_refused_run_ends_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     part = Part()
     beside, _ = made(monkeypatch, part)
@@ -164,31 +128,13 @@ def test_a_refused_run_ends_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert part.moments == ["end", "after_end"]
 
 
-class Needed(BesideRun):
-    """What the jobs of the run depend on."""
-
-    is_needed = True
-
-    def before_turn(self) -> None:
-        raise ValueError("the knee fell off")
-
-    def end(self) -> None:
-        raise ValueError("nor does it end")
-
-
-def test_what_a_run_depends_on_ends_it_by_whatever_it_raises(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_part_raises_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Part("before_turn")
     other = Part()
-    beside, reporter = made(monkeypatch, Needed(), other)
-    beside.begin(lambda: None)
+    beside, _ = made(monkeypatch, other, broken)
     with pytest.raises(ValueError, match="the knee fell off"), beside:
         beside.before_turn()
-    assert other.moments == ["begin", "end", "after_end"]
-    assert (
-        "the feature part 0 does nothing more for this run: ValueError: nor" in reporter.messages()
-    )
-    assert "Traceback" in capsys.readouterr().err
+    assert broken.moments == other.moments == ["before_turn", "end", "after_end"]
 
 
 NEXT: dict[str, Callable[[PartsBesideRun], object]] = {
@@ -201,11 +147,10 @@ NEXT: dict[str, Callable[[PartsBesideRun], object]] = {
 
 @pytest.mark.parametrize("next_call", NEXT)
 @pytest.mark.parametrize("moment", ["event", "after_turn"])
-def test_what_a_run_depends_on_ends_it_by_what_it_raises_when_it_is_told_of_something(
+def test_what_a_part_raises_when_it_is_told_of_something_ends_the_run(
     moment: str, next_call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = Part(moment)
-    broken.is_needed = True
     other = Part()
     beside, reporter = made(monkeypatch, broken, other)
     recorded: list[Exception] = []
@@ -223,38 +168,6 @@ def test_what_a_run_depends_on_ends_it_by_what_it_raises_when_it_is_told_of_some
     assert recorded == []
     assert reporter.kinds() == ["launched"], "whoever ends the run says why, and nobody else"
     assert other.moments == ["event", "after_turn", "end", "after_end"]
-
-
-MOMENTS: dict[str, Callable[[PartsBesideRun], object]] = {
-    "claimed": lambda beside: beside.claimed(OPTIONS),
-    "before_plan": lambda beside: beside.before_plan(EXPERIMENT, OPTIONS, None),
-    "after_plan": lambda beside: beside.after_plan(EXPERIMENT, None, None),  # type: ignore[arg-type]
-    "ledger_opened": lambda beside: beside.ledger_opened(None),  # type: ignore[arg-type]
-}
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_before_jobs_are_launched_a_part_may_refuse_the_run(
-    moment: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    beside, _ = made(monkeypatch, Part(moment, ChangedError("another robot")))
-    with pytest.raises(ChangedError, match="another robot"):
-        MOMENTS[moment](beside)
-    broken = Part(moment)
-    beside, reporter = made(monkeypatch, broken)
-    MOMENTS[moment](beside)
-    assert broken.moments == [moment, "end"]
-    assert "does nothing more for this run" in reporter.messages()
-    assert "Traceback" in capsys.readouterr().err
-
-
-def test_once_jobs_are_launched_a_part_that_refuses_is_left_out_as_any_other(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    beside, reporter = made(monkeypatch, Part("before_turn", ChangedError("another robot")))
-    beside.before_turn()
-    assert "does nothing more for this run: another r" in reporter.messages()
-    assert capsys.readouterr().err == "", "the message says it all"
 
 
 def test_what_is_run_is_what_the_parts_make_of_it_one_after_another(
@@ -290,9 +203,9 @@ class Judges(BesideRun):
 
 
 @pytest.mark.parametrize(
-    ("codes", "expected"), [((), 1), ((None,), 1), ((0, None), 1), ((0, 130, 1), 130)]
+    ("codes", "expected"), [((), 1), ((None,), 1), ((0, None), 0), ((0, 130, 1), 130)]
 )
-def test_the_largest_exit_code_of_parts_and_jobs_counts(
+def test_the_largest_exit_code_of_parts_counts_in_place_of_that_of_the_jobs(
     codes: Sequence[int | None], expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beside, _ = made(monkeypatch, *map(Judges, codes))
@@ -300,58 +213,6 @@ def test_the_largest_exit_code_of_parts_and_jobs_counts(
 
 
 FAILED: Mapping[str, State] = {"a": Failed(cause=Cause.ERROR, message="it fell")}
-
-
-@pytest.mark.parametrize(("code", "other", "expected"), [(0, None, 0), (None, 0, 1), (0, 130, 130)])
-def test_that_of_what_the_jobs_depend_on_stands_in_place_of_theirs(
-    code: int | None, other: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    needed = Judges(code)
-    needed.is_needed = True
-    beside, _ = made(monkeypatch, needed, Judges(other))
-    assert beside.exit_code(FAILED, is_interrupted=False, is_stopping=False) == expected
-
-
-class Garbles(BesideRun):
-    """Answers nothing that can be used."""
-
-    def before_plan(self, *_: object) -> Any:
-        return None
-
-    def exit_code(self, *_: object, **__: object) -> Any:
-        return "0"
-
-    def problem(self) -> Any:
-        return "it has stopped"
-
-
-@pytest.mark.parametrize(
-    ("ask", "expected"),
-    [
-        (lambda beside: beside.before_plan(EXPERIMENT, OPTIONS, None), (EXPERIMENT, OPTIONS)),
-        (lambda beside: beside.exit_code(FAILED, is_interrupted=False, is_stopping=False), 1),
-        (lambda beside: beside.problem(), None),
-    ],
-)
-def test_a_part_whose_answer_cannot_be_used_is_left_out_and_no_other(
-    ask: Callable[[PartsBesideRun], Any],
-    expected: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    beside, reporter = made(monkeypatch, Garbles(), BesideRun())
-    assert ask(beside) == expected
-    assert list(beside._parts) == ["part 1"]
-    assert "the feature part 0 does nothing more for this run: TypeError" in reporter.messages()
-    assert "Traceback" in capsys.readouterr().err
-
-
-def test_what_is_no_part_is_left_out_and_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    beside, reporter = made(monkeypatch, "bell", BesideRun())
-    assert list(beside._parts) == ["part 1"]
-    assert "part 0 does nothing beside a run: expected a BesideRun; this is 'bell'" in (
-        reporter.messages()
-    )
 
 
 def test_a_part_may_add_jobs_and_say_why_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,36 +224,12 @@ def test_a_part_may_add_jobs_and_say_why_it_has_ended(monkeypatch: pytest.Monkey
     assert beside.problem() == RunProblem(what="it has stopped", advice="Mend it.")
 
 
-def test_a_run_whose_jobs_nothing_would_make_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Source(JobSource):
-        noun = "draw"
-
-    refusal = (
-        r"t.toml: its draw needs the feature part 0, which does nothing beside the run; "
-        r"correct or update the feature, or leave \[draw\] out"
-    )
-    for parts in ([], [BesideRun()], [BesideRun(), Needed()]):  # the last is of another feature
-        with pytest.raises(UsageError, match=refusal):
-            made(monkeypatch, *parts, source=Source())
-    made(monkeypatch, Needed(), source=Source())
-
-
-class EndsOnce(BesideRun):
-    def __init__(self) -> None:
-        self.ends = 0
-
-    def end(self) -> None:
-        self.ends += 1
-        raise ValueError("nor does it end")
-
-
-def test_a_part_is_ended_once_even_if_it_raises_then(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_every_part_is_ended_once_also_where_one_raises_then(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    part = EndsOnce()
-    beside, _ = made(monkeypatch, part)
-    with beside:
+    parts = [Part("end"), Part()]
+    beside, _ = made(monkeypatch, *parts)
+    with pytest.raises(ValueError, match="the knee fell off"):
         beside.end()
-        beside.end()
-    assert part.ends == 1
-    assert "Traceback" in capsys.readouterr().err
+    beside.end()
+    assert [part.moments for part in parts] == [["end"], ["end"]]

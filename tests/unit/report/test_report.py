@@ -35,7 +35,6 @@ from orchestrator.core.feature import Feature
 from orchestrator.core.job import Cause
 from orchestrator.core.paths import RunPaths
 from orchestrator.report import (
-    added_sections,
     drawing,
     experiment_data,
     experiment_figures,
@@ -800,33 +799,18 @@ def test_long_names_lose_their_middle() -> None:
     assert number_format.one_line("a\x00b\nc") == "ab c"
 
 
-@pytest.mark.parametrize("error", [ValueError("the hip is stiff"), UsageError("the hip is stiff")])
-def test_a_feature_whose_sections_fail_harms_no_report_unless_it_was_asked_to_compare(
-    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def adding(
+    monkeypatch: pytest.MonkeyPatch,
+    *given: AddedSections,
+    make: Callable[[], Document] | None = None,
 ) -> None:
-    def raising(run_dir: Path, others: Sequence[Path]) -> Never:
-        raise error
-
-    hips = Feature(name="hips", about="x.", report_sections=raising)
-    monkeypatch.setattr(added_sections, "features", lambda: (hips,))
-    monkeypatch.setattr(feature, "_problems", {})
-    paths = make_run_dir(tmp_path / "run", [Trained()])
-    assert report.compose(paths.root).facts["jobs"]
-    (problem,) = feature._problems.values()
-    assert f"hips adds no sections to reports: {type(error).__name__}: the hip is stiff" in problem
-    why = "the hip is stiff" if isinstance(error, UsageError) else "no installed feature compares"
-    with pytest.raises(UsageError, match=why):
-        report.compose(paths.root, [paths.root])
-
-
-def adding(monkeypatch: pytest.MonkeyPatch, *given: Any) -> None:
-    """Let features add these to every report."""
-    features = tuple(
+    """Let features add these to every report, and one of them make it."""
+    features = [
         Feature(name=f"hips{place}", about="x.", report_sections=lambda _, __, one=one: one)
         for place, one in enumerate(given)
-    )
-    monkeypatch.setattr(added_sections, "features", lambda: features)
-    monkeypatch.setattr(feature, "_problems", {})
+    ]
+    features.append(Feature(name="gait", about="x.", report=lambda _: make))
+    monkeypatch.setattr(feature, "features", lambda: tuple(features))
 
 
 HIPS = AddedSections(
@@ -837,90 +821,6 @@ HIPS = AddedSections(
     shown_jobs=ShownJobs(job_ids=["j0-s0"], which="the first"),
     lists_points=True,
 )
-UNUSABLE: dict[str, tuple[Any, str]] = {
-    "no sections": (["hips"], "expected AddedSections"),
-    "sections": (replace(HIPS, sections=None), "sections: expected list or tuple; this is None"),
-    "section": (replace(HIPS, sections=["Hips"]), "sections: expected Section; this is 'Hips'"),
-    "part": (
-        replace(HIPS, sections=[Section(title="Hips", parts=["stiff"])]),  # type: ignore[list-item]
-        "parts of 'Hips': expected Figure or Table or Text; this is 'stiff'",
-    ),
-    "row": (
-        replace(
-            HIPS,
-            sections=[
-                Section(
-                    title="Hips",
-                    parts=[Table(columns=["left"], rows=[[]], text=(), caption="Hips")],
-                )
-            ],
-        ),
-        "a row has 0 cells, not 1",
-    ),
-    "figure": (
-        replace(
-            HIPS,
-            sections=[
-                Section(
-                    title="Hips",
-                    parts=[Figure(name="../hips", title="", caption="", draw=lambda: None)],  # type: ignore[arg-type, return-value]
-                )
-            ],
-        ),
-        "'../hips' is no name of letters and hyphens",
-    ),
-    "a figure of the program": (
-        replace(
-            HIPS,
-            sections=[
-                Section(
-                    title="Hips",
-                    parts=[Figure(name="learning-curves", title="", caption="", draw=lambda: None)],  # type: ignore[arg-type, return-value]
-                )
-            ],
-        ),
-        "the figure learning-curves needs a name that begins with hips0-",
-    ),
-    "drawing": (
-        replace(
-            HIPS,
-            sections=[
-                Section(
-                    title="Hips",
-                    parts=[Figure(name="hips0-left", title="", caption="", draw="left")],  # type: ignore[arg-type]
-                )
-            ],
-        ),
-        "Figure of 'Hips': draw is no function; this is 'left'",
-    ),
-    "headline": (replace(HIPS, headlines=["3 gaits"]), "headlines: expected Headline"),
-    "jobs": (replace(HIPS, shown_jobs=["j0-s0"]), "shown_jobs: expected ShownJobs"),
-    "facts": (replace(HIPS, facts={"left": Path("hip")}), "not JSON serializable"),
-    "a name of the report": (replace(HIPS, name="jobs"), "report.json has jobs already"),
-    "the name of all figures": (replace(HIPS, name="figures"), "report.json has figures already"),
-}
-
-
-@pytest.mark.parametrize("what", UNUSABLE)
-def test_what_cannot_be_shown_is_left_out_whole_and_warned_of(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given, why = UNUSABLE[what]
-    jobs = [varied(*point) for point in POINTS]
-    paths = make_run_dir(tmp_path / "run", jobs)
-    adding(monkeypatch)
-    without = report.compose(paths.root)
-    adding(monkeypatch, given)
-    document = report.compose(paths.root)
-    assert document.facts.keys() == without.facts.keys()
-    assert len(document.facts["jobs"]) == len(jobs)
-    assert document.facts["varied"] == without.facts["varied"]
-    assert len(document.headlines) == len(without.headlines)
-    titles = [section.title for section in document.sections]
-    assert titles == [section.title for section in without.sections]
-    (problem,) = feature._problems.values()
-    assert "hips0 adds no sections to reports: " in problem
-    assert why in problem
 
 
 def test_jobs_that_several_features_show_are_all_shown(
@@ -932,7 +832,7 @@ def test_jobs_that_several_features_show_are_all_shown(
         sections=(),
         shown_jobs=ShownJobs(job_ids=["j1-s0"], which="the second"),
     )
-    adding(monkeypatch, HIPS, knees, replace(knees, facts=3))
+    adding(monkeypatch, HIPS, knees)
     jobs = [Trained(name=f"r{number}") for number in range(3)]
     document = report.compose(make_run_dir(tmp_path / "run", jobs).root)
     assert [job["job_id"] for job in document.facts["jobs"]] == ["j0-s0", "j1-s0"]
@@ -941,8 +841,6 @@ def test_jobs_that_several_features_show_are_all_shown(
     assert "Robots" not in titles
     assert titles[-2:] == ["Hips", "Machine"]
     assert document.facts["knees"] == 2
-    (problem,) = feature._problems.values()
-    assert "hips2 adds no sections to reports: ValueError: report.json has knees" in problem
 
 
 def test_without_shown_jobs_no_robot_is_said_to_be_examined(
@@ -954,74 +852,18 @@ def test_without_shown_jobs_no_robot_is_said_to_be_examined(
     assert [section.title for section in document.sections] == ["About", "Hips", "Machine"]
 
 
-def falls() -> Never:
-    raise ValueError("the hip is stiff")
-
-
-def test_a_figure_that_its_feature_cannot_draw_is_a_text_that_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures = [
-        Figure(name="hips0-left", title="Left hip", caption="x", draw=falls),
-        Figure(name="hips0-right", title="Right hip", caption="x", draw=lambda: None),  # type: ignore[arg-type, return-value]
-    ]
-    adding(monkeypatch, replace(HIPS, sections=[Section(title="Hips", parts=figures)]))
-    written = report.make(make_run_dir(tmp_path / "run", [Trained()]).root)
-    facts = json.loads((written.page.parent / "report.json").read_text())
-    assert "learning-curves" in facts["figures"]
-    assert not {"hips0-left", "hips0-right"} & facts["figures"].keys()
-    text = "Left hip: the feature hips0 could not draw this figure."
-    assert text in written.page.read_text()
-    assert text in written.markdown()
-    left, right = feature._problems.values()
-    assert "hips0 cannot draw the figure hips0-left: ValueError: the hip is stiff" in left
-    assert "hips0 cannot draw the figure hips0-right: AttributeError" in right
-
-
-def reporting(monkeypatch: pytest.MonkeyPatch, *given: Any) -> None:
-    """Let features make reports of every run directory."""
-    features = [(Feature(name=f"gait{place}", about="x."), one) for place, one in enumerate(given)]
-    monkeypatch.setattr(report, "answers", lambda *_: iter(features))
-    monkeypatch.setattr(feature, "_problems", {})
-
-
 MADE = Document(title="Gaits", subtitle="", headlines=[], sections=[])
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ("gaits", "TypeError: 'str' object is not callable"),
-        (falls, "ValueError: the hip is stiff"),
-        (lambda: None, "its report: expected Document; this is None"),
-        (lambda: replace(MADE, facts={"gait": Path("g")}), "not JSON serializable"),
-        (lambda: replace(MADE, sections=["Gaits"]), "sections: expected Section"),
-    ],
-)
-def test_a_report_of_a_feature_that_cannot_be_used_is_that_of_the_experiment(
-    given: Any, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = make_run_dir(tmp_path / "run", [Trained()])
-    adding(monkeypatch)
-    reporting(monkeypatch, given)
-    assert report.compose(paths.root).facts["jobs"]
-    (problem,) = feature._problems.values()
-    assert f"the feature gait0 makes no report of {paths.root}: " in problem
-    assert why in problem
-
-
-def test_one_feature_makes_the_report_and_may_say_that_there_is_none(
+def test_a_feature_makes_the_report_and_may_say_that_there_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses() -> Never:
         raise UsageError("nobody has walked yet")
 
-    adding(monkeypatch)
-    reporting(monkeypatch, lambda: MADE, refuses)
+    adding(monkeypatch, make=lambda: MADE)
     assert report.compose(tmp_path).title == "Gaits"
-    (problem,) = feature._problems.values()
-    assert f"gait1 makes no report of {tmp_path}: gait0 makes it" in problem
-    reporting(monkeypatch, refuses)
+    adding(monkeypatch, make=refuses)
     with pytest.raises(UsageError, match="nobody has walked yet"):
         report.compose(tmp_path)
 
@@ -1033,8 +875,7 @@ def test_the_report_of_a_feature_may_have_any_number_of_sections(
     titles = ["About", "Middle", "Machine"][:number]
     own = [Section(title=title, parts=[]) for title in titles]
     made = Document(title="Hips", subtitle="", headlines=[], sections=own)
-    adding(monkeypatch, HIPS)
-    reporting(monkeypatch, lambda: made)
+    adding(monkeypatch, HIPS, make=lambda: made)
     found = [section.title for section in report.compose(tmp_path).sections]
     assert sorted(found) == sorted([*titles, "Hips"])
     assert found[0] == (titles or ["Hips"])[0]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from supervisor_helpers import make_job
 
-from orchestrator.core import feature
 from orchestrator.experiment.planning.dry_run import DryRun, Prospect
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast, JobSource
@@ -19,23 +18,12 @@ from orchestrator.keys.value_types import TomlTable
 from orchestrator.terminal import plan_view
 
 
-def falls(*_: object) -> Any:
-    raise ValueError("the knee fell off")
-
-
-@pytest.fixture(autouse=True)
-def no_problems(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature, "_problems", {})
-
-
 def declared(monkeypatch: pytest.MonkeyPatch, **given: dict[str, Any]) -> Experiment:
     """An experiment whose job file has these tables of the feature ``hips``, read as empty ones."""
     tables = {
         name: FeatureTable(name=name, about="x", model=TomlTable, **of)
         for name, of in given.items()
     }
-    for name in tables:
-        monkeypatch.setitem(feature._owners, ("job_file", name), "hips")
     monkeypatch.setattr(plan_view, "FEATURE_TABLES", tables)
     meanings = read_tables(tables, {}, Problems())
     return Experiment(
@@ -63,45 +51,15 @@ def facts(experiment: Experiment, **forecast: Any) -> dict[str, Any]:
     return plan_view.facts(experiment, dry, Path("run"))
 
 
-def test_a_table_that_cannot_be_read_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = {"lines": lambda meaning: [meaning["x"]], "facts": lambda meaning: meaning["x"]}
-    experiment = declared(
-        monkeypatch,
-        broken={"read": falls, **shown},
-        sound={"read": lambda *_: {"x": "stiff"}, **shown},
-    )
-    assert experiment.tables == {"sound": {"x": "stiff"}}
-    assert plan_view._lines_of_tables(experiment) == ["stiff"]
-    assert facts(experiment)["sound"] == "stiff"
-    (problem,) = feature._problems.values()
-    assert "cannot read an empty" in problem
-
-
-@pytest.mark.parametrize(
-    ("meaning", "why"), [(falls, "ValueError: the knee"), (lambda _: [Path()], "TypeError")]
-)
-def test_what_cannot_be_shown_breaks_no_dry_run(
-    meaning: Any, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    experiment = declared(monkeypatch, gait={"lines": falls, "facts": meaning})
-    assert plan_view._lines_of_tables(experiment) == []
-    assert "gait" not in facts(experiment)
-    (problem,) = feature._problems.values()
-    assert "the feature hips does not show what [gait] means: ValueError: the knee" in problem
-    monkeypatch.setattr(feature, "_problems", {})
-    assert "gait" not in facts(experiment)
-    (problem,) = feature._problems.values()
-    assert why in problem
-
-
-def test_no_fact_of_a_feature_stands_in_place_of_one_of_the_program(
+def test_facts_of_features_stand_beside_those_of_the_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hidden = {key: {"facts": lambda _: "hidden"} for key in ("warnings", "nodes", "name")}
-    experiment = declared(monkeypatch, gait={"facts": lambda _: "stiff"}, **hidden)
-    found = facts(experiment, draw=3, cpus=4)
+    shown = {"lines": lambda meaning: [meaning], "facts": lambda meaning: meaning}
+    experiment = declared(monkeypatch, gait={"read": lambda *_: "stiff", **shown})
+    assert plan_view._lines_of_tables(experiment) == ["stiff"]
+    found = facts(experiment, draw=3)
     assert (found["warnings"], found["nodes"], found["name"]) == (["it is hot"], 2, "t")
-    assert (found["gait"], found["draw"], found["cpus"]) == ("stiff", 3, [])
+    assert (found["gait"], found["draw"]) == ("stiff", 3)
 
 
 class Draw(JobSource):

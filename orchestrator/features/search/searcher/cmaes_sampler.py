@@ -151,10 +151,6 @@ class CmaesSampler:
         self._losses: dict[int, float] = {}
         """Of the trials that have a value, by number, over the seeds that are known."""
 
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        # One that an earlier version saved has no losses.
-        self.__dict__.update({"_losses": {}, **state})
-
     def add(self, number: int, point: Point) -> None:
         """Nothing is known of it before it is told."""
 
