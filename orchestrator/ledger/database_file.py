@@ -127,8 +127,8 @@ def _examine(
     if written != format_:
         (program,) = connection.execute("SELECT version FROM program").fetchone()
         raise LedgerError(
-            f"{path}: the run directory has format {written}, written by version {program} of this program; this"
-            f" version needs format {format_}. Use that version, or `run --fresh` to start over"
+            f"{path}: the run directory has format {written}, written by version {program} of this program, and this"
+            f" version needs format {format_}; it was left as it is. Use that version, or start over with `run --fresh`"
         )
     if is_sound:
         return

@@ -17,10 +17,10 @@ def parent(run_dir: Path, spec: Mapping[str, Any]) -> str | None:
     :param spec: the declaration of the job that started from it.
     """
     init = spec["init"]
-    if init is None:
+    if not isinstance(init, str):
         return None
     if init.startswith(INIT_JOB):
-        return str(init.removeprefix(INIT_JOB))
+        return init.removeprefix(INIT_JOB)
     jobs = str(RunPaths(run_dir).jobs)
     path = os.path.normpath(init)
     for folder in (os.path.abspath(jobs), os.path.realpath(jobs)):  # noqa: PTH100

@@ -118,7 +118,6 @@ def _play(scenario: Scenario) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="simulation-", dir=SCRATCH) as folder:
         root = Path(folder)
         world = World(root=root, scenario=scenario)
-        _blamed_features()
         try:
             _Player(world, scenario).play()
             violation = ""

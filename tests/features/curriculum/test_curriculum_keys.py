@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jobfile_helpers import HOPPER, problems, resolve
-from spec_helpers import written
 
-from orchestrator.core import job_parts
 from orchestrator.core.errors import SpecError
 from orchestrator.core.job import Job
-from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.resuming.declared_changes import changed_keys
 from orchestrator.features.curriculum.conditions import Condition, parse_condition, resolve_column
 from orchestrator.features.curriculum.part import CurriculumSettings
@@ -211,42 +207,3 @@ def test_differences_are_told_under_the_keys_of_the_job_file(place: Path) -> Non
     )
     assert [line.split(":")[0] for line in told] == ["curriculum.advance", "curriculum.episodes"]
     assert changed_keys(job(20), job(30)) == [], "it has no stages"
-
-
-EARLIER = written(
-    advance=["rollout/ep_rew_mean > 80.0"] * 2,
-    advance_episodes=30,
-    task_options={"push_speed": "stages(0, 0.5, 1)"},
-)
-"""``spec.json`` as the version wrote it that had no features, but for what other features have in
-every spec."""
-FINGERPRINTS = {
-    True: "392ecc6b8853864e72559d0fdcea734cad8d1f59b2d3e0d40649e5a6227e9070",
-    False: "4d5aaa488b08eb5da6d5350a7ccc6ece88d64c83b357242d6e47cbe1ded2fe56",
-}
-
-
-def test_episodes_without_conditions_do_nothing() -> None:
-    plain = {**json.loads(EARLIER), "advance": []}
-    others = [{**plain, "advance_episodes": episodes} for episodes in (7, 20)]
-    specs = [WorkerSpec.from_json(json.dumps(one)) for one in others]
-    assert {spec.fingerprint() for spec in specs} == {FINGERPRINTS[False]}
-    assert specs[0] == specs[1]
-
-
-@pytest.mark.parametrize("has_stages", [True, False])
-def test_specs_of_earlier_versions_have_the_fingerprints_that_they_had(has_stages: bool) -> None:
-    text = EARLIER
-    if not has_stages:
-        none = {"advance": [], "advance_episodes": 20}
-        text = json.dumps({**json.loads(text), **none}, indent=2, sort_keys=True) + "\n"
-    spec = WorkerSpec.from_json(text)
-    assert spec.fingerprint() == FINGERPRINTS[has_stages]
-    assert bool(spec.parts) == has_stages
-    if has_stages:
-        content = json.loads(spec.to_json())
-        for name in job_parts.written_without():
-            del content[name]
-        assert json.dumps(content, indent=2, sort_keys=True) + "\n" == text
-    else:
-        assert "advance" not in spec.to_json()

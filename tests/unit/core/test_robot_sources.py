@@ -57,7 +57,8 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RobotSource]]:
     """The sources that the only feature gives; to be changed before they are asked for."""
     sources: list[RobotSource] = [SKETCH, ZOO]
     only = Feature(name="robots", about="", robot_sources=lambda: sources, job_parts=lambda: [PART])
-    monkeypatch.setattr(feature, "features", lambda: (only,))
+    known = feature.features()
+    monkeypatch.setattr(feature, "features", lambda: (*known, only))
     caches: list[Callable[[], object]] = [robot_sources.robot_sources, job_parts.job_parts]
     for cached in caches:
         cached.cache_clear()  # type: ignore[attr-defined]

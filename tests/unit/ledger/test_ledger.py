@@ -39,12 +39,10 @@ from orchestrator.core.job import (
     Succeeded,
 )
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import LONGEST_LINE, LONGEST_TEXT
-from orchestrator.ledger import SCHEMA_VERSION, Ledger, job_figures, summary
+from orchestrator.ledger import Ledger, job_figures, summary
 from orchestrator.ledger.database_file import translate_errors
 from orchestrator.ledger.rows import DeclaredJob
-
-REPOSITORY = Path(__file__).parents[3]
+from orchestrator.ledger.schema import FORMAT
 
 
 def attempt(job_id: str = "a-s0", number: int = 0, **changes: Any) -> Attempt:
@@ -315,28 +313,6 @@ def test_text_that_is_not_utf_8_is_stored_as_escapes(tmp_path: Path) -> None:
         assert row.job == job
         assert row.state == Failed(cause=Cause.LAUNCH, message=r"/dM\udcfcl")
         assert ledger.attempts()[0]["message"] == r"/dM\udcfcl"
-
-
-def test_texts_that_an_earlier_version_stored_are_cut_and_can_be_written(tmp_path: Path) -> None:
-    path = tmp_path / "l"
-    ledger = filled(path, 1)
-    ledger.start_attempt(attempt("j0"), queue_s=0.0)
-    ledger.set_state("j0", Failed(cause=Cause.ERROR, message="no"))
-    ledger.close()
-    record = json.dumps(
-        {"code": 1, "message": "", "traceback": os.fsdecode(b"at /dM\xfcl\n") * 10_000}
-    )
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE attempts SET record = ?", (record,))
-        connection.execute("UPDATE jobs SET message = ?", ("x" * 1_000_000,))
-        connection.commit()
-    with contextlib.closing(Ledger.open(path, read_only=True)) as ledger:
-        paths = RunPaths(tmp_path)
-        summary.write(paths, ledger)
-    (row,) = json.loads(paths.summary_json.read_bytes())
-    assert row["traceback"].startswith("at /dM\\udcfcl\n")
-    assert len(row["traceback"]) <= LONGEST_TEXT
-    assert len(row["message"]) == LONGEST_LINE + 1
 
 
 def test_no_cell_of_the_table_is_a_formula_or_more_than_a_line(tmp_path: Path) -> None:
@@ -637,18 +613,14 @@ def test_a_database_of_another_program_is_refused_and_not_touched(tmp_path: Path
     assert os.listdir(tmp_path) == ["ledger.sqlite3"]
 
 
-def test_a_ledger_of_a_newer_version_is_refused_and_not_touched(whole: Path) -> None:
-    with contextlib.closing(sqlite3.connect(whole)) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    refused(whole, "version 99", f"version {SCHEMA_VERSION}")
-
-
-def test_a_ledger_of_an_older_version_can_be_made_anew_from_the_job_directories(
-    whole: Path,
+@pytest.mark.parametrize("number", [1, 99])
+def test_a_run_directory_of_another_format_is_refused_with_the_version_that_wrote_it(
+    number: int, whole: Path
 ) -> None:
-    with contextlib.closing(sqlite3.connect(whole)) as connection:
-        connection.execute("PRAGMA user_version = 1")
-    refused(whole, "version 1,", f"version {SCHEMA_VERSION}", "run --rebuild-ledger")
+    with contextlib.closing(sqlite3.connect(whole)) as connection, connection:
+        connection.execute(f"PRAGMA user_version = {number}")
+        connection.execute("UPDATE program SET version = '0.7.3'")
+    refused(whole, f"format {number}", "version 0.7.3", f"format {FORMAT}", "run --fresh")
 
 
 def test_a_missing_ledger_and_one_in_the_way_are_told(tmp_path: Path) -> None:
