@@ -144,7 +144,7 @@ def test_what_changed_since_the_run_before_and_damaged_checkpoints_are_shown_in_
     assert len(list(job.glob("progress.csv.before-*"))) == 1
 
 
-def test_a_run_directory_of_an_earlier_version_with_text_that_is_not_utf_8_can_be_used(
+def test_a_run_directory_with_text_that_is_not_utf_8_can_be_used(
     finished: Experiment,
 ) -> None:
     exit_json = finished.run_dir / "jobs/hopper-s0/attempts/0/exit.json"

@@ -28,7 +28,6 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Job, Pending
 from orchestrator.core.paths import AttemptPaths, RunPaths
-from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import BackendSettings
 from orchestrator.executors.fake import NEVER, Behaviour
 from orchestrator.executors.local import LocalExecutor
@@ -310,13 +309,6 @@ def test_ranks_decide_the_result_and_how_they_work_together_does_where_there_are
     ]
     assert len({fingerprint(**changes) for changes in [{}, *several]}) == 5
     assert fingerprint() == fingerprint(mode="parameter-server") == fingerprint(backend="gloo")
-
-
-def test_a_spec_of_before_there_were_ranks_is_one_of_a_single_rank() -> None:
-    values = json.loads(make_spec("a").to_json())
-    for name in ("ranks", "backend", "mode"):
-        del values[name]
-    assert WorkerSpec.from_json(json.dumps(values)) == make_spec("a")
 
 
 def test_the_log_of_any_rank_can_be_had(tmp_path: Path) -> None:

@@ -57,12 +57,6 @@ def test_the_report_of_a_race_begins_with_what_it_has_found(tmp_path: Path) -> N
     assert facts["race"]["distance_m"]["outcome"] == "higher"
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_what_a_race_of_an_earlier_version_has_found_is_shown(tmp_path: Path) -> None:
-    earlier = {key: value for key, value in FOUND.items() if key != "settings"}
-    assert "Race by distance_m" in Page(page(tmp_path / "run", {"distance_m": earlier}).page).text
-
-
 @pytest.mark.parametrize(
     "results",
     [

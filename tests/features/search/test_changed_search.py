@@ -152,16 +152,6 @@ def test_an_edited_robot_is_another_search_that_can_only_start_over(tmp_path: Pa
         True,
     ]
 
-    of_before = {key: part for key, part in declaration.items() if key != "robots"}
-    SearchPaths(paths.root).declaration.write_text(
-        json.dumps(of_before)
-    )  # as the version before has written it
-    resumed = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
-    assert resumed.returncode == 0, resumed.stderr
-    robots = json.loads(SearchPaths(paths.root).declaration.read_text())["robots"]
-    assert robots.keys() == declaration["robots"].keys() == {"hopper-middle-s0", "hopper-corner-s0"}
-    assert robots != declaration["robots"]
-
 
 @pytest.mark.nightly
 def test_a_changed_search_goes_on_as_it_was_or_starts_over(tmp_path: Path) -> None:
@@ -267,18 +257,12 @@ def matrix_file(folder: Path) -> Path:
     return folder / "jobs.toml"
 
 
-@pytest.mark.parametrize("is_table_there", [True, False])
 def test_a_comparison_whose_run_ended_before_the_searcher_entered_anything_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_table_there: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A version before made the table only then."""
     commands.examine_nothing(monkeypatch)
     jobs = matrix_file(tmp_path)
     paths = RunPaths(run_without_searcher(jobs, monkeypatch))
-    if not is_table_there:
-        with run_directory.opened_ledger(paths) as ledger:
-            ledger.change("DROP TABLE search")
-            ledger.commit()
     refused = jobs.with_name("other.toml")
     refused.write_text(MATRIX.replace("factor = 4", "factor = 2"))
     said = invoke("run", refused, "--run-dir", "run", cwd=tmp_path)

@@ -201,25 +201,6 @@ def test_where_the_sampler_finds_no_body_random_points_are_taken(
     assert replayed.next_point(lightest) == whole.next_point(lightest)
 
 
-def test_an_event_of_a_version_before_has_the_random_points_in_its_list(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(proposals_module, "ASKED_FOR_ONE", 3)
-    rejected = [[0.1], [0.2], [0.3]]
-    following = []
-    for others in (
-        {"rejected": rejected, "rejected_random": 2},
-        {"rejected": [*rejected, None, None]},
-    ):
-        asked = Asked(made(tmp_path, dataclasses.replace(LINE, sampler="cmaes")))
-        content = {"point": {"a": 0.1, "b": 0.2}, "jobs": [], **others}
-        event = asked._add(SearchEvent(kind="asked", content=content))
-        asked.proposals.replay(event, asked.history)
-        assert (asked.history.rejected, asked.history.asked[0].draw) == (5, 5)
-        following.append(asked.next_point())
-    assert following[0] == following[1]
-
-
 def test_a_search_whose_constraints_no_point_satisfies_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

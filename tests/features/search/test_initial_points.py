@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import command_helpers as commands
-import numpy as np
 import pytest
 from jobfile_helpers import HOPPER
 
@@ -233,19 +232,6 @@ def test_cmaes_begins_around_the_best_added_point_by_the_values_over_all_seeds()
     drawn = [lucky.ask(number) for number in range(2, 60)]
     assert drawn == [known.ask(number) for number in range(2, 60)]
     assert sum(point["a"] for point in drawn) / len(drawn) > 0.6
-
-
-def test_a_saved_cmaes_of_an_earlier_version_goes_on() -> None:
-    sampler = make(spec_for("cmaes"))
-    asked = sampler.ask(0)
-    del vars(sampler)["_losses"]
-    del vars(sampler._distribution)["_adapts_learning_rate"]
-    sampler = pickle.loads(pickle.dumps(sampler))
-    sampler.tell(0, asked, TrialOutcome(values=(1.0,)))
-    assert sampler.ask(1) != asked
-    sampler._distribution.start(np.array([0.9, 0.9]), None)
-    drawn = [sampler.ask(number)["a"] for number in range(2, 60)]
-    assert sum(drawn) / len(drawn) > 0.6
 
 
 def test_a_class_without_add_hears_nothing_of_initial_points(

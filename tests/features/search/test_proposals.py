@@ -141,8 +141,7 @@ def test_a_sampler_that_has_raised_is_not_resumed_with_what_it_had(
     assert not (tmp_path / "sampler.pickle").exists()
 
 
-def test_a_saved_sampler_of_another_version_stops_a_search_once(tmp_path: Path) -> None:
-    """It can be read, and lacks what this version expects of it."""
+def test_a_saved_sampler_that_is_none_stops_a_search_once(tmp_path: Path) -> None:
     spec = dataclasses.replace(SPEC, sampler="sobol")
     earlier = proposals(tmp_path, spec)
     (tmp_path / "sampler.pickle").write_bytes(pickle.dumps((0, object())))

@@ -349,8 +349,8 @@ def test_where_the_trial_that_has_gone_on_fails_the_next_best_goes_on_and_so_aft
 def test_a_search_that_ended_without_a_finished_trial_goes_on_with_the_next_best(
     failed_jobs: Sequence[str], promoted: Sequence[int], tmp_path: Path
 ) -> None:
-    """As a version before has left it. Where a trial was trained, and has no value of the
-    objective, the next one would have none either."""
+    """Where a trial was trained, and has no value of the objective, the next one would have none
+    either."""
     failing = Told(reached=[2.0], is_promoted=True, why="it fell", failed_jobs=failed_jobs)
     paths = search_run(
         tmp_path / "run",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 import shlex
 import tomllib
@@ -81,9 +79,7 @@ def test_every_message_arrives_as_it_was_sent(tmp_path: Path) -> None:
     assert inbox.receive() == [PilotBeat()]
 
 
-def test_progress_arrives_with_what_is_told_of_features_and_from_an_earlier_version(
-    tmp_path: Path,
-) -> None:
+def test_progress_arrives_with_what_is_told_of_features(tmp_path: Path) -> None:
     outbox, inbox = Outbox(tmp_path / "box"), Inbox(tmp_path / "box")
     parts = {
         name: part.facts() for name, part in job_parts.job_parts().items() if part.facts is not None
@@ -91,17 +87,6 @@ def test_progress_arrives_with_what_is_told_of_features_and_from_an_earlier_vers
     told = Progressed(HANDLE, Progress(phase="training", env_steps=7, parts=parts))
     outbox.send(told)
     assert inbox.receive() == [told]
-    earlier = {
-        **{"phase": "training", "env_steps": 7, "iteration": 1},
-        **{"learner": "fast", "warning": None, "cpu_share": 1.0},
-    }
-    if "curriculum" in job_parts.job_parts():
-        earlier["advanced_at"] = None
-    content = {"Progressed": {"handle": dataclasses.asdict(HANDLE), "progress": earlier}}
-    with (tmp_path / "box.0").open("ab") as file:
-        file.write(json.dumps(content).encode() + b"\n")
-    [received] = inbox.receive()
-    assert (received.progress.env_steps, received.progress.learner) == (7, "fast")
 
 
 def test_a_line_that_was_cut_off_is_skipped_and_what_is_half_written_awaited(

@@ -244,19 +244,6 @@ def test_a_preview_that_was_written_in_the_moment_of_the_evaluation_is_sent(
     assert memory.shown_pictures == [{"preview": b"a still"}]
 
 
-def test_what_the_version_before_has_sent_is_not_sent_again(paths: RunPaths) -> None:
-    made, memory, rows = with_late_preview(paths)
-    assert turn(made, rows, is_last=True)
-    [note] = paths.job(JOB).root.glob("track/*.json")
-    position = json.loads(note.read_text())
-    mark = position["final"]
-    numbers = json.dumps([*mark["numbers"].values(), 0])[:-1]
-    for earlier in (f"{numbers}, {mark['preview_at']}]", f"{numbers}, 0] {mark['preview_at']}"):
-        note.write_text(json.dumps(position | {"final": earlier, "results": earlier}))
-        turn(with_memory(paths, memory)[0], rows, is_last=True)
-    assert (memory.final, memory.shown_pictures) == (["SUCCEEDED"], [{"preview": b"a still"}])
-
-
 def test_previews_that_there_is_no_time_for_are_counted_and_sent_another_time(
     paths: RunPaths,
 ) -> None:

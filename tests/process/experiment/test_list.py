@@ -83,7 +83,7 @@ def test_an_experiment_has_the_name_that_was_recorded_last_or_that_of_its_folder
     sessions = [
         {"experiment": "before"},
         {"experiment": "the robots"},
-        {"note": "of another version"},
+        {"note": "an earlier provenance.json could not be read"},
     ]
     root = make_run_dir(tmp_path / "robots", None)
     (root / "provenance.json").write_text(json.dumps(sessions))

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.processes.procfs import process_stat
 from orchestrator.machine import cpu_load, doctor_checks, process_identity, thread_census, topology
 from orchestrator.machine.cpu_load import LoadSampler
 from orchestrator.machine.gpu import detect_gpus
@@ -172,11 +171,6 @@ class TestThisMachine:
             assert not same_process(os.getpid(), recorded)
         finally:
             process_identity._boot_fraction.cache_clear()
-
-    def test_a_process_recorded_by_an_earlier_version_is_recognised(self) -> None:
-        stat = process_stat(os.getpid())
-        assert stat is not None
-        assert same_process(os.getpid(), float(stat.start_ticks))
 
     @pytest.mark.parametrize("pid", [0, -1, 2**30])
     def test_no_such_process(self, pid: int) -> None:

@@ -274,9 +274,7 @@ class TestReading:
         (folder / "timings.csv").write_text(
             "iteration,env_steps,wall_s,n_cpus\n1,100,9,2\n2,200,1,2\n"
         )
-        record = {"code": 0, "message": ""} | (
-            {} if cpus is None else {"cpus": cpus}
-        )  # without: of an earlier version
+        record = {"code": 0, "message": "", "cpus": cpus}
         (folder / "attempts/1/exit.json").write_text(json.dumps(record))
         row = {"job_id": "j-s0", "attempts": 2, "cpus": [4, 5], "started_at": 5.0, "ended_at": 9.0}
         (tmp_path / "summary.json").write_text(json.dumps([row]))

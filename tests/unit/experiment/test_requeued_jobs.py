@@ -498,7 +498,6 @@ def test_a_job_that_was_too_large_begins_anew_where_its_directory_is_gone(tmp_pa
 
 
 def test_a_begun_job_that_could_not_be_launched_needs_a_retry(tmp_path: Path) -> None:
-    """It may have been too large in an earlier version, whose ledgers do not tell."""
     failed = Failed(cause=Cause.LAUNCH, message="no such file")
     experiment = after(tmp_path, failed)
     (row,) = reconciled(experiment)

@@ -104,9 +104,7 @@ def test_what_changes_no_result_is_not_reported(
 @pytest.mark.parametrize(
     "earlier", ['[{"versions": {"numpy": "2.4.6"}, "host": "here"}]', "[]", "nonsense", '["?"]']
 )
-def test_what_an_earlier_version_did_not_record_is_not_compared(
-    sessions: Sessions, earlier: str
-) -> None:
+def test_what_was_not_recorded_is_not_compared(sessions: Sessions, earlier: str) -> None:
     sessions.paths.provenance.write_text(earlier)
     assert sessions.next(user_code={"/exp": "1"}) == []
     assert json.loads(sessions.paths.provenance.read_text())[-1]["cpu_model"] == "A"

@@ -313,7 +313,7 @@ def test_how_workers_were_started_is_reported_with_the_reasons(tmp_path: Path) -
         *(Trained(name=f"forked-{number}", start="fork") for number in range(3)),
         Trained(name="lost", start="exec", why_exec=hangs),
         Trained(name="other", start="exec"),
-        Trained(name="of an earlier version"),
+        Trained(name="not known"),
     ]
     _, facts, page = made(tmp_path / "run", starts)
     text = (

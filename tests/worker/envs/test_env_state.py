@@ -262,14 +262,6 @@ def test_unstable_physics_is_noticed_where_the_model_is_of_another_binding() -> 
         collections.deque((checked.step(None) for _ in range(3000)), maxlen=0)
 
 
-def test_the_divergence_check_has_its_first_name_in_checkpoints_which_older_ones_hold() -> None:
-    env = DivergenceCheck(NewDataAtEveryReset(), "slider")
-    assert pickle.loads(env_state.save([env]))[0] == {
-        "kind": "orchestrator.worker.envs.PhysicsWatch",
-        "attributes": {},
-    }
-
-
 def test_of_a_dict_observation_the_parts_that_are_numbers_are_normalised() -> None:
     parts = {
         "joints": gymnasium.spaces.Box(-1, 1, (2,)),

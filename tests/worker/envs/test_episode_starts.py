@@ -141,17 +141,6 @@ def test_a_still_shows_the_terrain_of_its_episode(tmp_path: Path) -> None:
     offscreen.set_pose(model, data, kept.pose)
     assert ground_in(model, data) == pytest.approx(ground_below(batch, 0))
     assert model.hfield_nrow[0] < batch.model.hfield_nrow[0], "no more than is seen"
-    with np.load(paths.moment) as arrays:
-        np.savez(
-            paths.moment.with_suffix(".npz"),
-            **{name: arrays[name] for name in ("state", "marker", "model")},
-        )
-    paths.moment.with_suffix(".npz").replace(paths.moment)
-    earlier = stills.read(paths)
-    assert earlier.pose.ground is None, "one that an earlier version has kept"
-    assert stills.robot_as_drawn(paths, earlier).nhfield == 0, (
-        "on the flat floor, as it is not known where it was"
-    )
 
 
 def test_the_robot_stands_on_the_terrain() -> None:

@@ -223,20 +223,6 @@ def test_a_saved_state_goes_on_with_the_robots_of_its_episodes() -> None:
     )
 
 
-def test_an_earlier_checkpoint_goes_on() -> None:
-    plan = np.random.default_rng(1).uniform(-1, 1, (60, 3, simulation().model.nu))
-    whole, resumed = (simulation({**DRAWN, **DISTURBED}) for _ in range(2))
-    whole.reset()
-    simulation_helpers.steps(whole, plan[:45])
-    state: Any = whole.get_state()
-    del state["places"], state["disturbances"]["noise_step"]
-    state["control_steps"] = 45
-    resumed.set_state(state)
-    simulation_helpers.assert_same(
-        simulation_helpers.steps(whole, plan[45:]), simulation_helpers.steps(resumed, plan[45:])
-    )
-
-
 def test_numbers_follow_the_training_and_are_those_of_its_end_elsewhere() -> None:
     growing = {"geom.floor.friction": "uniform(1, linear(1.0001, 3))"}
     batch = simulation(growing, n_envs=32)
@@ -990,21 +976,6 @@ def test_what_an_episode_has_drawn_of_its_start_is_told_and_survives_a_checkpoin
         speed = drawn["start.speed"] * np.array([math.cos(way), math.sin(way)])
         np.testing.assert_allclose(speeds[episode.env, :2], speed)
         assert {"terrain.x", "terrain.y"} <= drawn.keys()
-
-
-def test_starts_that_an_earlier_version_did_not_save_are_not_told() -> None:
-    settings: dict[str, Any] = {"n_envs": 1, "seed": 0, "measuring": True}
-    starts = {"start.speed": "uniform(0.3, 0.4)"}
-    made = make_simulation(QUADRUPED, "stand", {"max_episode_steps": 2}, starts, **settings)
-    made.reset()
-    state: dict[str, Any] = {**made.get_state()}
-    del state["starts"]
-    made.set_state(state)  # type: ignore[arg-type]
-    first = [made.step(np.zeros((1, 8))).ended for _ in range(2)][-1]
-    second = [made.step(np.zeros((1, 8))).ended for _ in range(2)][-1]
-    of_speed = {"start.speed", "start.speed.direction"}
-    assert not of_speed & first[0].drawn.keys()
-    assert of_speed <= second[0].drawn.keys()
 
 
 def test_the_direction_of_a_start_in_a_plane_is_along_x_or_against_it() -> None:

@@ -331,8 +331,3 @@ def test_one_percent_of_the_last_hundred_iterations_and_any_ten_are_tolerated(
             counted.after_row(1)
     else:
         counted.after_row(1)
-
-
-def test_a_specification_with_the_default_has_the_fingerprint_of_earlier_versions() -> None:
-    assert helpers.spec().fingerprint() == helpers.spec(on_divergence="fail").fingerprint()
-    assert helpers.spec().fingerprint() != helpers.spec(on_divergence="end-episode").fingerprint()

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import io
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
-from orchestrator.worker.training import checkpoint, replay
+from orchestrator.worker.training import replay
 from orchestrator.worker.training.checkpoint import CheckpointStore
 from orchestrator.worker.training.replay import DamagedError, Replay
-from orchestrator.worker.training.training_state import LoopState
 
 N_ENVS = 2
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
@@ -196,20 +190,3 @@ def test_rows_that_no_checkpoint_knows_of_are_removed(tmp_path: Path) -> None:
     )
     assert store(tmp_path, make()).newest() is None
     assert list((tmp_path / "replay").iterdir()) == []
-
-
-def test_a_checkpoint_of_the_version_before_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until 2026-11 it held the counters of the loop as an object of
-    ``orchestrator.worker.checkpoint``."""
-    fields = [(field.name, field.type, field) for field in dataclasses.fields(LoopState)]
-    place = dataclasses.make_dataclass("Place", fields, frozen=True, slots=True, kw_only=True)
-    place.__module__ = "orchestrator.worker.checkpoint"
-    module = types.ModuleType(place.__module__)
-    vars(module)["Place"] = place
-    content = io.BytesIO()
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, place.__module__, module)
-        torch.save({"place": place(iteration=3, learner="fast", training_s=1.5)}, content)
-    assert checkpoint.load(content.getvalue())["place"] == LoopState(
-        iteration=3, learner="fast", training_s=1.5
-    )

@@ -33,9 +33,6 @@ class AsynchronousCma:
     A trial may be one of a later generation than that of the distribution which it was drawn from.
     """
 
-    _adapts_learning_rate = False
-    """Default for samplers that were saved before there was this option."""
-
     def __init__(self, space: Space, seed: int, options: Mapping[str, Any]) -> None:
         n_dimensions = len(space.dimensions)
         self._space = space
