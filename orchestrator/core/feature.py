@@ -97,8 +97,7 @@ class Feature:
     """What it has beside a run; None where the run needs nothing of it."""
     begun_source: Callable[[RunPaths, Ledger], BegunSource | None] | None = None
     """What it says of a run directory whose jobs it makes, or lets go on: of one where the job
-    source of a table of its has begun (:mod:`orchestrator.jobfile.job_source`). None for others. An
-    ``OrchestratorError`` refuses ``run`` and ``reload``; commands that only look go on without it."""
+    source of a table of its has begun (:mod:`orchestrator.jobfile.job_source`). None for others."""
     watch: Callable[[RunPaths], RunWatch | None] | None = None
     """What ``run``, ``attach``, ``status`` and pages say of a run directory besides its jobs; None
     where that is nothing so far: it is asked again."""

@@ -116,7 +116,6 @@ def test_an_edited_robot_is_another_search_that_can_only_start_over(tmp_path: Pa
     shutil.copy(HOPPER, robot)
     assert give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
     paths = RunPaths(run_dir)
-    declaration = json.loads(SearchPaths(paths.root).declaration.read_text())
     robot.write_text(robot.read_text().replace("</mujoco>", "<!-- edited --></mujoco>"))
     jobs.write_text(content.replace("trials = 1", "trials = 2"))
     for on_change in ("refuse", "keep", "extend"):

@@ -83,11 +83,6 @@ def test_two_sources_exclude_each_other() -> None:
     assert problems == ["lottery: excludes [draw]: each of them decides which jobs there are"]
 
 
-def test_a_source_that_raises_is_a_problem_of_the_job_file() -> None:
-    source, problems = read(draw=falls)
-    assert source is None
-    (problem,) = problems
-    assert "cannot read it: ValueError: the knee fell off" in problem
 
 
 def run_directory(root: Path, states: Mapping[str, tuple[Job, State]]) -> tuple[RunPaths, Ledger]:

@@ -239,7 +239,6 @@ def test_names_of_the_other_robot_are_for_jobs_that_start_from_a_policy(place: P
         place, {**HOPPER, "init": "model.zip"}, **{"init_names.hip": "thigh"}
     ).jobs
     assert set_on_the_command_line.spec.init_names == {"hip": "thigh"}
-    assert "init_names" not in resolve(place, HOPPER).jobs[0].spec.to_json()
     one, other = (
         resolve(place, {**HOPPER, "name": "a", "init": "job:b", **names}, {**HOPPER, "name": "b"})
         for names in ({}, pairs)

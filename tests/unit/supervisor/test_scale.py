@@ -37,7 +37,6 @@ from orchestrator.core.messages import Progress
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
 from orchestrator.ledger import SummaryRow, rows
-from orchestrator.ledger.lineage import Lineages
 from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor import recorder
@@ -295,9 +294,9 @@ def test_of_the_summary_only_pages_are_made_again_whose_jobs_run_or_have_moved(
     one, paths, ledger = of_35_jobs, of_35_jobs.paths, of_35_jobs.ledger
     made, real, time_s = list[str](), rows.summary_row, itertools.count(0.0, 1e6)
 
-    def summary_row(row: Any, varied: Iterable[str], lineages: Lineages) -> SummaryRow:
+    def summary_row(row: Any, varied: Iterable[str], run_dir: Path) -> SummaryRow:
         made.append(row["job_id"])
-        return real(row, varied, lineages)
+        return real(row, varied, run_dir)
 
     def write() -> list[str]:
         """The first jobs of the pages that are made."""
