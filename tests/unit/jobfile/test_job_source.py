@@ -83,8 +83,6 @@ def test_two_sources_exclude_each_other() -> None:
     assert problems == ["lottery: excludes [draw]: each of them decides which jobs there are"]
 
 
-
-
 def run_directory(root: Path, states: Mapping[str, tuple[Job, State]]) -> tuple[RunPaths, Ledger]:
     """A run directory whose jobs are in these states."""
     paths = RunPaths(root)

@@ -293,9 +293,6 @@ def test_a_drawn_joint_without_a_name_is_called_as_in_the_observations() -> None
     observed = task.observation_names()
     assert observed is not None
     assert {"a velocity", "tip joint 0 velocity"} < set(observed)
-    of_an_earlier_version = {"start.joints.a": np.array([0.1]), "start.joints.1": np.array([0.2])}
-    starts.set_state(of_an_earlier_version)
-    assert starts.drawn_by(0) == {"start.joints.a": 0.1}, "what the other has drawn is not known"
 
 
 @pytest.mark.parametrize("robot", ["pusher_v5", "reacher", "swimmer", "walker2d_v5", "ant"])

@@ -171,6 +171,17 @@ def tables_of(paths: JobPaths) -> dict[str, Path]:
     return {table.name: table for table in (paths.progress_csv, paths.timings_csv)}
 
 
+def test_a_checkpoint_of_another_format_is_refused_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(tmp_path, "f")
+    store.save(100, {})
+    monkeypatch.setattr(checkpoint, "FORMAT", checkpoint.FORMAT + 1)
+    with pytest.raises(CheckpointError, match="has format"):
+        store.newest()
+    assert store.path(100).exists()
+
+
 def test_an_ordinary_resume_sets_nothing_aside(tmp_path: Path) -> None:
     paths = helpers.job(tmp_path, helpers.spec())
     helpers.train_here(paths)
