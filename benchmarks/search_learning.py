@@ -307,7 +307,7 @@ def together(repeats: int, *, figures: Path | None) -> list[Line]:
         settings = {
             "total_timesteps": GRID_ENV_STEPS,
             "max_env_steps": budget,
-            "inherit": "nearest",
+            "start": "nearest",
         }
         for sampler, values in found.items():
             own = {"sampler": sampler, "scheduler": RUNGS, "ppo": _rung_ppo()}

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness import ROOT
-from orchestrator.core.feature import features, is_own
+from orchestrator.core.feature import features
 
 KERNEL = "kernel"
 WORKER = "worker"
@@ -144,7 +144,6 @@ def main() -> None:
     elsewhere = {
         path: feature.name
         for feature in features()
-        if is_own(feature)
         for path in feature.belongings
         if path.startswith("orchestrator/")
     }

@@ -33,7 +33,6 @@ if TYPE_CHECKING:  # each name once more as itself, as type checkers want it of 
     from orchestrator.core.errors import SpecError as SpecError
     from orchestrator.core.errors import UnfinishedPolicyWarning as UnfinishedPolicyWarning
     from orchestrator.core.errors import UsageError as UsageError
-    from orchestrator.core.feature import FeatureModule
     from orchestrator.features.compare.api import compare as compare
     from orchestrator.features.pool.training_pool import TrainingPool as TrainingPool
     from orchestrator.features.search.api import Search as Search
@@ -71,20 +70,11 @@ gymnasium_ids.register_where_imported()
 
 
 @functools.cache
-def _of_features() -> Mapping[str, FeatureModule]:
+def _of_features() -> Mapping[str, str]:
     """Where each public name of a feature is defined."""
     from orchestrator.core.feature import named_modules
 
-    return named_modules("python", "names to the Python interface", "orchestrator.{}", _problem_of)
-
-
-def _problem_of(given: FeatureModule, others: Mapping[str, FeatureModule]) -> str:
-    """Why a feature cannot have a name; empty where it can."""
-    if not given.name.isidentifier() or given.name.startswith("_"):
-        return "this is no public name"
-    if given.name in _OWN or given.name in others or _is_submodule(given.name):
-        return "there is one already"
-    return ""
+    return named_modules("python")
 
 
 def _is_submodule(name: str) -> bool:
@@ -101,16 +91,8 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_") or _is_submodule(name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name not in _of_features():
-        raise AttributeError(_without(name))
-    return _of_features()[name].load(name)
-
-
-def _without(name: str) -> str:
-    """That there is no such name, with the features that are left out: one of them may have it."""
-    from orchestrator.core.feature import problems
-
-    left_out = "".join(f"; {problem}" for problem in problems())
-    return f"module {__name__!r} has no attribute {name!r}{left_out}"
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_of_features()[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import UNAVAILABLE, RunInterrupted, UsageError
-from orchestrator.core.feature import untold_problems
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import RunPaths, absolute, current_directory
@@ -120,7 +119,6 @@ def run(
         same call resumes.
     """
     with python_program():
-        _warn_of_features()
         directory(jobs)  # refuses what is no path
         given_options = _pop_given(options_of_executor, executor_options())
         for name in options_of_executor:
@@ -213,7 +211,6 @@ def train(
         )
     if "params" in defaults:
         raise UsageError(f"train: params: {NO_FUNCTIONS}")
-    _warn_of_features()
     # A key of a job stays one, whatever is installed.
     options_of_executor = _pop_given(defaults, executor_options().keys() - Settings.model_fields)
     tables = _pop_given(defaults, FEATURE_TABLES)
@@ -392,12 +389,6 @@ def refuse_unknown(caller: str, keys: Iterable[str], arguments: Sequence[str]) -
         near = suggestion(key, [*Settings.model_fields, *arguments])
         if near in arguments:
             raise UsageError(f'{caller}: {plain(key)}: unknown argument; did you mean "{near}"?')
-
-
-def _warn_of_features() -> None:
-    """Warn of what is wrong with features, each problem once."""
-    for problem in untold_problems():
-        warnings.warn(problem, RuntimeWarning, stacklevel=4)
 
 
 def _pop_given(arguments: dict[str, Any], names: Collection[str]) -> dict[str, Any]:

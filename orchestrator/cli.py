@@ -29,14 +29,12 @@ from orchestrator.commands import (
 )
 from orchestrator.commands.shared_options import literal
 from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
-from orchestrator.core.feature import answers, is_own, note_problem, problems_of, untold_problems
+from orchestrator.core.feature import answers
 from orchestrator.core.paths import DIRECTORY_REMOVED, current_directory
 from orchestrator.core.text import count
 
 PROGRAM = "orchestrator"
 DISTRIBUTION = "mujoco-orchestrator"
-COMPLETION_VARIABLE = "_ORCHESTRATOR_COMPLETE"
-"""Set by the shell when it completes a command."""
 _EMPTY_OPTION = re.compile(r"--[\w-]+=")
 COMMANDS: tuple[tuple[int, typer.Typer], ...] = (
     (20, run_command.app),
@@ -60,25 +58,8 @@ app = typer.Typer(
 
 def _commands() -> list[typer.Typer]:
     """Groups of commands in the order of ``--help``."""
-    groups = [*COMMANDS]
-    names = set[str]().union(*(_names(group) for _, group in groups))
-    for feature, group in answers("commands"):
-        own: set[str] = set()
-        with problems_of(feature.name, "adds no commands"):
-            # Made now where it is others': one that cannot be made would break every command.
-            own = _names(group) if is_own(feature) else set(typer.main.get_group(group).commands)
-        if taken := sorted(own & names):
-            note_problem(feature.name, f"adds no commands: there is {' and '.join(taken)} already")
-        elif own:
-            names |= own
-            groups.append((feature.rank, group))
-    return [group for _, group in sorted(groups, key=itemgetter(0))]
-
-
-def _names(group: typer.Typer) -> set[str]:
-    """Names of its commands, without making them: that takes as long as a third of a start."""
-    names = {_name(command) for command in group.registered_commands}
-    return names | {inner.name for inner in group.registered_groups if inner.name}
+    added = [(feature.rank, group) for feature, group in answers("commands")]
+    return [group for _, group in sorted([*COMMANDS, *added], key=itemgetter(0))]
 
 
 def _name(command: CommandInfo) -> str:
@@ -157,14 +138,6 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
             )
 
 
-def warn_of_features() -> None:
-    """Print what is wrong with features, each problem once."""
-    if COMPLETION_VARIABLE in os.environ:  # it would be printed into the user's prompt
-        return
-    for problem in untold_problems():
-        print(f"warning: {problem}", file=sys.stderr)
-
-
 def main() -> None:
     """Entry point of the program: every :class:`OrchestratorError` becomes its message and its exit
     code.
@@ -178,11 +151,7 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     try:
         _refuse_empty(sys.argv[1:])
-        warn_of_features()
-        try:
-            application(sys.argv[1:])(prog_name=PROGRAM)
-        finally:
-            warn_of_features()
+        application(sys.argv[1:])(prog_name=PROGRAM)
     except SpecError as error:
         _fail(f"{error}\n{count(len(error.problems), 'problem')}; nothing was launched", 2)
     except UsageError as error:

@@ -44,8 +44,6 @@ class Calibration(TypedDict):
 
 
 class BenchmarkPlan(TypedDict):
-    """Plans of earlier versions have less of these."""
-
     format: int
     name: str
     source: str

@@ -135,7 +135,7 @@ class Benchmark:
 
     @property
     def _cores(self) -> int:
-        """Of the machine; plans of earlier versions say less of it, or nothing."""
+        """Of the machine."""
         machine = self.plan.get("machine")
         if not machine:
             return 1

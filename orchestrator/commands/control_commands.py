@@ -23,8 +23,8 @@ from orchestrator.commands.shared_options import (
     FoundRunDir,
     RunDir,
 )
-from orchestrator.core.errors import OrchestratorError, UsageError
-from orchestrator.core.feature import ask, features, note_problem, problems_of
+from orchestrator.core.errors import UsageError
+from orchestrator.core.feature import features
 from orchestrator.core.text import plain
 
 if TYPE_CHECKING:
@@ -441,14 +441,7 @@ def _play(run_dir: Path, job: str, request: PlayRequest, *, as_gif: bool) -> lis
 
 def _play_all(run_dir: Path, request: PlayRequest, *, as_gif: bool) -> list[Path]:
     """Show the policies of all robots together. Returns the files that are written."""
-    showing = [feature for feature in features() if feature.play_all is not None]
-    if not showing:
+    show = next((one.play_all for one in features() if one.play_all is not None), None)
+    if show is None:
         raise UsageError("play: no installed feature shows all robots together; name a job")
-    chosen, *others = showing
-    for other in others:
-        note_problem(other.name, f"shows no robots together: {chosen.name} does")
-    what = "cannot show all robots together"
-    with problems_of(chosen.name, what, passing=(OrchestratorError,)):
-        written = ask(chosen, "play_all", run_dir, request, as_gif, shared.print_progress)
-        return [Path(path) for path in written]
-    raise UsageError(f"play: the feature {chosen.name} {what}; a warning says why")
+    return show(run_dir, request, as_gif, shared.print_progress)

@@ -61,7 +61,7 @@ def attach(run_dir: RunDir, as_json: AsJson = False) -> None:
         last = attach_view.show(
             run_watch.annotated_snapshots(follower.follow(paths, holder)), as_json=as_json
         )
-        end = follower.end_of(paths, holder, last.rows if last else ())
+        end = follower.end_of(paths, holder)
         attach_view.show_end(last, end, str(run_dir), as_json=as_json)
         raise typer.Exit(end.exit_code)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -66,7 +66,7 @@ class ExitRecord:
     divergences: int | None = None
     """Episodes that ended because physics diverged, where that does not end the job."""
     start: Literal["exec", "fork"] | None = None
-    """How the process was started; None: by a version that does not say."""
+    """How the process was started; None: not known."""
     why_exec: str = ""
     """Why it was exec'ed although it was to be forked."""
     cpus: Sequence[int] | None = None
@@ -99,11 +99,8 @@ class ExitRecord:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ExitRecord:
-        """Fields that nobody knows are passed over: a feature that wrote them may be gone.
-
-        :raises ValueError: for anything else.
-        """
-        return decode(cls, text, _known_fields)
+        """:raises ValueError: it is none."""
+        return decode(cls, text, with_facts)
 
 
 def _kept(measures: Mapping[str, float | None] | None) -> Mapping[str, float | None] | None:
@@ -112,12 +109,6 @@ def _kept(measures: Mapping[str, float | None] | None) -> Mapping[str, float | N
         return None
     first = itertools.islice(measures.items(), MOST_MEASURES)
     return {storable(name)[:LONGEST_NAME]: mean for name, mean in first}
-
-
-def _known_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """As :func:`.with_facts`, without the fields that nobody knows."""
-    names = {one.name for one in fields(kind)}
-    return {name: value for name, value in with_facts(kind, values).items() if name in names}
 
 
 def read_exit_record(

@@ -8,33 +8,24 @@ entry point in the group :data:`GROUP`::
 
 The package has a :class:`Feature` named ``FEATURE``. It imports next to nothing itself: what a plug
 point needs is imported when the program asks. The program never asks for a feature by its name. It
-asks for a plug point, by :func:`answers` or :func:`ask`, and every feature that has it answers.
+asks for a plug point, by :func:`answers`, and every feature that has it answers.
 
-A feature that cannot be loaded is left out, and :func:`problems` says why: no command is broken by
-a feature that it does not need.
+What a feature raises is raised to whoever asks.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import os
-import re
 import sys
-import threading
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
-from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.processes.environment_variables import (
-    FEATURES_VARIABLE,
-    TRACE_FEATURES_VARIABLE,
-)
-from orchestrator.core.text import plain
+from orchestrator.core.errors import UsageError
+from orchestrator.core.processes.environment_variables import FEATURES_VARIABLE
 
 if TYPE_CHECKING:  # each of them belongs to the package that asks
     from orchestrator.core.job_parts import JobPart
@@ -51,12 +42,8 @@ if TYPE_CHECKING:  # each of them belongs to the package that asks
     from orchestrator.machine.topology import Machine
     from orchestrator.report.document import AddedSections, Document
 
-API = 1
-"""Version of the plug points. A feature of another version is not loaded."""
 GROUP = "orchestrator.features"
 """The group of the entry points of installed features; and the package of the program's own."""
-NAME = re.compile("[a-z][a-z0-9_]*")
-"""Of what features add by name, such as an option or a table."""
 PlugPoint = Literal[
     "commands",
     "executors",
@@ -77,16 +64,6 @@ PlugPoint = Literal[
 ]
 
 
-class Named(Protocol):
-    """What a feature adds by name."""
-
-    @property
-    def name(self) -> str: ...
-
-
-N = TypeVar("N", bound=Named)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
     """What a feature adds to the program: a plug point that it does not use is None."""
@@ -95,8 +72,6 @@ class Feature:
     """As in messages; that of the entry point, where there is one. No two features have the same."""
     about: str
     """What it is for, in a sentence."""
-    api: int = API
-    """:data:`API` of the program that it was written for."""
     commands: Callable[[], Any] | None = None
     """A ``typer.Typer``, whose commands, and groups of commands, become those of the program."""
     rank: int = 100
@@ -122,8 +97,7 @@ class Feature:
     """What it has beside a run; None where the run needs nothing of it."""
     begun_source: Callable[[RunPaths, Ledger], BegunSource | None] | None = None
     """What it says of a run directory whose jobs it makes, or lets go on: of one where the job
-    source of a table of its has begun (:mod:`orchestrator.jobfile.job_source`). None for others. An
-    ``OrchestratorError`` refuses ``run`` and ``reload``; commands that only look go on without it."""
+    source of a table of its has begun (:mod:`orchestrator.jobfile.job_source`). None for others."""
     watch: Callable[[RunPaths], RunWatch | None] | None = None
     """What ``run``, ``attach``, ``status`` and pages say of a run directory besides its jobs; None
     where that is nothing so far: it is asked again."""
@@ -137,7 +111,7 @@ class Feature:
     report_sections: Callable[[Path, Sequence[Path]], AddedSections | None] | None = None
     """What the report of a run directory has of it; None where that is nothing. The second argument
     are run directories that the report was asked to compare with it: where there are some, an
-    ``OrchestratorError`` is shown in place of the report. A ``LedgerError`` always is."""
+    ``OrchestratorError`` is shown in place of the report."""
     policy_readers: Callable[[], Mapping[str, str]] | None = None
     """Modules that read policies from files, by the ends of the names of these files, such as
     ``".onnx"``: ``read(path)`` gives a ``ReadPolicy`` of
@@ -158,222 +132,46 @@ class Feature:
     """Likewise: extras of ``pyproject.toml`` with packages that it alone needs."""
 
 
-_problems: dict[tuple[str, str], str] = {}
-"""By the feature, and what is left out: one that fails often, each time otherwise, is one problem."""
-_told: set[str] = set()
-"""Those that :func:`untold_problems` has given."""
-_owners: dict[tuple[PlugPoint, str], str] = {}
-"""The features of what :func:`add_named` has added."""
-
-
-def problems() -> tuple[str, ...]:
-    """What is wrong with features, a line for each; they are left out, in whole or in part."""
-    features()
-    return tuple(_problems.values())
-
-
-def untold_problems() -> Iterator[str]:
-    """Those of :func:`problems` that this has not given before."""
-    for problem in problems():
-        if problem not in _told:
-            _told.add(problem)
-            yield problem
-
-
-def note_problem(feature: str, what: str, why: str = "") -> None:
-    """Note that a feature, or a part of it, is left out; ``why``, for the first time that it is."""
-    text = f"{what}: {why}" if why else what
-    cure = f"correct or uninstall it, or leave it out of {FEATURES_VARIABLE}"
-    problem = plain(" ".join(f"the feature {feature} {text}; {cure}".split()))
-    _problems.setdefault((feature, what), problem)
-
-
-@contextlib.contextmanager
-def problems_of(
-    feature: str, what: str, *, passing: tuple[type[Exception], ...] = ()
-) -> Iterator[None]:
-    """In the block, code of a feature runs: what it prints goes to standard error, and an error, or
-    that it exits, is noted.
-
-    In other threads than the main one, prints are left alone: all threads have one standard output.
-
-    :param what: what is left out then, such as "adds no command".
-    :param passing: errors that are raised here, and not noted: they are for the user, or for who
-        asks.
-    """
-    prints: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
-    if threading.current_thread() is threading.main_thread():
-        prints = contextlib.redirect_stdout(sys.stderr)
-    try:
-        with prints:
-            yield
-    except passing:
-        raise
-    except (Exception, SystemExit) as error:
-        if is_traced():
-            traceback.print_exc()
-        note_problem(feature, what, f"{type(error).__name__}: {error}")
-
-
 @functools.cache
 def features() -> tuple[Feature, ...]:
-    """All features that can be loaded: the program's own, then those that others have installed."""
-    loaded: dict[str, Feature] = {}
-    for name, module in (*_own_modules(), *_installed_modules()):
-        with problems_of(f"{name} ({module})", "cannot be loaded"):
-            feature = importlib.import_module(module).FEATURE
-            if problem := _problem_of(feature, name, loaded):
-                note_problem(f"{name} ({module})", f"cannot be loaded: {problem}")
-            else:
-                loaded[name] = feature
-    return tuple(loaded.values())
-
-
-def is_own(feature: Feature) -> bool:
-    """Whether it is one of the program's, and not of an installed package."""
-    return feature.name in dict(_own_modules())
-
-
-def having(point: PlugPoint) -> Iterator[Feature]:
-    """The features that have a plug point."""
-    return (feature for feature in features() if getattr(feature, point) is not None)
+    """Load all features: the program's own, then those that others have installed."""
+    modules = (*_own_modules(), *_installed_modules())
+    return tuple(importlib.import_module(module).FEATURE for module in modules)
 
 
 def answers(point: PlugPoint, *arguments: Any) -> Iterator[tuple[Feature, Any]]:
-    """The features that have a plug point, and what they give there; one that fails is left out.
-
-    :param arguments: those of the plug point.
-    """
-    for feature in having(point):
-        given = None
-        with problems_of(feature.name, f"adds no {point}"):
-            given = ask(feature, point, *arguments)
+    """Yield each feature that has a plug point, with what it gives there, unless that is None."""
+    for feature in features():
+        plug = getattr(feature, point)
+        given = None if plug is None else plug(*arguments)
         if given is not None:
             yield feature, given
 
 
-def ask(feature: Feature, point: PlugPoint, *arguments: Any) -> Any:
-    """What one feature gives at a plug point; None where it does not have it. To be called in
-    :func:`problems_of`: whatever the feature raises is passed on.
-    """
-    plug = getattr(feature, point)
-    if plug is None:
-        return None
-    if is_traced():
-        print(f"features: {feature.name} is asked for {point}", file=sys.stderr)
-    given = plug(*arguments)
-    return tuple(given) if isinstance(given, Iterator) else given
+def added(point: PlugPoint) -> dict[str, Any]:
+    """Return what features give at a plug point, by name."""
+    return {one.name: one for _, given in answers(point) for one in given}
 
 
-def add_named(
-    found: dict[str, N],
-    point: PlugPoint,
-    what: str,
-    shown: str,
-    problem_of: Callable[[N, dict[str, N]], str],
-    read: Callable[[Feature, Any], Iterable[N]] = lambda _, given: given,
-) -> None:
-    """Add to ``found`` what features give at a plug point, by name; what cannot be used is left
-    out.
-
-    :param what: one of them, for messages: ``"table"``.
-    :param shown: the same with its name in place of ``{}``: ``"table [{}]"``.
-    :param problem_of: why one cannot be used beside those that are found; empty where it can.
-    :param read: makes them of what a feature gives.
-    """
-    for feature, given in answers(point):
-        with problems_of(feature.name, f"adds no {what}"):
-            for one in read(feature, given):
-                if problem := problem_of(one, found):
-                    note_problem(feature.name, f"adds no {shown.format(one.name)}: {problem}")
-                else:
-                    found[one.name] = one
-                    _owners[point, one.name] = feature.name
+def named_modules(point: PlugPoint) -> dict[str, str]:
+    """Return what features give at a plug point that is a mapping of names to modules."""
+    return {name: module for _, given in answers(point) for name, module in given.items()}
 
 
-def owner(point: PlugPoint, name: str) -> str:
-    """The feature that has added what has this name at a plug point, for messages; ``of NAME``
-    where that is not known.
-    """
-    return _owners.get((point, name), f"of {name}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureModule:
-    """A module of a feature, imported when something in it is first used."""
-
-    name: str
-    """What the feature names it for."""
-    module: str
-    feature: str
-
-    def load(self, name: str) -> Any:
-        """What is called ``name`` in it.
-
-        :raises ImportError: it cannot be imported, or has no such name; the message names the
-            feature.
-        :raises OrchestratorError: it says so itself, for example that it needs an extra.
-        """
-        try:
-            return getattr(importlib.import_module(self.module), name)
-        except OrchestratorError:
-            raise
-        except (Exception, SystemExit) as error:
-            what = f"the feature {self.feature} cannot load {name} of {self.module}"
-            raise ImportError(f"{what}: {type(error).__name__}: {error}") from error
-
-
-def named_modules(
-    point: PlugPoint,
-    what: str,
-    shown: str,
-    problem_of: Callable[[FeatureModule, dict[str, FeatureModule]], str],
-) -> dict[str, FeatureModule]:
-    """What features give at a plug point that is a mapping of names to modules, by name; what cannot
-    be used is left out.
-
-    Parameters are those of :func:`add_named`.
-    """
-    found: dict[str, FeatureModule] = {}
-    add_named(found, point, what, shown, problem_of, _modules)
-    return found
-
-
-def _modules(feature: Feature, given: Mapping[str, str]) -> Iterator[FeatureModule]:
-    for name, module in given.items():
-        yield FeatureModule(name=name, module=module, feature=feature.name)
-
-
-def is_traced() -> bool:
-    """Whether tracebacks of errors in features are printed."""
-    return bool(os.environ.get(TRACE_FEATURES_VARIABLE))
-
-
-def _problem_of(feature: Any, name: str, others: dict[str, Feature]) -> str:
-    """Why it cannot be used; empty where it can."""
-    if not isinstance(feature, Feature):
-        return "its FEATURE is no orchestrator.core.feature.Feature"
-    if feature.api != API:
-        return f"it is for plug points of version {feature.api}, and this program has {API}"
-    if feature.name != name:
-        return f"its FEATURE has the name {feature.name}; expected that of its entry point"
-    if name in others:
-        return "there is a feature of this name already"
-    return ""
-
-
-def _own_modules() -> Iterator[tuple[str, str]]:
-    """Name and module of the program's own features."""
+def _own_modules() -> Iterator[str]:
+    """Yield the modules of the program's own features."""
     folder = Path(__file__).parents[1] / "features"
     for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
         if (folder / name / "__init__.py").is_file():
-            yield name, f"{GROUP}.{name}"
+            yield f"{GROUP}.{name}"
 
 
-def _installed_modules() -> Iterator[tuple[str, str]]:
-    """Name and module of the features that others have installed, as far as they are wanted.
+def _installed_modules() -> Iterator[str]:
+    """Yield the modules of the features that others have installed, as far as they are wanted.
 
     :mod:`importlib.metadata` would take as long as half of ``--help``.
+
+    :raises UsageError: one that is wanted is not installed.
     """
     chosen = os.environ.get(FEATURES_VARIABLE)
     wanted = {name.strip() for name in (chosen or "").split(",")} - {""}
@@ -383,10 +181,10 @@ def _installed_modules() -> Iterator[tuple[str, str]]:
     for name, module in _entry_points():
         installed.setdefault(name, module)  # as an import, the first one in the path counts
     for name in sorted(wanted - installed.keys()):
-        note_problem(name, f"is not installed, and {FEATURES_VARIABLE} names it")
+        raise UsageError(f"{FEATURES_VARIABLE}: the feature {name} is not installed")
     for name, module in installed.items():
         if chosen is None or name in wanted:
-            yield name, module
+            yield module
 
 
 def _entry_points() -> Iterator[tuple[str, str]]:

@@ -40,7 +40,8 @@ def read_job(root: Path) -> tuple[JobPaths, WorkerSpec]:
         ) from error
     except ValueError as error:
         raise UsageError(
-            f"{paths.spec}: was written by another version of this program: {error}"
+            f"{paths.spec}: cannot be read ({error}); another version of this program, or a feature "
+            "that is not installed, may have written it"
         ) from error
     if spec.xml is not None and not (root / spec.xml).is_file():
         again = option("on_change", "restart", sign="=")

@@ -150,8 +150,7 @@ class RunPaths:
     supervisor_log = Below("supervisor.log")
     """Output of supervisors that were started with ``run --detach``."""
     run_end = Below("ended.json")
-    """How the last run ended; missing while the first one goes on, and in a run directory of an
-    earlier version."""
+    """How the last run ended; missing while the first one goes on."""
     live = Below("live.json")
     """What `status` and `attach` show of running jobs and is not in the ledger; missing when no
     supervisor runs."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from orchestrator.core.feature import NAME, add_named
+from orchestrator.core.feature import added
 
 MJCF_SUFFIX = ".xml"
 MJCF_ROOT = "mujoco"
@@ -91,10 +91,8 @@ RobotSource: TypeAlias = RobotFormat | RobotCollection
 
 @functools.cache
 def robot_sources() -> Mapping[str, RobotSource]:
-    """By name; one that cannot be used is left out."""
-    found: dict[str, RobotSource] = {}
-    add_named(found, "robot_sources", "source of robots", "source of robots {}", _problem_of)
-    return found
+    """By name."""
+    return added("robot_sources")
 
 
 def robot_formats() -> tuple[RobotFormat, ...]:
@@ -149,30 +147,3 @@ def collection_of(xml: str) -> RobotCollection | None:
 def robot_suffixes() -> tuple[str, ...]:
     """Ends of the names of files that may be robots, in lower case."""
     return MJCF_SUFFIX, *(one.suffix for one in robot_formats())
-
-
-def _problem_of(source: RobotSource, others: Mapping[str, RobotSource]) -> str:
-    """Why it cannot be used; empty where it can."""
-    if not NAME.fullmatch(source.name):
-        return "this is no name of a source: expected lower case"
-    if source.name in others:
-        return "there is one already"
-    if isinstance(source, RobotCollection):
-        return _problem_of_prefix(source.prefix, others)
-    if source.suffix == MJCF_SUFFIX and source.root != MJCF_ROOT:
-        return f"the suffix {MJCF_SUFFIX} is taken by MJCF"
-    return _problem_of_suffix(source.suffix, others)
-
-
-def _problem_of_prefix(prefix: str, others: Mapping[str, RobotSource]) -> str:
-    if not NAME.fullmatch(prefix.removesuffix(":")) or not prefix.endswith(":"):
-        return f"{prefix!r} is no prefix: expected a name and a colon"
-    taken = [one.prefix for one in others.values() if isinstance(one, RobotCollection)]
-    return f"the prefix {prefix} is taken" if prefix in taken else ""
-
-
-def _problem_of_suffix(suffix: str, others: Mapping[str, RobotSource]) -> str:
-    if not NAME.fullmatch(suffix.removeprefix(".")) or not suffix.startswith("."):
-        return f"{suffix!r} is no end of file names: expected a dot and lower case"
-    taken = [one.suffix for one in others.values() if isinstance(one, RobotFormat)]
-    return f"the suffix {suffix} is taken" if suffix in taken else ""

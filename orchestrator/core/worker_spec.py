@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.decoding import FilePath, Natural, Positive, decode
-from orchestrator.core.job_parts import flat, with_settings, written_without
+from orchestrator.core.job_parts import flat, with_settings
 from orchestrator.core.text import storable
 
 SINGLE_KINDS = ("option", "compiler")
@@ -168,16 +168,15 @@ class WorkerSpec:
     job of the same experiment. Only the latter is part of the fingerprint."""
     init_names: Mapping[str, str] = field(default_factory=dict)
     """Parts of the robot that stand for parts of another name in the robot of that policy: name or
-    pattern here → there. Not in ``spec.json`` where it is empty, so that files are those of earlier
-    versions."""
+    pattern here → there."""
     init_sha256: str | None = None
     """SHA-256 of that policy, a copy of which is in the job directory; None: it starts with random
     weights, or the job that it starts from has not succeeded yet. Not part of the fingerprint where
     ``init`` is."""
     init_env_steps: Natural | None = None
     """env_steps that this policy had been trained for, in the job that it came from, in the one that
-    this started from, and so on; None: not known, or random weights. Not part of the fingerprint,
-    and not in ``spec.json`` where it is None, so that files are those of earlier versions."""
+    this started from, and so on; None: not known, or random weights. Not part of the
+    fingerprint."""
     pause_at: Positive | None = None
     """The training pauses at the end of the first iteration that brings it to so many env_steps,
     where that is not yet ``total_timesteps``. None: it trains to its end. Not part of the
@@ -188,38 +187,24 @@ class WorkerSpec:
     measure_training: bool = False
     """Whether episodes of training are measured, too: for ``progress.csv``, and for rungs at which
     trainings are compared by measures. It changes no bit of the training. Not part of the
-    fingerprint, and not in ``spec.json`` where it is false, so that files are those of earlier
-    versions."""
+    fingerprint."""
     parts: Mapping[str, Any] = field(default_factory=dict)
     """What features do in this training, by name (:mod:`orchestrator.core.job_parts`); those that do
     nothing are missing."""
-    unknown: Mapping[str, Any] = field(default_factory=dict)
-    """Fields that nobody here knows, as they stand in ``spec.json``: the feature that wrote them is
-    gone. The job can be shown, but not be trained."""
 
     def fingerprint(self, total_timesteps: int | None = None) -> str:
         """SHA-256 of the values that decide the result, in hexadecimal.
 
         :param total_timesteps: in place of its own.
         """
-        values = self._values()
+        values = self.flat()
         if total_timesteps is not None:
             values["total_timesteps"] = total_timesteps
         for key in (*NOT_IN_FINGERPRINT, *(ABOUT_RANKS if self.ranks == 1 else ())):
-            values.pop(key, None)
-        # What is not used is left out, so that fingerprints are those of earlier versions.
-        if self.on_divergence == "fail":
-            del values["on_divergence"]
-        if not self.randomize:
-            del values["randomize"]
-        if not self.asymmetric:
-            del values["asymmetric"]
+            del values[key]
         if self.init_job is not None:
-            values["init"] = self.init
-        if self.init_job is not None or self.init_sha256 is None:
             del values["init_sha256"]
-        if self.robot_maker is None:
-            del values["robot_maker"], values["params"]
+            values["init"] = self.init
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -267,20 +252,8 @@ class WorkerSpec:
         return steps if self.algo == "ppo" else steps * math.ceil(LEAST_ITERATION / steps)
 
     def flat(self) -> dict[str, Any]:
-        """All values, those of parts and unknown ones beside the others."""
-        return {**written_without(), **self._values()}
-
-    def _values(self) -> dict[str, Any]:
-        """The same without parts that the job does not have."""
-        values = flat(self)
-        del values["unknown"]
-        if not self.measure_training:
-            del values["measure_training"]
-        if self.init_env_steps is None:
-            del values["init_env_steps"]
-        if not self.init_names:
-            del values["init_names"]
-        return {**values, **self.unknown}
+        """All values, those of parts beside the others."""
+        return flat(self)
 
     def to_json(self) -> str:
         return storable(
@@ -291,15 +264,6 @@ class WorkerSpec:
     def from_json(cls, text: str | bytes) -> WorkerSpec:
         """:raises ValueError: naming the field that is missing or of another type."""
         return decode(cls, text, with_settings)
-
-    def refuse_unknown(self) -> None:
-        """:raises ValueError: there are :attr:`unknown` fields."""
-        if self.unknown:
-            raise ValueError(
-                f"the job was declared with {', '.join(sorted(self.unknown))}, which nothing here can read: install "
-                "or mend the feature that it belongs to (doctor warns of those that cannot be used), or use the "
-                "version of this program that declared it"
-            )
 
     def why_not_fast(self) -> dict[str, str]:
         """:func:`unfit_for_fast` of this training."""
@@ -319,8 +283,6 @@ FROM_NOTHING: Mapping[str, Any] = {
     "init_env_steps": None,
 }
 """Fields of the spec of a training that starts with random weights."""
-KEYS_OF_FEATURES = ("video", "preview")
-"""Facts of a job whose keys in the job file are features': nothing is done about them without."""
 NOT_IN_FINGERPRINT = (
     "search_path",
     "checkpoint_every",

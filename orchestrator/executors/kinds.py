@@ -6,7 +6,6 @@ Nothing is imported here for an executor before it is opened.
 from __future__ import annotations
 
 import functools
-import keyword
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,46 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.core import front_end
 from orchestrator.core.errors import UsageError
-from orchestrator.core.feature import NAME, add_named, problems
+from orchestrator.core.feature import added
 from orchestrator.core.text import listed
 
 if TYPE_CHECKING:
     from orchestrator.executors.base import Backend, BackendSettings
 
 SHOWN = 5
-TAKEN = frozenset(
-    (
-        "defaults",
-        "detach",
-        "dry_run",
-        "executor",
-        "executor_options",
-        "fresh",
-        "grace",
-        "help",
-        "init",
-        "jobs",
-        "json",
-        "learner",
-        "max_parallel",
-        "on_change",
-        "on_progress",
-        "on_result",
-        "overrides",
-        "rebuild_ledger",
-        "run_dir",
-        "seeds",
-        "set",
-        "show",
-        "skip_invalid",
-        "task",
-        "timesteps",
-        "total_timesteps",
-        "until",
-        "xmls",
-    )
-)
-"""What the command ``run``, and the functions ``run`` and ``train``, have themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,26 +119,8 @@ def _open_local(settings: BackendSettings) -> Backend:
 
 @functools.cache
 def executor_kinds() -> Mapping[str, ExecutorKind]:
-    """Every kind by its name, the local one first. One that cannot be used beside others is left
-    out.
-    """
-    found = {"local": ExecutorKind(name="local", open=_open_local)}
-    add_named(found, "executors", "executor", "executor {}", _problem_of)
-    return found
-
-
-def _problem_of(kind: ExecutorKind, others: Mapping[str, ExecutorKind]) -> str:
-    """Why it cannot be used beside ``others``; empty where it can."""
-    if kind.name in others:
-        return "there is one already"
-    taken = {option.name for other in others.values() for option in other.options}
-    for option in kind.options:
-        if not NAME.fullmatch(option.name) or keyword.iskeyword(option.name):
-            return f"{option.name!r} is no name of an option: expected such as ray_address"
-        if option.name in taken | TAKEN:
-            return f"there is an option or argument {option.name} already"
-        taken.add(option.name)
-    return ""
+    """Every kind by its name, the local one first."""
+    return {"local": ExecutorKind(name="local", open=_open_local), **added("executors")}
 
 
 def executor_options() -> Mapping[str, ExecutorOption]:
@@ -185,8 +133,7 @@ def kind_named(name: str) -> ExecutorKind:
     """:raises UsageError: there is none; the message names the valid ones."""
     kinds = executor_kinds()
     if name not in kinds:
-        left_out = "".join(f"; {problem}" for problem in problems())
         raise UsageError(
-            f"{front_end.option('executor', name)}: unknown; valid: {', '.join(kinds)}{left_out}"
+            f"{front_end.option('executor', name)}: unknown; valid: {', '.join(kinds)}"
         )
     return kinds[name]

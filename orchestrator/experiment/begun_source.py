@@ -4,18 +4,16 @@ its ledger, whether or not a supervisor runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from orchestrator.core.errors import UNAVAILABLE, OrchestratorError
-from orchestrator.core.feature import ask, having, problems_of
+from orchestrator.core.feature import answers
 from orchestrator.core.paths import RunPaths
 from orchestrator.ledger import Ledger
 
 if TYPE_CHECKING:  # which reads job files, and `status` does not
     from orchestrator.jobfile import Experiment
 
-T = TypeVar("T")
 Standing: TypeAlias = Literal["none", "underway", "over"]
 """Whether something makes the jobs of a run directory, or decides which of them go on: nothing does;
 it may still make jobs, or let paused ones go on; or it has come to its end, and leaves those paused
@@ -29,8 +27,7 @@ Direction: TypeAlias = Literal["maximize", "minimize"]
 class BegunSource:
     """What the job source of one feature has begun in one run directory.
 
-    Where it raises, commands that only look say what they know without it. A
-    ``LedgerUnavailableError`` or a ``DiskFullError`` means that it cannot be read just now.
+    A ``LedgerUnavailableError`` or a ``DiskFullError`` means that it cannot be read just now.
     """
 
     @property
@@ -96,73 +93,32 @@ class BegunSource:
 
 
 def begun_source(paths: RunPaths, ledger: Ledger) -> BegunSource | None:
-    """What has begun in a run directory, for what goes on with it; None where the job file declares
-    it no more, too.
+    """What has begun in a run directory; None where the job file declares it no more, too.
 
     :raises OrchestratorError: it cannot be read.
     """
-    return answer(paths, ledger, lambda source: source, None, passing=(OrchestratorError,))
+    return next((source for _, source in answers("begun_source", paths, ledger)), None)
 
 
 def standing_of(paths: RunPaths, ledger: Ledger) -> Standing:
-    """For commands that only look: a feature that cannot say it is as one that has begun nothing.
-
-    :raises LedgerUnavailableError, DiskFullError: it cannot be read just now.
-    """
-
-    def of(source: BegunSource) -> Standing:
-        return "underway" if source.is_underway else "over"
-
-    return answer(paths, ledger, of, "none")
+    source = begun_source(paths, ledger)
+    if source is None:
+        return "none"
+    return "underway" if source.is_underway else "over"
 
 
 def outcome(paths: RunPaths, ledger: Ledger) -> Outcome:
-    """For commands that only look, as :func:`standing_of`."""
-
-    def of(source: BegunSource) -> Outcome:
-        if source.is_underway:
-            return "underway"
-        if not source.makes_jobs:
-            return "as its jobs"
-        return "succeeded" if source.has_succeeded() else "failed"
-
-    return answer(paths, ledger, of, "as its jobs")
+    source = begun_source(paths, ledger)
+    if source is None:
+        return "as its jobs"
+    if source.is_underway:
+        return "underway"
+    if not source.makes_jobs:
+        return "as its jobs"
+    return "succeeded" if source.has_succeeded() else "failed"
 
 
 def shown_jobs(paths: RunPaths, ledger: Ledger) -> Sequence[str] | None:
     """As :meth:`BegunSource.shown_jobs`; None also where nothing has begun."""
-    return answer(paths, ledger, _shown_jobs, None)
-
-
-def _shown_jobs(source: BegunSource) -> Sequence[str] | None:
-    shown = source.shown_jobs()
-    if shown is None:
-        return None
-    if isinstance(shown, str) or not all(isinstance(job_id, str) for job_id in shown):
-        raise TypeError(f"shown_jobs: expected ids of jobs; this is {shown!r}")
-    return shown
-
-
-def answer(
-    paths: RunPaths,
-    ledger: Ledger,
-    question: Callable[[BegunSource], T],
-    otherwise: T,
-    passing: tuple[type[Exception], ...] = UNAVAILABLE,
-) -> T:
-    """What the first source that has begun answers; ``otherwise`` where none has, or it fails.
-
-    :param passing: what is passed on, where other exceptions become a problem of the feature.
-    """
-    for feature in having("begun_source"):
-        with problems_of(feature.name, f"says nothing of {paths.root}", passing=passing):
-            source = ask(feature, "begun_source", paths, ledger)
-            if source is not None:
-                return question(_check_source(source))
-    return otherwise
-
-
-def _check_source(found: object) -> BegunSource:
-    if not isinstance(found, BegunSource):
-        raise TypeError(f"expected a BegunSource; this is {found!r}")
-    return found
+    source = begun_source(paths, ledger)
+    return None if source is None else source.shown_jobs()

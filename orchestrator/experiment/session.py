@@ -77,7 +77,7 @@ def run(
     *,
     warm: examining_process.Child | None = None,
     callbacks: CallbackReporter | None = None,
-    beside: Mapping[str, BesideRun] | None = None,
+    beside: Sequence[BesideRun] = (),
     ends_process: bool = False,
 ) -> RunResult:
     """Run or resume ``experiment`` in ``options.run_dir`` until every job is terminal or a stop is
@@ -85,8 +85,7 @@ def run(
 
     :param callbacks: the reporter, if it calls functions of the calling program; what one of them
         raises is raised here when every worker has exited.
-    :param beside: what the caller has beside the run, in addition to that of features; by the names
-        that messages have for it.
+    :param beside: what the caller has beside the run, in addition to that of features.
     :param ends_process: whether the process ends after the run: signals are ignored from the end of
         a run on that a signal has stopped.
     :raises UsageError: for anything the user can fix; nothing was launched.
@@ -97,7 +96,7 @@ def run(
     hold_standard_descriptors()
     with contextlib.ExitStack() as stack:
         stops = StopRequests(stop_at=options.stop_at, ends_process=ends_process)
-        begun = _begin(experiment, options, reporter, beside or {}, stops, stack)
+        begun = _begin(experiment, options, reporter, beside, stops, stack)
         opened = _open(experiment, options, begun, stack)
         planned = _plan(opened, warm, stack)
         entered = _reconcile(opened, planned, stack)
@@ -219,7 +218,7 @@ def _begin(
     experiment: Experiment,
     options: RunOptions,
     reporter: Reporter,
-    of_caller: Mapping[str, BesideRun],
+    of_caller: Sequence[BesideRun],
     stops: StopRequests,
     stack: contextlib.ExitStack,
 ) -> _Begun:

@@ -480,11 +480,11 @@ def _jobs(
             )
             problems.add(where, message)
             break
-        parts = parts_of(merged, robot.format, where, problems)
+        parts = parts_of(merged, robot.format)
         spec = _worker_spec(
             merged, robot, resources, job_id=job_id, name=name, seed=seed, base=base, parts=parts
         )
-        check_specs_of_features(merged, spec, where, problems)
+        check_specs_of_features(spec, where, problems)
         jobs.append(
             Job(
                 job_id=job_id,
@@ -495,7 +495,7 @@ def _jobs(
                 xml_source=robot.xml,
                 allow_outside=merged["allow_outside"],
                 maker_folder=base if robot.maker else None,
-                robot_settings=robot_settings(merged, robot.format, base, where, problems),
+                robot_settings=robot_settings(merged, robot.format, base),
                 point=chosen,
             )
         )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.feature import owner, problems_of
 from orchestrator.core.job_parts import job_parts
 from orchestrator.core.numbers.changing_numbers import (
     ChangingNumber,
@@ -31,12 +29,7 @@ from orchestrator.jobfile.merged_job import MergedJob
 from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.jobfile.toml_models import JOB_TABLES
 from orchestrator.jobfile.validation import Layer, Report
-from orchestrator.keys.feature_tables import blaming
 from orchestrator.keys.problems import Problems
-
-SEE_WARNING = (
-    "the warning of this command says why; correct or update the feature, or leave the table out"
-)
 
 
 def _nothing(*_: Any) -> None:
@@ -72,11 +65,7 @@ class JobTableRules:
 @functools.cache
 def table_rules() -> Mapping[str, JobTableRules]:
     """By the name of the table."""
-    rules = {}
-    for name, table in JOB_TABLES.items():
-        with problems_of(owner("job_tables", name), f"has no rules of the table {name} of jobs"):
-            rules[name] = table.rules()
-    return rules
+    return {name: table.rules() for name, table in JOB_TABLES.items()}
 
 
 def format_tables() -> Mapping[str, RobotFormat | None]:
@@ -88,9 +77,7 @@ def format_tables() -> Mapping[str, RobotFormat | None]:
     return {name: one for name, one in tables.items() if name in JOB_TABLES}
 
 
-def parts_of(
-    merged: Mapping[str, Any], robot: RobotFormat | None, where: str, problems: Problems
-) -> dict[str, Any]:
+def parts_of(merged: Mapping[str, Any], robot: RobotFormat | None) -> dict[str, Any]:
     """What the spec of a job has of tables of features, by name.
 
     :param robot: the format of its robot; None for an MJCF.
@@ -100,19 +87,14 @@ def parts_of(
     for name, rules in table_rules().items():
         if name in formats and formats[name] is not robot:  # it is of other robots
             continue
-        with _blaming(name, merged, where, problems):
-            settings = rules.settings(merged)
-            if not job_parts()[name].is_unused(settings):
-                parts[name] = settings
+        settings = rules.settings(merged)
+        if not job_parts()[name].is_unused(settings):
+            parts[name] = settings
     return parts
 
 
 def robot_settings(
-    merged: Mapping[str, Any],
-    robot: RobotFormat | None,
-    base: Path,
-    where: str,
-    problems: Problems,
+    merged: Mapping[str, Any], robot: RobotFormat | None, base: Path
 ) -> Mapping[str, Any]:
     """What makes MJCF of a job's robot.
 
@@ -123,12 +105,9 @@ def robot_settings(
     rules = None if maker is None else table_rules().get(maker.name)
     if maker is None or rules is None:
         return {}
-    name = maker.name
     if rules.robot_settings is not None:
-        with _blaming(name, merged, where, problems):
-            return rules.robot_settings(merged, base)
-        return {}
-    settings: Mapping[str, Any] = merged[name]
+        return rules.robot_settings(merged, base)
+    settings: Mapping[str, Any] = merged[maker.name]
     return settings
 
 
@@ -145,41 +124,18 @@ def check_format_tables(job: MergedJob) -> None:
 
 
 def check_tables_of_features(job: MergedJob) -> None:
-    """Check the tables of a job, and that there are rules for each that is written."""
-    merged = job.settings
-    for name in sorted(JOB_TABLES.keys() - table_rules().keys() - job.invalid):
-        if _is_written(name, merged):
-            job.problems.add(
-                f"{job.where}.{name}", f"the feature of this table fails; {SEE_WARNING}"
-            )
+    """Check the tables of a job."""
     for name, rules in table_rules().items():
         if job.are_valid(name, *rules.reads):
-            with _blaming(name, merged, job.where, job.problems):
-                rules.check(merged, job.own, job.report)
-    if "task" in merged and job.are_valid("task_options", "randomize"):
+            rules.check(job.settings, job.own, job.report)
+    if "task" in job.settings and job.are_valid("task_options", "randomize"):
         _check_stages_begin(job)
 
 
-def check_specs_of_features(
-    merged: Mapping[str, Any], spec: WorkerSpec, where: str, problems: Problems
-) -> None:
+def check_specs_of_features(spec: WorkerSpec, where: str, problems: Problems) -> None:
     """Check what only the whole of a spec shows."""
-    for name, rules in table_rules().items():
-        with _blaming(name, merged, where, problems):
-            rules.check_spec(spec, where, problems)
-
-
-def _is_written(name: str, merged: Mapping[str, Any]) -> bool:
-    """Whether a table of a job has other values than the defaults."""
-    return bool(merged[name] != JOB_TABLES[name].model().model_dump())
-
-
-def _blaming(
-    name: str, merged: Mapping[str, Any], where: str, problems: Problems
-) -> contextlib.AbstractContextManager[None]:
-    return blaming(
-        "job_tables", name, f"{where}.{name}", problems, lambda: _is_written(name, merged)
-    )
+    for rules in table_rules().values():
+        rules.check_spec(spec, where, problems)
 
 
 def _check_stages_begin(job: MergedJob) -> None:

@@ -124,10 +124,6 @@ def _of_collection(
     except UsageError as error:
         problems.add(where, str(error))
         return []
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        problems.add(where, f"the feature of {collection.prefix} cannot find it: {reason}")
-        return []
     return [Robot(name or found.name, found.xml)]
 
 

@@ -349,10 +349,8 @@ class CommonSettings(TomlTable):
 
 
 _NAMED_ROBOTS = "".join(f"; or {one.title}, as {one.prefix}NAME" for one in robot_collections())
-OF_ENTRIES = ("name", "xml", "after")
-"""Keys of a [[jobs]] table that [defaults] does not have."""
-JOB_TABLES = job_tables({*CommonSettings.model_fields, *ALGORITHMS, *OF_ENTRIES})
-JOB_KEYS = job_keys({*CommonSettings.model_fields, *ALGORITHMS, *OF_ENTRIES, *JOB_TABLES})
+JOB_TABLES = job_tables()
+JOB_KEYS = job_keys()
 
 if TYPE_CHECKING:
     Settings = CommonSettings
@@ -425,7 +423,7 @@ class CommonKeys(TomlTable):
     )
 
 
-FEATURE_TABLES = feature_tables({*CommonKeys.model_fields, *Entry.model_fields})
+FEATURE_TABLES = feature_tables()
 
 if TYPE_CHECKING:
     JobFile = CommonKeys

@@ -34,12 +34,11 @@ from orchestrator.core.job import (
 from orchestrator.ledger import cpu_history, database_file, rows
 from orchestrator.ledger.cpu_history import CpuHistory
 from orchestrator.ledger.database_file import bindable_values, decoding, translate_errors
-from orchestrator.ledger.lineage import ANCESTOR, Lineages
 from orchestrator.ledger.requests import Request, RequestFiles, Verb
 from orchestrator.ledger.rows import AttemptRow, DeclaredJob, JobRow, LatestFigures, SummaryRow
-from orchestrator.ledger.schema import SCHEMA, SCHEMA_VERSION
+from orchestrator.ledger.schema import FORMAT, SCHEMA
 
-__all__ = ["SCHEMA_VERSION", "AttemptRow", "JobRow", "Ledger", "Request", "SummaryRow", "Verb"]
+__all__ = ["AttemptRow", "JobRow", "Ledger", "Request", "SummaryRow", "Verb"]
 
 STOPPING = "stopping"
 """The supervisor that is named in the place of a job is stopping."""
@@ -85,20 +84,20 @@ class Ledger:
     @classmethod
     def create(cls, path: Path) -> Ledger:
         """A new, empty ledger. :raises LedgerError: when ``path`` exists or cannot be written."""
-        database_file.create(path, SCHEMA, SCHEMA_VERSION)
+        database_file.create(path, SCHEMA, FORMAT)
         return cls.open(path)
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = False, is_sound: bool = False) -> Ledger:
-        """An existing ledger. :raises LedgerError: it is missing, damaged, of another program or
-        another version.
+        """An existing ledger. :raises LedgerError: it is missing, damaged, of another program or of
+        another format.
 
         :param is_sound: whether it was found free of damage before, so that not the whole file is
             examined again.
         """
         return cls(
             path,
-            database_file.connect(path, SCHEMA_VERSION, read_only=read_only, is_sound=is_sound),
+            database_file.connect(path, FORMAT, read_only=read_only, is_sound=is_sound),
         )
 
     def close(self) -> None:
@@ -484,10 +483,9 @@ class Ledger:
     def _summary_rows(
         self, varied: Collection[str], condition: str, values: Sequence[Any] = ()
     ) -> list[SummaryRow]:
-        lineages = self.lineages()
         with translate_errors(self.path), decoding(self.path):
             return [
-                rows.summary_row(row, varied, lineages)
+                rows.summary_row(row, varied, self.path.parent)
                 for row in self._execute(f"{rows.SUMMARY} {condition}", values)
             ]
 
@@ -520,16 +518,7 @@ class Ledger:
             row = self._execute(f"{rows.SUMMARY} WHERE d.job_id = ?", (job_id,)).fetchone()
             if row is None:
                 raise LedgerDamagedError(f"{self.path}: there is no job {job_id} in the ledger")
-            return rows.summary_row(row, (), self.lineages())
-
-    def lineages(self) -> Lineages:
-        """From which jobs others started. What it has read stays as it was."""
-
-        def read(job_id: str) -> tuple[object, object] | None:
-            row = self._execute(ANCESTOR, (job_id,)).fetchone()
-            return None if row is None else (row["spec"], row["env_steps"])
-
-        return Lineages(run_dir=self.path.parent, read=read)
+            return rows.summary_row(row, (), self.path.parent)
 
     def measure_names(self) -> Collection[str]:
         """Names of the measures that the jobs have been evaluated by, in order of appearance."""

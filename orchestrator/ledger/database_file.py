@@ -38,7 +38,7 @@ ADVICE = (
 )
 
 
-def create(path: Path, schema: str, version: int) -> None:
+def create(path: Path, schema: str, format_: int) -> None:
     """Create a ledger without jobs. A process that is killed meanwhile leaves none, and after a power
     cut an earlier ledger that was moved away does not come back in its place.
     """
@@ -50,8 +50,10 @@ def create(path: Path, schema: str, version: int) -> None:
         try:
             with contextlib.closing(sqlite3.connect(temporary)) as connection:
                 connection.executescript(
-                    f"PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={version}; BEGIN; {schema} COMMIT;"
+                    f"PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={format_}; BEGIN; {schema} COMMIT;"
                 )
+                with connection:
+                    connection.execute("INSERT INTO program VALUES (?)", (_program_version(),))
             temporary.rename(path)
             # What is committed would be lost with the name. Some file systems cannot do it.
             with contextlib.suppress(OSError):
@@ -61,6 +63,12 @@ def create(path: Path, schema: str, version: int) -> None:
             raise
 
 
+def _program_version() -> str:
+    from orchestrator.machine import provenance  # which takes a while to import
+
+    return provenance.version(provenance.OURS) or "unknown"
+
+
 def _remove_temporary_files(path: Path) -> None:
     for file in path.parent.glob(f".{path.name}.*.tmp*"):
         with contextlib.suppress(OSError):  # what stays is in nobody's way
@@ -68,7 +76,7 @@ def _remove_temporary_files(path: Path) -> None:
 
 
 def connect(
-    path: Path, version: int, *, read_only: bool = False, is_sound: bool = False
+    path: Path, format_: int, *, read_only: bool = False, is_sound: bool = False
 ) -> sqlite3.Connection:
     """A connection to an existing ledger, checked as :meth:`Ledger.open` says."""
     if path.is_symlink():
@@ -92,7 +100,7 @@ def connect(
                 connection.close()
                 connection = sqlite3.connect(f"{uri}?immutable=1", uri=True)
             # Before anything is written: what may be damaged is left as it is.
-            _examine(connection, path, version, has_log=has_log, is_sound=is_sound)
+            _examine(connection, path, format_, has_log=has_log, is_sound=is_sound)
             if not read_only:
                 connection.close()
                 connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level="IMMEDIATE")
@@ -108,22 +116,19 @@ def connect(
 
 
 def _examine(
-    connection: sqlite3.Connection, path: Path, version: int, *, has_log: bool, is_sound: bool
+    connection: sqlite3.Connection, path: Path, format_: int, *, has_log: bool, is_sound: bool
 ) -> None:
-    """:raises LedgerError: it is no ledger of this version, or damaged."""
+    """:raises LedgerError: it is no ledger of this format, or damaged."""
     if _size(path) == 0:
         raise LedgerError(f"{path}: the ledger is empty (0 bytes); {ADVICE}")
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise LedgerError(f"{path}: the database of another program, or a damaged ledger; {ADVICE}")
     written: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    if written < version:
+    if written != format_:
+        (program,) = connection.execute("SELECT version FROM program").fetchone()
         raise LedgerError(
-            f"{path}: the ledger has version {written}, but this newer program needs version {version}; {ADVICE}"
-        )
-    if written > version:
-        raise LedgerError(
-            f"{path}: the ledger has version {written}, but this older program needs version {version}; it was left as"
-            f" it is. Use the program that made it, or another {option('run_dir')}"
+            f"{path}: the run directory has format {written}, written by version {program} of this program, and this"
+            f" version needs format {format_}; it was left as it is. Use that version, or start over with `run --fresh`"
         )
     if is_sound:
         return

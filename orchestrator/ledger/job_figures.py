@@ -12,16 +12,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from orchestrator.core.job import Cause
-from orchestrator.ledger import NOTES, Ledger, rows
+from orchestrator.ledger import NOTES, Ledger, lineage, rows
 from orchestrator.ledger.database_file import decoding
 
 STARTS = """
 SELECT job_id, CASE WHEN json_valid(spec) THEN
-    json_array(json_extract(spec, '$.init'), json_extract(spec, '$.init_env_steps')) END, env_steps
-FROM declared JOIN jobs USING (job_id)
+    json_array(json_extract(spec, '$.init'), json_extract(spec, '$.init_env_steps')) END
+FROM declared
 """
-"""``init`` and ``init_env_steps`` of the declarations of jobs, as one array, NULL of a damaged one;
-and their env_steps."""
+"""``init`` and ``init_env_steps`` of the declarations of jobs, as one array; NULL of one that is no
+strict JSON."""
 MOST_MARKS = 500
 """Values of one statement; SQLite limits their number."""
 
@@ -107,16 +107,10 @@ def earlier_env_steps(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, int |
     """env_steps of the policies that each of these jobs started from one after another, by
     ``job_id``: 0 for random weights; None: not known.
     """
-    lineages = ledger.lineages()
-    found: dict[str, int | None] = {}
-    for job_id, start, own_env_steps in _rows_of_jobs(ledger, STARTS, job_ids):
-        if start is None:
-            found[job_id] = None
-            continue
-        init, init_env_steps = json.loads(start)
-        spec = {"init": init, "init_env_steps": init_env_steps}
-        found[job_id] = lineages.earlier_env_steps(job_id, spec, own_env_steps)
-    return found
+    return {
+        job_id: None if start is None else lineage.earlier_env_steps(*json.loads(start))
+        for job_id, start in _rows_of_jobs(ledger, STARTS, job_ids)
+    }
 
 
 def jobs_count(ledger: Ledger) -> int:

@@ -147,7 +147,7 @@ class RequestFiles:
             return {
                 f"{name}:{number}": Request.from_line(line) for number, line in enumerate(lines, 1)
             }
-        except ValueError:  # of another version of this program, or of none
+        except ValueError:  # nothing that this program has written
             return {}
 
     def _names(self) -> list[str]:

@@ -97,8 +97,6 @@ class RowReader:
             # One that waits for other jobs may wait for fewer after any move.
             if row is None or job_id in moved or (moved and row["waits_for"]):
                 rows[job_id] = ledger.summary_of(job_id)
-            elif has_progressed and row["lineage_env_steps"] is None:
-                rows[job_id] = ledger.summary_of(job_id)  # it may be known once a job has begun
             elif has_progressed:
                 rows[job_id] = _progressed_row(row, progress[job_id])
             else:

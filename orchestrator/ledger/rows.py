@@ -37,10 +37,10 @@ from orchestrator.core.job import (
     StateName,
     Succeeded,
 )
-from orchestrator.core.text import listed, shortened
+from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.ledger import lineage
 from orchestrator.ledger.cpu_history import CpuHistory, CpuSpan
-from orchestrator.ledger.lineage import Lineages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,32 +420,30 @@ def attempt_row(row: sqlite3.Row, history: CpuHistory | None = None) -> AttemptR
     return attempt
 
 
-def summary_row(row: sqlite3.Row, varied: Iterable[str], lineages: Lineages) -> SummaryRow:
+def summary_row(row: sqlite3.Row, varied: Iterable[str], run_dir: Path) -> SummaryRow:
     """:param varied: keys that a matrix of the experiment varies; each is a column, unless there is
     one of its name.
-    :param lineages: of the same ledger.
+    :param run_dir: that of the ledger.
     """
     point = parsed_object(row["point"])
     spec = parsed_object(row["spec"])
     record = _record(row)
     traceback = record.get("traceback") if row["state"] == "FAILED" else None
     parents = row["waits_for"]
-    earlier = lineages.earlier_env_steps(str(row["job_id"]), spec, row["env_steps"])
+    earlier = lineage.earlier_env_steps(spec["init"], spec["init_env_steps"])
     values = {key: record.get(key) for key in RECORDED} | {
-        # Earlier versions have stored texts of any length and content.
-        "message": None if row["message"] is None else shortened(row["message"]),
-        "traceback": shortened(traceback or "") or None,
+        "traceback": traceback,
         "xml": row["xml_source"],
         "task": spec["task"] or spec["env"] or spec["entry_point"],
         "algo": spec["algo"],
         "seed": spec["seed"],
         "total_timesteps": spec["total_timesteps"],
-        "ranks": spec.get("ranks", 1),
+        "ranks": spec["ranks"],
         "cpus": parsed_json(row["cpus"]) if row["cpus"] else None,
         "pid": row["pid"] if row["state"] == "RUNNING" else None,
         "measures": _measures(record),
         "waits_for": listed(parents.split(","), PARENTS_SHOWN) if parents else None,
-        "parent": lineages.parent(spec),
+        "parent": lineage.parent(run_dir, spec),
         "lineage_env_steps": None if earlier is None else row["env_steps"] + earlier,
     }
     columns = checked_row(SummaryRow, {**row, **values})

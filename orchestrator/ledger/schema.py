@@ -1,8 +1,10 @@
-"""The tables of a ledger. Whoever changes them changes the version: a ledger of another version is
-refused.
+"""The format of run directories, and the tables of their ledgers.
+
+Whoever changes a file of run directories, so that this program could not read what the one before
+wrote, changes the number. A run directory of another format is refused.
 """
 
-SCHEMA_VERSION = 3
+FORMAT = 4
 
 SCHEMA = """
 -- What a job file declares is large and does not change; what happens changes all the time. In a table of its own, a
@@ -25,5 +27,7 @@ CREATE TABLE attempts (
     returncode INTEGER, cause TEXT, message TEXT, max_rss_mib REAL, record TEXT,
     PRIMARY KEY (job_id, number)
 ) WITHOUT ROWID;
+-- One row: the version of the program that made the run directory. Every format has this table.
+CREATE TABLE program (version TEXT NOT NULL);
 CREATE TABLE requests (id INTEGER PRIMARY KEY, verb TEXT NOT NULL, job_id TEXT);
 """

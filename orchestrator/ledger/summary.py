@@ -105,27 +105,19 @@ def read(paths: RunPaths) -> tuple[list[SummaryRow], float | None]:
     """The rows of ``summary.json``, and when it was written; none and None before it is.
 
     :raises LedgerFailingError: its file system fails.
-    :raises LedgerError: it is not what this version of the program writes.
+    :raises LedgerError: it is damaged.
     """
     try:
         with open_regular(paths.summary_json) as file:
             rows = parsed_json(read_up_to(file, LARGEST_BYTES))
             written = os.fstat(file.fileno()).st_mtime
+        checked = [{**row, **checked_row(SummaryRow, row)} for row in rows]
     except FileNotFoundError:
         return [], None
-    except (OSError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError) as error:
         kind = LedgerFailingError if isinstance(error, OSError) else LedgerError
         raise kind(f"{paths.summary_json}: cannot be read: {error}") from error
-    try:
-        # An earlier version has written none of these.
-        missing = dict.fromkeys(("measures", "waits_for", "parent", "lineage_env_steps"))
-        whole = [{**missing, **row} for row in rows]
-        checked = [{**row, **checked_row(SummaryRow, row)} for row in whole]
-        return cast(list[SummaryRow], checked), written
-    except (KeyError, TypeError, ValueError) as error:
-        advice = "use the program with which its supervisor runs"
-        text = f"{paths.summary_json}: was written by another version of this program ({error})"
-        raise LedgerError(f"{text}; {advice}") from error
+    return cast(list[SummaryRow], checked), written
 
 
 def to_json(rows: Iterable[Mapping[str, object]]) -> str:
@@ -137,9 +129,7 @@ def _line(row: Mapping[str, object]) -> str:
 
 
 def _columns(varied: Collection[str], measure_names: Collection[str]) -> list[str]:
-    """Names of the columns: later versions of this program add new ones after those that there
-    were.
-    """
+    """Names of the columns."""
     names = dict.fromkeys([*SummaryRow.__annotations__, *job_parts.column_names(), *varied])
     columns = [name for name in names if name not in NOT_IN_TABLE]
     columns += TIMES

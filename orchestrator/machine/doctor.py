@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.core.feature import answers, problems_of
+from orchestrator.core.feature import answers
 from orchestrator.machine import doctor_checks
 from orchestrator.machine.cgroup import ROOT, oom_kills, throttled_s
 from orchestrator.machine.doctor_checks import Finding, Level
@@ -48,14 +48,7 @@ def examine() -> tuple[Finding, ...]:
 
 
 def _of_features(machine: Machine) -> list[Finding]:
-    found: list[Finding] = []
-    for feature, findings in answers("doctor", machine):
-        with problems_of(feature.name, "has no findings"):
-            for finding in findings:
-                if not isinstance(finding, Finding):
-                    raise TypeError(f"{finding!r} is no Finding")
-                found.append(finding)
-    return found
+    return [finding for _, findings in answers("doctor", machine) for finding in findings]
 
 
 def to_json(findings: Sequence[Finding]) -> str:

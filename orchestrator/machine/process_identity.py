@@ -28,8 +28,7 @@ def same_process(pid: int, start: float) -> bool:
     """Whether the process known as ``pid``, started at ``start``, still exists (perhaps as a
     zombie).
     """
-    now = process_start(pid)
-    return now is not None and start in (now, now // 1)  # earlier versions recorded whole ticks
+    return process_start(pid) == start
 
 
 @functools.cache

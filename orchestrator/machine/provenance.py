@@ -262,9 +262,7 @@ def _latest(paths: RunPaths, kinds: Mapping[str, type]) -> Mapping[str, Any]:
 
 
 def experiment_name(paths: RunPaths) -> str:
-    """The name of the experiment in ``paths``; that of the directory where none is recorded, as of
-    earlier versions.
-    """
+    """The name of the experiment in ``paths``; that of the directory where none is recorded."""
     for session in reversed(_sessions(paths)):
         name = session.get("experiment") if isinstance(session, dict) else None
         if isinstance(name, str) and name:

@@ -11,24 +11,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrator.analysis import run_reader
-from orchestrator.core.errors import OrchestratorError, UsageError
-from orchestrator.core.feature import answers, note_problem, problems_of
+from orchestrator.core.errors import UsageError
+from orchestrator.core.feature import answers
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.experiment.directory import run_directory
-from orchestrator.report.document import (
-    AddedSections,
-    Document,
-    Figure,
-    Part,
-    ShownJobs,
-    Text,
-)
-
-if TYPE_CHECKING:  # which imports matplotlib when it draws
-    from orchestrator.report.drawing import Rendered
+from orchestrator.report.document import AddedSections, Document, ShownJobs
 
 __all__ = ["WrittenReport", "compose", "make"]
 
@@ -53,12 +42,12 @@ def compose(run_dir: Path, others: Sequence[Path] = ()) -> Document:
         seeds.
     :raises OrchestratorError: when there is nothing to report, or nothing to compare.
     """
-    from orchestrator.report import added_sections, experiment_data, experiment_document
-    from orchestrator.report.experiment_facts import ExperimentFacts
+    from orchestrator.report import experiment_data, experiment_document
 
-    if not others and (document := _of_feature(run_dir)) is not None:
-        return _with_added(document, added_sections.gather(run_dir, (), document.facts))
-    added = added_sections.gather(run_dir, others, ExperimentFacts.__annotations__)
+    added = [one for _, one in answers("report_sections", run_dir, others)]
+    if not others:
+        for _, make_document in answers("report", run_dir):
+            return _with_added(make_document(), added)
     if others and not any(one.has_compared for one in added):
         run_directory.existing_run(run_dir)  # has a better reason where it is none
         raise UsageError(
@@ -77,25 +66,6 @@ def compose(run_dir: Path, others: Sequence[Path] = ()) -> Document:
         is_begun=any(one.is_first and one.sections for one in added),
     )
     return _with_added(document, added)
-
-
-def _of_feature(run_dir: Path) -> Document | None:
-    """The report of a run directory that a feature has made; None for one of an experiment.
-
-    :raises OrchestratorError: the feature says that there is nothing to report.
-    """
-    from orchestrator.report.added_sections import checked_document
-
-    makers = list(answers("report", run_dir))
-    if not makers:
-        return None
-    (chosen, make_document), *others = makers
-    what = f"makes no report of {run_dir}"
-    for other, _ in others:
-        note_problem(other.name, f"{what}: {chosen.name} makes it")
-    with problems_of(chosen.name, what, passing=(OrchestratorError,)):
-        return checked_document(make_document(), chosen.name)
-    return None
 
 
 def _shown_jobs(added: Sequence[AddedSections]) -> ShownJobs | None:
@@ -136,10 +106,11 @@ def make(run_dir: Path, others: Sequence[Path] = ()) -> WrittenReport:
     :raises OrchestratorError: when there is nothing to report or to compare, or ``RUN_DIR/report``
         cannot be written.
     """
-    from orchestrator.report import html_page
+    from orchestrator.report import drawing, html_page
     from orchestrator.report.number_format import json_value
 
-    document, drawings = _draw_figures(compose(run_dir, others))
+    document = compose(run_dir, others)
+    drawings = {figure.name: drawing.render(figure) for figure in document.figures()}
     folder = run_dir / "report"
     facts = {
         **document.facts,
@@ -158,33 +129,6 @@ def make(run_dir: Path, others: Sequence[Path] = ()) -> WrittenReport:
         advice = "free disk space or fix its permissions, or copy the run directory to a place where you may write"
         raise UsageError(f"{folder}: cannot be written ({error.strerror}); {advice}") from error
     return WrittenReport(page=folder / "index.html", document=document)
-
-
-def _draw_figures(document: Document) -> tuple[Document, dict[str, Rendered]]:
-    """With its figures drawn, by name. In place of one that its feature cannot draw stands a text
-    that says so.
-    """
-    from orchestrator.report import drawing
-
-    drawings: dict[str, Rendered] = {}
-    for figure in document.figures():
-        if not figure.feature:
-            drawings[figure.name] = drawing.render(figure)
-            continue
-        with problems_of(figure.feature, f"cannot draw the figure {figure.name}"):
-            drawings[figure.name] = drawing.render(figure)
-
-    def part_or_text(part: Part) -> Part:
-        if not isinstance(part, Figure) or part.name in drawings:
-            return part
-        text = f"{part.title}: the feature {part.feature} could not draw this figure."
-        return Text(sentences=[text], tone="bad")
-
-    sections = [
-        replace(section, parts=list(map(part_or_text, section.parts)))
-        for section in document.sections
-    ]
-    return replace(document, sections=sections), drawings
 
 
 def _remove_old(folder: Path, kept: set[str]) -> None:

@@ -6,7 +6,7 @@ Texts are plain: the renderer of a web page or of Markdown escapes them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
@@ -76,8 +76,6 @@ class Figure:
     title: str
     caption: str
     draw: Callable[[], Drawn]
-    feature: str = ""
-    """The feature that has made it, which the program enters; empty: the program itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,15 +96,6 @@ class Section:
     @property
     def anchor(self) -> str:
         return "-".join(self.title.lower().split())
-
-
-def of_feature(sections: Iterable[Section], feature: str) -> list[Section]:
-    """The sections with the name of their feature in all figures."""
-
-    def with_feature(part: Part) -> Part:
-        return replace(part, feature=feature) if isinstance(part, Figure) else part
-
-    return [replace(section, parts=list(map(with_feature, section.parts))) for section in sections]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

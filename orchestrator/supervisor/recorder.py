@@ -163,8 +163,7 @@ class Recorder:
         except LedgerError as error:
             why = f"its row in the ledger cannot be read ({error.__cause__ or error})"
         # Whoever has entered it may wait for it.
-        reason = f"{why}; was it written by another version of this program?"
-        self.record_state(job_id, Failed(cause=Cause.INVALID, message=reason))
+        self.record_state(job_id, Failed(cause=Cause.INVALID, message=why))
         row = None
         try:
             row = self.ledger.job_row(job_id, decoded=False)
@@ -172,7 +171,7 @@ class Recorder:
             raise
         except LedgerError:
             self._unreadable.add(job_id)
-        self.reporter.event("warning", f"{job_id} is FAILED: {reason}", job_id=job_id)
+        self.reporter.event("warning", f"{job_id} is FAILED: {why}", job_id=job_id)
         return row
 
     def end_turn(

@@ -4,7 +4,6 @@ trained with.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,6 @@ from typing import Any
 from rich.text import Text
 
 from orchestrator.core import job_parts
-from orchestrator.core.feature import owner, problems_of
 from orchestrator.core.job import Job
 from orchestrator.core.numbers.changing_numbers import changing_numbers
 from orchestrator.core.text import count, cpu_text, duration, listed
@@ -94,8 +92,7 @@ def _lines_of_tables(experiment: Experiment) -> list[str]:
     """What the tables of features mean."""
     lines: list[str] = []
     for name, meaning in experiment.tables.items():
-        with _problems_of_table(name):
-            lines += [str(line) for line in FEATURE_TABLES[name].lines(meaning)]
+        lines += FEATURE_TABLES[name].lines(meaning)
     return lines
 
 
@@ -105,13 +102,8 @@ def _facts_of_tables(experiment: Experiment) -> dict[str, Any]:
     for name, meaning in experiment.tables.items():
         facts_of = FEATURE_TABLES[name].facts
         if facts_of is not None:
-            with _problems_of_table(name):
-                facts[name] = json.loads(json.dumps(facts_of(meaning)))
+            facts[name] = facts_of(meaning)
     return facts
-
-
-def _problems_of_table(name: str) -> contextlib.AbstractContextManager[None]:
-    return problems_of(owner("job_file", name), f"does not show what [{name}] means")
 
 
 def _starts(starts: Mapping[str, StartChoice]) -> list[str]:
@@ -321,10 +313,9 @@ def _prospect(prospect: Prospect) -> str:
 
 
 def facts(experiment: Experiment, dry: DryRun, run_dir: Path) -> dict[str, Any]:
-    """The plan as JSON types. Features add facts that the program itself does not have."""
+    """The plan as JSON types."""
     plan = dry.plan
-    added = {**_facts_of_tables(experiment), **dry.forecast.facts}
-    own = {
+    return {
         "name": experiment.name,
         "run_dir": str(run_dir),
         "jobs_at_once": plan.backend.slots.jobs_at_once,
@@ -338,8 +329,9 @@ def facts(experiment: Experiment, dry: DryRun, run_dir: Path) -> dict[str, Any]:
             for job in plan.jobs
         ],
         "undeclared": list(dry.undeclared),
+        **_facts_of_tables(experiment),
+        **dry.forecast.facts,
     }
-    return own | {key: fact for key, fact in added.items() if key not in own}
 
 
 def _job_facts(job: Job, prospect: Prospect, start: StartChoice | None) -> dict[str, Any]:

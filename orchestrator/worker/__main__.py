@@ -73,7 +73,6 @@ def run_attempt(
     reporter = ProgressReporter(channel, before_sending=end_if_superseded)
     reporter.report("starting", 0)
     spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
-    spec.refuse_unknown()
     os.environ.update(worker_thread_settings(spec.threads))  # not inherited: they decide bits
 
     with import_speed.without_garbage_collection(), import_speed.without_unused_packages():

@@ -11,7 +11,7 @@ import pytest
 from command_helpers import odd, write_experiment
 
 import orchestrator
-from orchestrator.core.errors import ChangedError, RunDirError
+from orchestrator.core.errors import ChangedError, RunDirError, SupervisorError
 from orchestrator.core.feature import Feature
 from orchestrator.experiment import beside_run
 from orchestrator.experiment.beside_run import BesideRun, EndedJobs
@@ -52,6 +52,25 @@ def test_when_all_jobs_have_ended_features_add_results_and_requests_are_refused(
     }
     assert jobs_of_run.shown is None
     assert "results are added" in told
+
+
+def test_what_a_feature_raises_while_jobs_run_ends_the_run_which_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands.examine_nothing(monkeypatch)
+    commands.instant_workers(monkeypatch, tmp_path)
+    jobs = write_experiment(tmp_path, odd("good", "nothing"))
+
+    class Falls(BesideRun):
+        def before_turn(self) -> None:
+            raise ZeroDivisionError("the knee fell off")
+
+    feature = Feature(name="falls", about="It falls.")
+    monkeypatch.setattr(beside_run, "answers", lambda *_: iter([(feature, Falls())]))
+    with pytest.raises(SupervisorError):
+        orchestrator.run(jobs, run_dir=tmp_path / "run")
+    monkeypatch.setattr(beside_run, "answers", lambda *_: iter([]))
+    assert orchestrator.run(jobs, run_dir=tmp_path / "run").exit_code == 0
 
 
 class ReadsAtItsEnd(BesideRun):

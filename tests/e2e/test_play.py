@@ -239,8 +239,6 @@ def test_video_does_not_belong_to_what_decides_a_training() -> None:
         WorkerSpec.from_json(json.dumps(values | {"video": True})).fingerprint()
         == plain.fingerprint()
     )
-    del values["video"]  # as written by earlier versions
-    assert WorkerSpec.from_json(json.dumps(values)) == plain
 
 
 # -- other environments

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import sqlite3
@@ -116,3 +117,28 @@ def test_an_altered_robot_fails_its_job_until_the_job_file_puts_it_back(
     assert "hopper-s0 at 512" in again.stdout
     assert "changed since the run before" not in again.stdout
     assert robot.read_bytes() == commands.HOPPER.read_bytes()
+
+
+def test_a_run_directory_with_text_that_is_not_utf_8_can_be_used(
+    finished: Experiment,
+) -> None:
+    exit_json = finished.run_dir / "jobs/hopper-s0/attempts/0/exit.json"
+    latin_1 = os.fsdecode(b"/dM\xfcl")
+    record = json.loads(exit_json.read_text()) | {"learner_reason": latin_1, "traceback": latin_1}
+    exit_json.write_text(json.dumps(record))
+    succeed("run", finished.jobs, "--run-dir", "run", "--rebuild-ledger", cwd=finished.cwd)
+    assert commands.summary(finished.run_dir)["hopper-s0"]["learner_reason"] == r"/dM\udcfcl"
+    exit_json.write_text(json.dumps(record | {"code": 1, "message": latin_1}))
+    with contextlib.closing(sqlite3.connect(finished.run_dir / "ledger.sqlite3")) as ledger:
+        ledger.execute("UPDATE jobs SET state = 'RUNNING' WHERE job_id = 'hopper-s0'")
+        ledger.execute("UPDATE attempts SET record = ?", (json.dumps(record),))
+        ledger.commit()
+    assert invoke("status", "run", cwd=finished.cwd).returncode == 0
+    again = invoke("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
+    assert again.returncode == 1, again.stderr
+    row = commands.summary(finished.run_dir)["hopper-s0"]
+    assert (row["state"], row["message"], row["traceback"]) == (
+        "FAILED",
+        r"/dM\udcfcl",
+        r"/dM\udcfcl",
+    )

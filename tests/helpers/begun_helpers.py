@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from orchestrator.core import feature
 from orchestrator.core.feature import Feature
 from orchestrator.experiment import begun_source
 from orchestrator.experiment.begun_source import BegunSource
@@ -37,11 +36,10 @@ class Begun(BegunSource):
 def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
     """Let a feature say this of every run directory; an exception is raised."""
 
-    def say(*_: object) -> Any:
+    def answers(*_: object) -> Iterator[tuple[Feature, Any]]:
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        if answer is not None:
+            yield Feature(name="draw", about="x."), answer
 
-    features = (Feature(name="draw", about="x.", begun_source=say),)
-    monkeypatch.setattr(begun_source, "having", lambda _: features)
-    monkeypatch.setattr(feature, "_problems", {})  # which other tests need not tell
+    monkeypatch.setattr(begun_source, "answers", answers)

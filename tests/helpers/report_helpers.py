@@ -102,7 +102,12 @@ def make_run_dir(root: Path, jobs: Sequence[Trained], *, cpus: int = 2) -> RunPa
             "seed": job.seed,
             "total_timesteps": STEPS * job.iterations or STEPS,
         }
-        spec |= {"mode": job.mode, "init": job.init}
+        trained = {id_: one.iterations * STEPS for id_, one in zip(ids, jobs, strict=False)}
+        spec |= {
+            "mode": job.mode,
+            "init": job.init,
+            "init_env_steps": trained.get((job.init or "").removeprefix("job:")),
+        }
         declared.append(replace(make_job(ids[-1], spec=spec, ranks=job.ranks), point=job.point))
     ledger.put_jobs(DeclaredJob(position=place, job=job) for place, job in enumerate(declared))
     free_at = [BEGUN] * cpus

@@ -17,7 +17,6 @@ from supervisor_helpers import (
     Experiment,
     RecordingReporter,
     behaviours,
-    ledgers_closed,  # noqa: F401 - a fixture
     make_job,
     make_machine,
 )
@@ -37,7 +36,9 @@ from orchestrator.experiment.resuming import reconcile, recovery
 
 pytestmark = pytest.mark.nightly
 
+
 REPOSITORY = Path(__file__).parents[2]
+
 
 RANK = """
 import json, os, signal, sys, time
@@ -73,9 +74,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         return row, experiment.reporter
 
     return go
-
-
-# -- what they are given
 
 
 def test_a_job_of_ranks_takes_one_lane_and_cpus_for_all(tmp_path: Path) -> None:
@@ -126,9 +124,6 @@ def test_a_job_whose_ranks_ask_for_more_than_the_machine_has_is_refused_before_a
     ]
 
 
-# -- how they end
-
-
 def test_the_error_of_a_rank_is_the_jobs_and_names_it(run: Any) -> None:
     row, reporter = run('leave(1, "ValueError: odd") if rank == 2 else time.sleep(600)')
     assert (row["state"], row["cause"], row["message"]) == (
@@ -174,9 +169,6 @@ def test_a_stop_asks_all_and_leaves_the_job_to_be_resumed(tmp_path: Path) -> Non
     )
     assert experiment.run() == {"a": "PENDING"}
     assert "failed" not in experiment.reporter.kinds()
-
-
-# -- what a next supervisor finds
 
 
 @pytest.mark.parametrize(
@@ -265,9 +257,6 @@ def test_a_supervisor_that_is_killed_leaves_no_rank_and_a_job_to_be_resumed(tmp_
     await_gone(ranks)
     experiment = Experiment(tmp_path, [make_job("a", ranks=3)])
     assert isinstance(settled(experiment, make_job("a", ranks=3)), Pending)
-
-
-# -- what decides the result, and what is shown
 
 
 def test_the_log_of_any_rank_can_be_had(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from orchestrator.core.errors import OrchestratorError
@@ -187,7 +187,6 @@ class SimulatedPart(BesideRun):
     """The search beside one run."""
 
     searcher: Searcher
-    is_needed: bool = field(default=True, init=False)
 
     def before_plan(
         self, experiment: Experiment, options: RunOptions, ledger: Ledger | None

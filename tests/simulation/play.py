@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core import feature
 from orchestrator.core.errors import (
     ChangedError,
     ClusterLostError,
@@ -119,7 +118,6 @@ def _play(scenario: Scenario) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="simulation-", dir=SCRATCH) as folder:
         root = Path(folder)
         world = World(root=root, scenario=scenario)
-        _blamed_features()
         try:
             _Player(world, scenario).play()
             violation = ""
@@ -130,8 +128,6 @@ def _play(scenario: Scenario) -> Outcome:
         except Exception as error:
             world.log("".join(traceback.format_exception(error)))
             violation = f"the simulated world has failed: {error!r}"
-        blamed = _blamed_features()  # all that went wrong was the world's doing
-        violation = violation or blamed
         world.log(f"result: {violation or 'all holds'}")
         world.counts["worlds"] += 1
         return Outcome(
@@ -141,13 +137,6 @@ def _play(scenario: Scenario) -> Outcome:
             counts=world.counts,
             simulated_s=world.now,
         )
-
-
-def _blamed_features() -> str:
-    """What features have been blamed for since the last call."""
-    problems = "; ".join(feature.problems())
-    feature._problems.clear()
-    return problems
 
 
 def _first(error: BaseException) -> BaseException:
@@ -325,7 +314,7 @@ class _Player:
             error = ValueError("closed file") if closes[0].choice % 2 else OSError("closed")
             terminal = Terminal(world=self.world, error=error)
             listener = Listener(told=self.monitor.event, turn=self.monitor.turn)
-            return session.run(experiment, options, terminal, beside={"listener": listener})
+            return session.run(experiment, options, terminal, beside=[listener])
         return session.run(experiment, options, reporter)
 
     def _others_change(self, trouble: Trouble) -> None:

@@ -49,7 +49,6 @@ from tests.simulation.executor import SimulatedKind
 from tests.simulation.machines import machine
 from tests.simulation.policies import SimulatedChild, readable, with_policy
 from tests.simulation.robots import refused, staged
-from tests.simulation.scenario import SOURCE_TABLE
 from tests.simulation.signals import SimulatedSignal
 from tests.simulation.worker import INVALID
 from tests.simulation.world import FREE_MIB, World
@@ -353,7 +352,6 @@ def replacements(
         (left_batch_jobs, "executor_kinds", lambda: {kind.name: kind}),
         (run_plan, "_restriction", lambda _: ""),
         (feature, "features", features),
-        (feature, "_owners", {**feature._owners, ("job_file", SOURCE_TABLE): SOURCE_TABLE}),
         (topology, "detect", lambda with_gpus=False: machine(world.scenario.cpus)),
         (run_directory, "process_start", process_start),
         (recovery, "same_process", same_process),

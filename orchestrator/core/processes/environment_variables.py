@@ -30,8 +30,6 @@ tests."""
 FEATURES_VARIABLE = "ORCHESTRATOR_FEATURES"
 """Names of the installed features of others to load, with commas between them; unset: all of them,
 empty: none."""
-TRACE_FEATURES_VARIABLE = "ORCHESTRATOR_TRACE_FEATURES"
-"""Set to anything: print which feature is asked for what."""
 GPU_SHARE_VARIABLE = "ORCHESTRATOR_GPU_SHARE"
 """The share of its GPU that the worker may use, such as 0.5; set only for a job that shares one."""
 

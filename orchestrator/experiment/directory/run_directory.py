@@ -48,7 +48,7 @@ class LockHolder:
     pid_start: float | None
     host: str
     since: str
-    """Local time with microseconds; earlier versions recorded whole seconds."""
+    """Local time with microseconds."""
 
     @property
     def key(self) -> str:

@@ -129,18 +129,11 @@ def follow(
             time.sleep(LOOK_EVERY_S)
 
 
-def end_of(paths: RunPaths, holder: LockHolder | None, rows: Sequence[SummaryRow] = ()) -> RunEnd:
-    """How the run that was followed ended.
-
-    :param rows: its jobs, as they were read last.
-    """
+def end_of(paths: RunPaths, holder: LockHolder | None) -> RunEnd:
+    """How the run that was followed ended."""
     end = run_end.read(paths)
     if end is not None and (holder is None or end.holder == holder.key):
         return end
-    if holder is None and end is None and _are_over(rows):  # an earlier version records no end
-        return RunEnd(
-            holder="", exit_code=run_snapshot.exit_code(rows), message="", ended_at=time.time()
-        )
     message = REMOVED
     if run_directory.is_run_directory(paths):
         message = f"{KILLED}. {resume_advice.how_to_resume(paths, left_batch_jobs.of(paths))}"
@@ -171,7 +164,7 @@ def wait(run_dir: Path, names: Sequence[str], *, timeout_s: float) -> WaitEnd:
         if not isinstance(error, LedgerBusyError) and time.monotonic() < until:
             raise
         return WaitEnd(rows=rows, exit_code=TIMED_OUT, problem=late)
-    end = end_of(paths, holder, rows)
+    end = end_of(paths, holder)
     if end.message:
         return WaitEnd(rows=rows, exit_code=end.exit_code, problem=end.message)
     return WaitEnd(rows=rows, exit_code=_exit_code_of_jobs(rows, end) if names else end.exit_code)

@@ -78,12 +78,7 @@ def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
     paths = run_directory.existing_run(run_dir)
     if (holder := ready_holder(paths)) is None:
         return f"{run_dir}: no supervisor is running; {left_batch_jobs.end(paths) or 'nothing to stop'}"
-    asked = _ask_to_stop(paths, holder, now=now)
-    try:
-        ended = left_batch_jobs.end_beside_supervisor(paths)
-    except OrchestratorError as error:  # the supervisor has its request all the same
-        raise UsageError(f"{asked}\n{error}") from error
-    return asked if ended is None else f"{asked}; {ended}"
+    return _ask_to_stop(paths, holder, now=now)
 
 
 def _ask_to_stop(paths: RunPaths, holder: LockHolder, *, now: bool) -> str:

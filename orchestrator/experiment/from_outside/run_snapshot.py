@@ -37,8 +37,7 @@ class Snapshot:
     """When the rows were written to ``summary.json``, which they are from if the supervisor runs on
     another host."""
     live: LiveFacts | None = None
-    """What the supervisor reports beside the ledger; None where none runs, or an earlier version of
-    this program."""
+    """What the supervisor reports beside the ledger; None where none runs."""
     free_disk_asked: Mapping[str, int] | None = None
     """MiB of each PENDING job, while jobs wait for disk space; None where that is not known (on
     another host)."""

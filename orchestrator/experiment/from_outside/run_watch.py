@@ -4,30 +4,17 @@ and a section of a page.
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
-from orchestrator.core.decoding import decode
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.feature import (
-    Feature,
-    ask,
-    features,
-    is_traced,
-    problems_of,
-    untold_problems,
-)
+from orchestrator.core.feature import Feature, features
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.supervisor.events import News, Note, Reporter, View
 
-T = TypeVar("T")
 LOOKING = Pace(every_s=1.0, share=0.005)
 """How often what has changed is read."""
 
@@ -96,18 +83,13 @@ class LiveSection:
     tables: Sequence[LiveTable] = ()
 
 
-Said = TypeVar("Said", News, Note, LiveSection)
-"""What features say."""
-
-
 class RunWatch:
     """What one feature says of one run directory. Each method does nothing unless it is overridden.
 
     They are called while the run directory is being written, but not while that is done on another
     host, which alone may read the ledger. An :class:`OrchestratorError` or an ``OSError`` means that
     it cannot be read just now: what was said before stands, nothing else is asked, and it is looked
-    at again (``ORCHESTRATOR_TRACE_FEATURES`` prints the error). Where anything else is raised, or
-    given, the feature says nothing more.
+    at again.
     """
 
     def look(self) -> Sequence[News]:
@@ -136,22 +118,28 @@ class _Watched:
     section: LiveSection | None = None
     is_put_off: bool = False
     """Whether something could not be read at the last look."""
-    has_failed: bool = False
 
-    def news(self, paths: RunPaths) -> Sequence[News]:
-        if self.watch is None:
-            self.watch = ask(self.feature, "watch", paths)
-        if self.watch is None:
-            return ()
-        return [_check_said(one, News) for one in self.watch.look()]
+    def look(self, paths: RunPaths) -> Sequence[News]:
+        """Read on. Returns what is new since the last look."""
+        assert self.feature.watch is not None
+        self.is_put_off = False
+        news: Sequence[News] = ()
+        try:
+            self.watch = self.watch or self.feature.watch(paths)
+            if self.watch is not None:
+                news = self.watch.look()
+                self.note = self.watch.note()
+        except (OrchestratorError, OSError):  # locked, or being replaced: it is read again
+            self.is_put_off = True
+        return news
 
-    def current_note(self) -> Note | None:
-        note = None if self.watch is None else self.watch.note()
-        return None if note is None else _check_said(note, Note)
-
-    def current_section(self) -> LiveSection | None:
-        section = None if self.watch is None else self.watch.section()
-        return None if section is None else _checked_section(section)
+    def look_at_section(self) -> None:
+        if self.watch is None or self.is_put_off:
+            return
+        try:
+            self.section = self.watch.section()
+        except (OrchestratorError, OSError):
+            self.is_put_off = True
 
 
 @dataclass(slots=True)
@@ -168,84 +156,24 @@ class RunWatches:
     @property
     def notes(self) -> list[Note]:
         """As of the last look."""
-        return [one.note for one in self._working_watches() if one.note is not None]
+        return [one.note for one in self._watched if one.note is not None]
 
     @property
     def is_put_off(self) -> bool:
         """Whether something could not be read at the last look: it is to be looked at again, even if
         nothing has changed.
         """
-        return any(one.is_put_off for one in self._working_watches())
+        return any(one.is_put_off for one in self._watched)
 
     def look(self) -> list[News]:
         """Read on. Returns what is new since the last look."""
-        news: list[News] = []
-        for watched in self._working_watches():
-            watched.is_put_off = False
-            news += self._answer(watched, partial(watched.news, self.paths), otherwise=())
-            watched.note = self._answer(watched, watched.current_note, otherwise=watched.note)
-        return news
+        return [news for watched in self._watched for news in watched.look(self.paths)]
 
     def sections(self) -> list[LiveSection]:
         """What a page shows of them, as of the last look."""
-        for watched in self._working_watches():
-            watched.section = self._answer(
-                watched, watched.current_section, otherwise=watched.section
-            )
-        return [one.section for one in self._working_watches() if one.section is not None]
-
-    def _working_watches(self) -> list[_Watched]:
-        return [watched for watched in self._watched if not watched.has_failed]
-
-    def _answer(self, watched: _Watched, question: Callable[[], T], *, otherwise: T) -> T:
-        """:param otherwise: the answer where it cannot be read just now: then the feature is asked
-        nothing more until the next look; and where it fails: then it is never asked again.
-        """
-        if watched.has_failed or watched.is_put_off:
-            return otherwise
-        what = f"says nothing more of {self.paths.root}"
-        unreadable = (OrchestratorError, OSError)  # locked, or being replaced: it is read again
-        try:
-            with problems_of(watched.feature.name, what, passing=unreadable):
-                return question()
-        except unreadable:
-            watched.is_put_off = True
-            if is_traced():
-                traceback.print_exc()
-        else:
-            watched.has_failed = True
-        return otherwise
-
-
-def _check_said(value: Any, kind: type[Said]) -> Said:
-    """``value`` as JSON has it, which its feature changes no more.
-
-    :raises TypeError: it is of another kind, or a field of it has another type.
-    """
-    if not isinstance(value, kind):
-        raise TypeError(f"expected {kind.__name__}; this is {value!r}")
-    try:
-        return decode(kind, json.dumps(dataclasses.asdict(value), default=_no_json))
-    except ValueError as error:
-        raise TypeError(f"its {kind.__name__} has another type: {error}") from None
-
-
-def _no_json(value: object) -> dict[str, str]:
-    """What stands for a value that JSON does not have: an object, which no field admits."""
-    return {"not JSON": repr(value)}
-
-
-def _checked_section(section: Any) -> LiveSection:
-    """:raises TypeError: it is none, or a page cannot draw it."""
-    checked = _check_said(section, LiveSection)
-    for table in checked.tables:
-        for row in table.rows:
-            if len(row) != len(table.columns):
-                raise TypeError(
-                    f"a row of the table {table.title!r} has {len(row)} cells, and the table"
-                    f" {len(table.columns)} columns"
-                )
-    return checked
+        for watched in self._watched:
+            watched.look_at_section()
+        return [one.section for one in self._watched if one.section is not None]
 
 
 class WatchReporter:
@@ -273,8 +201,6 @@ class WatchReporter:
         """Report what is new; returns what features say. To be called at its end, too."""
         for news in self._watches.look():
             self._inner.event(news.kind, news.message)
-        for problem in untold_problems():
-            self._inner.event("warning", problem)
         return self._watches.notes
 
 

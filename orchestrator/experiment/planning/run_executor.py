@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.core.errors import RunDirError
-from orchestrator.core.feature import problems
 from orchestrator.core.front_end import option
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.kinds import ExecutorKind, LeftBatchJobs, executor_kinds, kind_named
@@ -91,11 +90,10 @@ def _executor_before(name: str, paths: RunPaths) -> str:
     if name in executor_kinds():
         return name
     gone = f"the run before had the executor {name}, of a feature that is not installed here"
-    reasons = "".join(f" ({problem})" for problem in problems())
     advice = (
         f"install it; or, once nothing trains there any more, name another {option('executor')}"
     )
-    raise RunDirError(f"{paths.root}: {gone}{reasons}; {advice}")
+    raise RunDirError(f"{paths.root}: {gone}; {advice}")
 
 
 def _refuse_beside(left: LeftBatchJobs, asked: RunOptions, paths: RunPaths) -> None:

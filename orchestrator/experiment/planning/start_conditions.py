@@ -49,7 +49,7 @@ class StartConditions:
         """Those of the run before; what an unmodified call has where none are recorded."""
         try:
             return from_values(cls, provenance.started_with(paths))
-        except ValueError:  # damaged, or of another version
+        except ValueError:  # damaged
             return cls()
 
     def facts(self) -> Mapping[str, Any]:

@@ -341,7 +341,7 @@ def kill_leftovers(paths: RunPaths) -> None:
                     _kill_leftover_of(row.state.attempt)
     except LedgerUnavailableError:
         raise
-    except LedgerError:  # it is damaged, or of another version
+    except LedgerError:  # it is damaged
         return
 
 

@@ -50,6 +50,8 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
         )
     try:
         top = tomllib.loads(read_regular(paths.experiment).decode("utf-8-sig"))
+        if unknown := [name for name in top if name not in JobFile.model_fields]:
+            raise ValueError(f"{unknown[0]}: unknown key")
         problems = Problems()
         tables = read_kept_tables(FEATURE_TABLES, top, problems)
         max_parallel = TypeAdapter(MaxParallel).validate_python(
@@ -70,7 +72,6 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
         order=order,
         skip_invalid=True,
         tables=tables,
-        warnings=[_has_no_effect(name) for name in _keys_gone(top)],
         jobs=tuple(row.job for row in rows),
         source=str(run_dir),
         base=paths.root.absolute(),
@@ -93,24 +94,8 @@ def from_declaration(declaration: Mapping[str, Any]) -> Experiment:
     :raises SpecError: what it refers to is gone, such as its robot.
     :raises ValueError, KeyError, TypeError: it is no declaration.
     """
-    data = declaration["data"]
-    gone = _keys_gone(data)
-    kept = {name: value for name, value in data.items() if name not in gone}
     base = Path(declaration["base"])
-    experiment = from_mapping(kept, base=base, **declaration["options"])
-    warnings = [*experiment.warnings, *map(_has_no_effect, gone)]
-    return dataclasses.replace(experiment, warnings=warnings)
-
-
-def _keys_gone(top: Mapping[str, Any]) -> list[str]:
-    """Keys at the top of a job file that was valid once: their feature is not installed any
-    more.
-    """
-    return [name for name in top if name not in JobFile.model_fields]
-
-
-def _has_no_effect(name: str) -> str:
-    return f"[{name}] in the job file has no effect: it belongs to a feature that is not installed here"
+    return from_mapping(declaration["data"], base=base, **declaration["options"])
 
 
 def verdicts(rows: Iterable[JobRow]) -> dict[str, JobVerdict]:

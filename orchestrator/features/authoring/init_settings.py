@@ -49,8 +49,5 @@ def parse_settings(texts: Sequence[str], target: Path) -> InitSettings:
         defaults[key] = value
         tables.setdefault(name, {}).update(checked[name])
     base = absolute(target).parent
-    of_formats = {
-        name: robot_settings(tables, format_tables()[name], base, "--set", Problems())
-        for name in tables
-    }
+    of_formats = {name: robot_settings(tables, format_tables()[name], base) for name in tables}
     return InitSettings(defaults=defaults, of_formats=of_formats)

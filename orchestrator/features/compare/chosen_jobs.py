@@ -6,11 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.front_end import option
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
-from orchestrator.experiment.begun_source import BegunSource, Direction, answer
+from orchestrator.experiment.begun_source import Direction, begun_source
 from orchestrator.experiment.directory import run_directory
 
 
@@ -57,26 +56,19 @@ class Chooser:
         return f"The {self.noun} {listed(aims)}: {compared}."
 
 
-def chooser(
-    paths: RunPaths,
-    *,
-    with_objectives: bool,
-    passing: tuple[type[Exception], ...] = (OrchestratorError,),
-) -> Chooser:
-    """:param with_objectives: whether it is needed what it chooses by.
-    :param passing: errors that are passed on; after others nothing has chosen here, as far as is
-        known, and a warning says so.
+def chooser(paths: RunPaths, *, with_objectives: bool) -> Chooser:
+    """Return what has chosen jobs of a run directory.
 
+    :param with_objectives: whether it is needed what it chooses by.
     :raises OrchestratorError: what has chosen here cannot be read.
     """
-
-    def of(source: BegunSource) -> Chooser:
+    with run_directory.reading_ledger(paths) as ledger:
+        source = begun_source(paths, ledger)
+        if source is None:
+            return Chooser()
         return Chooser(
             noun=source.noun,
             objectives=source.objectives if with_objectives else {},
             jobs=source.chosen_jobs(),
             makes_jobs=source.makes_jobs,
         )
-
-    with run_directory.reading_ledger(paths) as ledger:
-        return answer(paths, ledger, of, Chooser(), passing=passing)

@@ -263,13 +263,9 @@ def _with_policy(row: JobRow, template: JobRow) -> JobRow:
 
 
 def _refuse_untrainable(paths: RunPaths, contestant: Contestant, jobs: Sequence[JobRow]) -> None:
-    """:raises UsageError: there is no robot, policy or feature to train further seeds with."""
+    """:raises UsageError: there is no robot or policy to train further seeds with."""
     name = contestant.name
     spec = contestant.template.job.spec
-    try:
-        spec.refuse_unknown()
-    except ValueError as error:
-        raise UsageError(f"{paths.root}: {name}: {error}") from error
     if (refusal := contestant.template.refusal) is not None:
         raise UsageError(
             f"{paths.root}: {name}: is invalid, so no seed of it can be trained: {refusal}"

@@ -87,7 +87,7 @@ def train(standing: Standing, seeds: Sequence[int], options: RaceOptions) -> Non
                 experiment,
                 run_options,
                 reporter,
-                beside={"the race": _NotesRound(standing, seeds)},
+                beside=[_NotesRound(standing, seeds)],
                 ends_process=options.ends_process,
             )
     except KeyboardInterrupt:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from orchestrator.analysis import job_metrics, run_reader, samples
 from orchestrator.analysis.job_values import EVALUATION, TRAINING
-from orchestrator.core.errors import UNAVAILABLE, UsageError
+from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
@@ -172,7 +172,7 @@ def _experiment(run_dir: Path, by: str | None) -> Side:
     points = points_of_cases(declared)
     chooser = Chooser()
     if cases:
-        chooser = chosen_jobs.chooser(snapshot.paths, with_objectives=False, passing=UNAVAILABLE)
+        chooser = chosen_jobs.chooser(snapshot.paths, with_objectives=False)
     ids = {name: [row["job_id"] for row in groups[name]] for name in cases}
     return Side(
         path=run_dir,

@@ -99,8 +99,6 @@ class AwaitsProgram(BesideRun):
     of an earlier pool are cancelled that the program has not submitted again.
     """
 
-    is_needed = True
-
     def __init__(self, program: Program, paths: RunPaths) -> None:
         self._program = program
         self._paths = paths
@@ -237,7 +235,7 @@ def _run(paths: RunPaths, max_parallel: str, program: Program) -> int:
             verdicts=resume.verdicts(rows),
         )
         session.run(
-            experiment, options, PoolReporter(paths), beside={"pool": AwaitsProgram(program, paths)}
+            experiment, options, PoolReporter(paths), beside=[AwaitsProgram(program, paths)]
         )
     except KeyboardInterrupt:
         return 130

@@ -108,7 +108,9 @@ WITHOUT_TRIAL = ("began", "asked", "ended")
 
 
 def problem_of(kind: str, trial: Any, content: Any) -> str:
-    """What is wrong with an event of a known ``kind``; empty if nothing is."""
+    """What is wrong with an event; empty if nothing is."""
+    if kind not in CONTENTS:
+        return "an unknown kind"
     if kind not in WITHOUT_TRIAL and not _is_whole(trial):
         return f"expected the number of a trial, not {trial!r:.40}"
     if not isinstance(content, dict):

@@ -273,8 +273,7 @@ class History:
     def _change(self, trial: Trial, event: SearchEvent) -> None:
         content = event.content
         match event.kind:
-            # A version before took a pause by the user for a rung of a repeated trial.
-            case "reached" if trial.is_of_search:
+            case "reached":
                 trial.reached.append(content["value"])
                 self.without_value_at_rung += content["value"] is None
                 trial.env_steps = content["env_steps"]

@@ -14,10 +14,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.decoding import parsed_json
-from orchestrator.core.errors import LedgerDamagedError, LedgerError
+from orchestrator.core.errors import LedgerDamagedError
 from orchestrator.experiment.begun_source import Standing
 from orchestrator.features.search.declaration.written import start_over
 from orchestrator.features.search.event_contents import (
@@ -44,7 +44,6 @@ rung. ``promoted``: it goes on to a later rung. ``over``: its jobs have ended, w
 ``retried``: it had failed, and is trained again. ``told``: the sampler was told this outcome of it.
 ``ended``: the search is over."""
 
-KINDS = get_args(Kind)
 LATEST = 1e11
 """No event happens later; seconds since the epoch."""
 
@@ -175,10 +174,6 @@ def _in_content(key: str) -> str:
 
 
 def _event(path: Path, row: Any, content: Any) -> SearchEvent:
-    if row["kind"] not in KINDS:
-        raise LedgerError(
-            f"{path}: the search of a newer program ({row['kind']}); use the program that made it"
-        )
     problem = problem_of(row["kind"], row["trial"], content)
     is_moment = isinstance(row["at"], float) and 0.0 <= row["at"] < LATEST
     if not problem and not is_moment:

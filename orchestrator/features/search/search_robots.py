@@ -40,13 +40,8 @@ def contents(experiment: Experiment, verdicts: Mapping[str, JobVerdict]) -> dict
 
 
 def recorded_robots(declaration: Mapping[str, Any]) -> dict[str, str]:
-    """The same from a run directory's ``declaration``; empty if that was written by a version
-    without it.
-    """
-    robots = declaration.get("robots")
-    if not isinstance(robots, dict):
-        return {}
-    return {str(job_id): str(content) for job_id, content in robots.items()}
+    """The same from a run directory's ``declaration``."""
+    return dict(declaration["robots"])
 
 
 def difference(before: Mapping[str, str], now: Mapping[str, str], experiment: Experiment) -> str:

@@ -57,7 +57,6 @@ FEATURE = Feature(
     job_file=_job_file,
     doctor=_doctor,
     belongings=(
-        "orchestrator/executors/slurm",
         "tests/features/slurm",
         "tests/simulation/pilots.py",
         "tests/simulation/mutations_of_slurm.py",

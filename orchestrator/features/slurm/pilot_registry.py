@@ -218,7 +218,6 @@ class PilotRegistry:
 
     def _join(self, pilot: JoinedPilot, hello: PilotHello) -> None:
         pilot.hello = hello
-        # Of the supervisor before, perhaps of another version.
         is_left = pilot.task in self.queue.joined
         self.queue.record_join(pilot.task)
         found = differences(installed_versions(), hello.versions)

@@ -58,7 +58,7 @@ def read_own_session(folder: Path) -> Session | None:
 def _is_copy(folder: Path) -> bool:
     """Whether the session in ``folder`` was begun in another one."""
     begun = read_record(Place, folder / "place.json")
-    if begun is None:  # of an earlier version
+    if begun is None:
         return False
     try:
         here = Place.of(folder)

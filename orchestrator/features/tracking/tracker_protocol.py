@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from orchestrator.core.decoding import parsed_json
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.files.record_file import read_record
 from orchestrator.features.tracking.tracked_job import JobResults, Point, ResultsMark
@@ -54,33 +53,8 @@ class Position:
 
 def read_position(path: Path, destination: str) -> Position | None:
     """None where nothing was sent to ``destination``, or where nobody can tell."""
-    position = read_record(Position, path, prepare=_with_marks)
+    position = read_record(Position, path)
     return None if position is None or position.destination != destination else position
-
-
-def _with_marks(_kind: type, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Earlier versions wrote marks as text. :raises ValueError: it is no mark."""
-    marks = {
-        name: _mark_of(values[name])
-        for name in ("results", "final")
-        if isinstance(values.get(name), str)
-    }
-    return {**values, **marks}
-
-
-def _mark_of(text: str) -> Mapping[str, Any] | None:
-    """``["SUCCEEDED", 100, 5, 0, 7]``, or ``["SUCCEEDED", 100, 5, 0, 0] 7`` where the preview
-    followed.
-    """
-    if not text:
-        return None
-    head, _, later = text.partition("]")
-    state, env_steps, evaluated_at, video_at, preview_at = parsed_json(f"{head}]")
-    return {
-        "numbers": {"state": state, "env_steps": env_steps, "evaluated_at": evaluated_at},
-        "video_at": video_at,
-        "preview_at": int(later) if later.strip() else preview_at,
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,4 +24,4 @@ class MjcfPart:
 
 
 MJCF_PART = JobPart(name="mjcf", settings=MjcfPart, loop=None)
-PART = JobPart(name="urdf", settings=UrdfPart, written_without=("urdf",), loop=None)
+PART = JobPart(name="urdf", settings=UrdfPart, loop=None)

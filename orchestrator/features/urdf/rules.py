@@ -8,20 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.features.urdf.part import MjcfPart, UrdfPart
-from orchestrator.features.urdf.settings import ActuatorSettings, MjcfSettings, UrdfSettings
+from orchestrator.features.urdf.settings import MjcfSettings, UrdfSettings
 from orchestrator.jobfile.job_table_rules import JobTableRules
 
 FOLDERS = "asset_paths"
 """Where meshes are looked for decides nothing: the copy of the robot has them."""
-LATER = ("balance_inertia", "kp", "kd", "pose")
-"""Keys that specs have only where they are set: earlier versions did not have them."""
 
 
 def _settings(merged: Mapping[str, Any]) -> UrdfPart:
     table = {"base": UrdfSettings().base, **_without_unset_base(merged["urdf"])}
-    unset = {key for key in LATER if not _is_set(table, key, UrdfSettings())}
-    left_out = {FOLDERS, *unset}
-    return UrdfPart(urdf={key: value for key, value in table.items() if key not in left_out})
+    return UrdfPart(urdf={key: value for key, value in table.items() if key != FOLDERS})
 
 
 def _without_unset_base(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,9 +25,9 @@ def _without_unset_base(table: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key != "base" or value is not None}
 
 
-def _is_set(table: Mapping[str, Any], key: str, defaults: ActuatorSettings) -> bool:
+def _is_set(table: Mapping[str, Any], key: str) -> bool:
     """Whether a key of a table says anything. Lists of settings are tuples, and of tables lists."""
-    default = getattr(defaults, key)
+    default = getattr(MjcfSettings(), key)
     return bool(table[key] != (list(default) if isinstance(default, tuple) else default))
 
 
@@ -49,7 +45,7 @@ def _mjcf_settings(merged: Mapping[str, Any]) -> MjcfPart:
 def _added_to_mjcf(merged: Mapping[str, Any], _: Path) -> dict[str, Any]:
     """Nothing where the table says nothing: the robot is then taken as it is."""
     table = merged["mjcf"]
-    return {key: value for key, value in table.items() if _is_set(table, key, MjcfSettings())}
+    return {key: value for key, value in table.items() if _is_set(table, key)}
 
 
 MJCF_RULES = JobTableRules(settings=_mjcf_settings, robot_settings=_added_to_mjcf)

@@ -47,9 +47,6 @@ _NOT_STATE = {
 """Attributes of gymnasium's own classes: the next layer, the renderer, and how the environment was
 made."""
 _PICKLING = ("__reduce_ex__", "__reduce__", "__getstate__")
-_DIVERGENCE_CHECK = "orchestrator.worker.envs.PhysicsWatch"
-"""The name of :class:`DivergenceCheck` in checkpoints, whatever the class and its module are called
-now."""
 
 
 class Unsaveable(Exception):
@@ -102,8 +99,6 @@ def _layers(env: gymnasium.Env[Any, Any]) -> Iterator[Any]:
 
 
 def _kind(layer: Any) -> str:
-    if isinstance(layer, DivergenceCheck):
-        return _DIVERGENCE_CHECK
     return f"{type(layer).__module__}.{type(layer).__qualname__}"
 
 

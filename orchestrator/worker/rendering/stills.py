@@ -58,8 +58,7 @@ def read(paths: JobPaths) -> KeptMoment:
             state = arrays["state"]
             marker = tuple(arrays["marker"].tolist())
             model = arrays["model"].tobytes()
-            # Earlier versions did not keep it.
-            place: list[float] = arrays["ground"].tolist() if "ground" in arrays else []
+            place: list[float] = arrays["ground"].tolist()
     except (KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{paths.moment} is damaged: {error}") from error
     ground: TerrainPlace | None = None

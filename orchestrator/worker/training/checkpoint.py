@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import pickle
 import re
 import shutil
 import time
@@ -30,8 +29,10 @@ from orchestrator.worker.distributed.ranks import ALONE, Ranks
 from orchestrator.worker.runtime.failures import CheckpointError, describe
 from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training.replay import DamagedError, Replay, check_whole
-from orchestrator.worker.training.training_state import OF_EACH_RANK, LoopState
+from orchestrator.worker.training.training_state import OF_EACH_RANK
 
+FORMAT = 1
+"""Of checkpoints. Whoever changes what they hold, so that those of before cannot be loaded, changes the number."""
 KEPT = 2
 """Checkpoints of a job."""
 KEPT_DAMAGED = 3
@@ -131,7 +132,8 @@ class CheckpointStore:
     def _write(self, env_steps: int, state: Mapping[str, Any]) -> None:
         # Through memory: torch reports a full disk as a RuntimeError of its own.
         content = io.BytesIO()
-        torch.save({"fingerprint": self._fingerprint, "env_steps": env_steps, **state}, content)
+        head = {"format": FORMAT, "fingerprint": self._fingerprint, "env_steps": env_steps}
+        torch.save({**head, **state}, content)
         self._before_writing()
         write_whole(self.path(env_steps), content.getvalue())
         self._written_at[self.path(env_steps)] = self._now()
@@ -291,23 +293,6 @@ def explaining_failure(path: Path) -> Iterator[None]:
         ) from error
 
 
-class _Unpickler(pickle.Unpickler):
-    """Reads checkpoints of earlier versions, too."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        # What LoopState was called until 2026-11.
-        if (module, name) == ("orchestrator.worker.checkpoint", "Place"):
-            return LoopState
-        return super().find_class(module, name)
-
-
-class _PickleModule:
-    """:mod:`pickle` as ``torch.load`` uses it."""
-
-    Unpickler = _Unpickler
-    load = staticmethod(pickle.load)
-
-
 def load(content: bytes) -> dict[str, Any]:
     """The state in a checkpoint file's bytes. Loading runs code: see above.
 
@@ -320,10 +305,12 @@ def load(content: bytes) -> dict[str, Any]:
     check_whole(content)
     try:
         state: dict[str, Any] = torch.load(
-            io.BytesIO(content), map_location="cpu", weights_only=False, pickle_module=_PickleModule
+            io.BytesIO(content), map_location="cpu", weights_only=False
         )
     except RuntimeError as error:
         if ARCHIVE_ERROR.match(str(error)):
             raise DamagedError(str(error).partition("\n")[0]) from error
         raise
+    if state.get("format") != FORMAT:
+        raise ValueError(f"it has format {state.get('format')}, expected format {FORMAT}")
     return state

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -14,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.core.errors import UsageError
-from orchestrator.core.feature import FeatureModule, named_modules, problems
+from orchestrator.core.feature import named_modules
 from orchestrator.core.files.regular_files import open_regular
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.text import joined
+from orchestrator.core.text import alternatives, joined
 from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
 from orchestrator.worker.runtime import failures
 
@@ -166,29 +167,13 @@ def read_policy(path: Path) -> ReadPolicy:
 
     :raises UsageError: no feature reads files of this name, or the file is no policy.
     """
-    readers = _readers()
+    readers = named_modules("policy_readers")
     if path.suffix in readers:
-        try:
-            read = readers[path.suffix].load("read")
-        except ImportError as error:
-            raise PolicyError(f"{path}: {error}") from error
-        policy: ReadPolicy = read(path)
+        policy: ReadPolicy = importlib.import_module(readers[path.suffix]).read(path)
         return policy
-    left_out = "".join(f"; {problem}" for problem in problems())
     if not readers:
-        raise PolicyError(f"{path}: no installed feature reads policies from files{left_out}")
-    *others, last = readers
-    expected = f"{', '.join(others)} or {last}" if others else last
-    raise PolicyError(f"{path}: expected a name that ends in {expected}{left_out}")
-
-
-def _readers() -> dict[str, FeatureModule]:
-    """The modules that read policies, by the ends of the names of their files."""
-
-    def problem_of(given: FeatureModule, others: Mapping[str, FeatureModule]) -> str:
-        return "there is one already" if given.name in others else ""
-
-    return named_modules("policy_readers", "reader of policies", "reader of {} files", problem_of)
+        raise PolicyError(f"{path}: no installed feature reads policies from files")
+    raise PolicyError(f"{path}: expected a name that ends in {alternatives(readers)}")
 
 
 def exported_policy(exported: ReadPolicy, venv: VecEnv) -> Policy:

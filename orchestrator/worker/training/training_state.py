@@ -4,7 +4,6 @@ replay buffer.
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 import random
 from collections.abc import Callable, Mapping
@@ -41,11 +40,7 @@ OF_EACH_RANK = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopState:
-    """Counters of the training loop and of its tables.
-
-    Checkpoints of earlier versions hold it as an object, pickled field by field: the order of the
-    fields stays.
-    """
+    """Counters of the training loop and of its tables."""
 
     iteration: int = 0
     learner: str | None = None
@@ -77,7 +72,7 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
     except env_state.Unsaveable as error:
         unsaveable = str(error)
     return {
-        "place": {**field_values(loop), "parts": job_parts.saved_facts(loop.parts)},
+        "loop": {**field_values(loop), "parts": job_parts.saved_facts(loop.parts)},
         "policy": model.policy.state_dict(),
         "optimizers": {
             name: optimizer.state_dict() for name, optimizer in algorithms.optimizers(model).items()
@@ -159,24 +154,12 @@ def restore(model: Model, state: dict[str, Any], rank: int = 0) -> LoopState:
             state["last_original_obs"], _in_original_order
         )
         attributes[sb3.LAST_EPISODE_STARTS] = state["last_episode_starts"]
-        lstm_states = state.get("lstm_states")
+        lstm_states = state["lstm_states"]
         if lstm_states is not None:
             contrib.restore_lstm_states(model, lstm_states)
     restore_generators(state["generators"])
-    return _loop_state(state["place"])
-
-
-def _loop_state(saved: Any) -> LoopState:
-    """What a checkpoint holds of the loop. It may lack fields that were added later, and have
-    others that are gone.
-
-    :param saved: the fields by name; an object in checkpoints of earlier versions.
-    """
-    names = [field.name for field in dataclasses.fields(LoopState)]
-    if isinstance(saved, LoopState):
-        saved = {name: getattr(saved, name) for name in names if hasattr(saved, name)}
-    own = {name: saved[name] for name in names if name in saved and name != "parts"}
-    return LoopState(**own, parts=job_parts.restored_facts(saved))
+    loop = state["loop"]
+    return LoopState(**{**loop, "parts": job_parts.restored_facts(loop["parts"])})
 
 
 def _each_array(observations: Any, function: Callable[[Any], Any]) -> Any:

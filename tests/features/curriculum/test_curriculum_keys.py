@@ -14,7 +14,11 @@ from orchestrator.features.curriculum.conditions import Condition, parse_conditi
 from orchestrator.features.curriculum.part import CurriculumSettings
 
 STAND = {**HOPPER, "task": "stand"}
+
+
 STAGES = {"task_options": {"push_speed": "stages(0, 0.5, 1)"}}
+
+
 RETURN = {"curriculum": {"advance": "ep_rew_mean > 80"}}
 
 

@@ -26,7 +26,7 @@ def test_an_experiment_has_the_name_that_was_recorded_last_or_that_of_its_folder
         (tmp_path / name).mkdir()
         Experiment(tmp_path / name, [make_job("j0")]).ledger.close()
         (tmp_path / name / "supervisor.lock").touch()
-    sessions = [{"experiment": "before"}, {"experiment": "the robots"}, {"note": "another version"}]
+    sessions = [{"experiment": "before"}, {"experiment": "the robots"}, {"note": "unreadable"}]
     (tmp_path / "robots/provenance.json").write_text(json.dumps(sessions))
     shown = FolderSource(tmp_path).read().put
     runs = [json.loads(text)["name"] for name, text in shown.items() if name != "head"]

@@ -33,8 +33,12 @@ from orchestrator.features.search.searcher.watchdog import Watchdog
 from orchestrator.jobfile import Experiment, from_mapping, load
 
 SIZE = "model.geom.*thigh*.size"
+
+
 FEWER_POINTS = 20
 """That are looked at, in place of a thousand: each is compiled."""
+
+
 SPACE = {SIZE: {"low": 0.5, "high": 2.0, "multiply": True}}
 
 
@@ -157,9 +161,6 @@ def test_a_search_whose_constraints_no_point_satisfies_stops(
     for spec in (LINE, dataclasses.replace(LINE, constraints=())):
         with pytest.raises(UsageError):
             Asked(made(tmp_path, spec)).next_point(none)
-
-
-# -- with robots
 
 
 def test_the_measures_of_a_model_are_those_of_its_body(place: Path) -> None:

@@ -25,8 +25,14 @@ from orchestrator.features.search.searcher.watchdog import Watchdog
 from orchestrator.jobfile import Experiment, from_mapping
 
 RATE = "ppo.learning_rate"
+
+
 SIZE = "model.geom.*.size"
+
+
 WIDTH = "policy_kwargs.net_arch"
+
+
 SPACE = {
     RATE: {"low": 1e-4, "high": 1e-2, "log": True},
     SIZE: {"low": 0.5, "high": 2.0, "multiply": True},

@@ -4,6 +4,7 @@ trial is the parent."""
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,18 @@ def test_a_sampler_of_the_user_that_fails_is_named(
     own = proposals(tmp_path, dataclasses.replace(SPEC, sampler=f"{module}:Own"))
     with pytest.raises(UsageError, match=f"{module}:Own"):
         own.ask(0)
+
+
+def test_a_saved_sampler_that_is_none_stops_a_search_once(tmp_path: Path) -> None:
+    spec = dataclasses.replace(SPEC, sampler="sobol")
+    earlier = proposals(tmp_path, spec)
+    (tmp_path / "sampler.pickle").write_bytes(pickle.dumps((0, object())))
+    earlier.restore(last_id=0)
+    with pytest.raises(UsageError, match='"sobol" has failed in its method ask'):
+        earlier.ask(0)
+    again = proposals(tmp_path, spec)
+    again.restore(last_id=0)
+    assert again.ask(0) == proposals(tmp_path / "new", spec).ask(0)
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,9 @@ def test_a_bad_race_is_named(place: Path, race: Any, search: dict[str, Any], whe
     assert [problem.where for problem in error.value.problems] == [where]
 
 
-# -- searches whose workers train nothing
-
 VALUE = '0.1 * (hash_of(spec["seed"], spec["hyperparameters"]["gamma"]) % 11) + spec["hyperparameters"]["gamma"]'
+
+
 WORKER = commands.INSTANT.replace(
     "record = {",
     'spec = json.loads((job / "spec.json").read_text())\n'
@@ -160,13 +160,15 @@ def test_trials_that_may_be_the_best_get_further_seeds_within_their_share(tmp_pa
     assert len(commands.summary(tmp_path / "run")) == len(rows), "the same again does nothing"
 
 
-# -- killed
-
 UNEVEN = WORKER.replace(
     "record = {", "import time\ntime.sleep(0.07 * (os.getpid() % 4))\nrecord = {", 1
 )
 """Which training ends first is a matter of chance."""
+
+
 PROGRAM = commands.INSTANTS.replace(repr(commands.INSTANT), repr(UNEVEN))
+
+
 FIXED = """sampler = "cmaes"
 sampler_options = { population_size = 4 }
 trials = 14
@@ -258,9 +260,6 @@ def test_killed_a_race_in_fixed_order_decides_the_same(tmp_path: Path) -> None:
     again = history_of(rough / "run")
     assert [one.values for one in again.trials] == [one.values for one in found.trials]
     assert sum(event.kind == "began" for event in events_of(rough / "run")) > 3
-
-
-# -- what is decided, and when
 
 
 def history(
@@ -380,9 +379,6 @@ def test_further_seeds_are_no_seeds_of_the_job_and_fresh_ones_none_of_a_race() -
     assert fresh_seeds(search, [0], 2) == [1003, 1004]
     assert fresh_seeds(search, [0, 1000], 2) == [1003, 1004]
     assert fresh_seeds(replace(search, race=None), [0], 2) == [1000, 1001]
-
-
-# -- what is shown
 
 
 def raced_run(root: Path) -> RunPaths:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from searcher_helpers import make_turns, searcher_of
-from supervisor_helpers import ledgers_closed  # noqa: F401 - a fixture
 from trial_helpers import Told, search_run
 
 from orchestrator.core.job import (
@@ -27,6 +26,8 @@ from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.ledger import Ledger, job_figures
 
 FAILED = Failed(cause=Cause.ERROR, message="it fell")
+
+
 ONE, OTHER = "hopper-t00001-s0", "hopper-t00001-s1"
 
 

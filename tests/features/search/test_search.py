@@ -155,25 +155,45 @@ kind = "asha"
 min_env_steps = 128
 factor = 2
 """
+
+
 BY = "distance_m - 0.001 * energy_j"
+
+
 BY_MEASURE = RUNGS.replace('"ep_rew_mean"', f'"{BY}"') + f'by = "{BY}"\n'
+
+
 Kills = tuple[tuple[str, ...], ...]
 """What is killed in each run of a search before its supervisor is. A start costs more than all
 else."""
+
+
 A_DOZEN: Kills = (
     ("worker", "searcher", "worker"),
     ("searcher", "worker"),
     (),
     ("searcher", "worker", "searcher"),
 )
+
+
 FOUR: Kills = (("searcher", "worker", "searcher"),)
+
+
 ENDLESS = 100_000
 """Trials of a search that is to be killed before it has made them."""
+
+
 RETRIES = "retry = { max_retries = 20 }"
+
+
 EVALUATED = "eval_episodes = 1\n"
 """All kills may be of the same job."""
+
+
 BLIND = 8
 """Trials that are asked for before any value is told: two brackets of four."""
+
+
 LONG_S = 900.0
 """Patience with a search of so many trials."""
 

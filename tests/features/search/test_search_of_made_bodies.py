@@ -24,6 +24,8 @@ def make(params, folder):
         <actuator><motor joint="{joint}" ctrlrange="-1 1"/></actuator></mujoco>""")
     return path
 '''
+
+
 SEARCH = """
 [[jobs]]
 name = "pole"

@@ -13,6 +13,7 @@ from command_helpers import FORKED, HOPPER, TINY, give, wait_until
 
 pytestmark = pytest.mark.nightly
 
+
 SEARCH = f"""name = "search"
 max_parallel = 2
 {TINY}

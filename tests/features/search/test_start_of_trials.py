@@ -14,6 +14,7 @@ from trial_helpers import Told, search_run
 from orchestrator.core.errors import SpecError
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import search_time
+from orchestrator.features.search.declaration import written
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import Experiment, from_mapping
@@ -26,6 +27,13 @@ def searched(place: Path, **search: Any) -> Experiment:
     job = {**HOPPER, "task": "forward", "total_timesteps": 200_000, "seeds": [0, 1]}
     data = {"name": "test", "jobs": [job], "search": table}
     return from_mapping(data, source="search.toml", base=place)
+
+
+def test_another_start_is_another_search(place: Path) -> None:
+    before = searched(place).declaration
+    changed = written.differences(before, searched(place, start="best").declaration)
+    assert changed == ['search.start: "nothing" → "best"']
+    assert written.differences(before, searched(place, start="nothing").declaration) == []
 
 
 def test_the_reference_is_one_job_more(place: Path) -> None:

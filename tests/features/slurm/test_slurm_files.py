@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from supervisor_helpers import make_job
 
+from orchestrator.core import job_parts
 from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job
 from orchestrator.core.messages import Progress
@@ -30,6 +31,8 @@ from orchestrator.features.slurm.slurm_settings import SlurmSettings
 from orchestrator.machine.topology import Cpu, Machine
 
 HANDLE = Handle("hopper-s0", 3)
+
+
 MESSAGES = [
     PilotHello(
         node="n1",
@@ -71,6 +74,16 @@ def test_every_message_arrives_as_it_was_sent(tmp_path: Path) -> None:
     assert inbox.receive() == []
     outbox.send(PilotBeat())
     assert inbox.receive() == [PilotBeat()]
+
+
+def test_progress_arrives_with_what_is_told_of_features(tmp_path: Path) -> None:
+    outbox, inbox = Outbox(tmp_path / "box"), Inbox(tmp_path / "box")
+    parts = {
+        name: part.facts() for name, part in job_parts.job_parts().items() if part.facts is not None
+    }
+    told = Progressed(HANDLE, Progress(phase="training", env_steps=7, parts=parts))
+    outbox.send(told)
+    assert inbox.receive() == [told]
 
 
 def test_a_line_that_was_cut_off_is_skipped_and_what_is_half_written_awaited(

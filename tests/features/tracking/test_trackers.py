@@ -41,9 +41,6 @@ def paths(tmp_path: Path) -> RunPaths:
     return tracked_run(tmp_path / "run")
 
 
-# -- what is read
-
-
 def test_a_table_that_grows_and_is_cut_back_gives_every_iteration_once(paths: RunPaths) -> None:
     tail, steps = ProgressTail(paths.job(JOB).progress_csv), list[int]()
 
@@ -69,9 +66,6 @@ def test_settings_are_flat_and_hold_hyperparameters(paths: RunPaths) -> None:
     assert settings["seed"] == 0
     assert not {"job_id", "video"} & settings.keys()
     assert set(tracked_job.NOT_SETTINGS) <= {field.name for field in dataclasses.fields(WorkerSpec)}
-
-
-# -- decisions, with a tracker of the test's own
 
 
 class Memory:
@@ -237,9 +231,6 @@ def test_only_one_process_sends_to_a_tracker(paths: RunPaths) -> None:
         second.lock()
 
 
-# -- the job file
-
-
 def read_file(table: Mapping[str, Any], tmp_path: Path) -> jobfile.Experiment:
     data = {"name": "x", "track": table, "jobs": [{"name": "a", "env": "Ant-v5"}]}
     return jobfile.from_mapping(data, source="jobs.toml", base=tmp_path)
@@ -278,9 +269,6 @@ def test_trackers_belong_to_no_fingerprint(tmp_path: Path) -> None:
     without, with_one = read_file({}, tmp_path), read_file({"tensorboard": True}, tmp_path)
     assert with_one.tables["track"] == {"tensorboard": {}}
     assert with_one.jobs == without.jobs
-
-
-# -- readers of their own
 
 
 def scalars(paths: RunPaths) -> dict[str, list[int]]:

@@ -9,12 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from supervisor_helpers import (
-    Experiment,
-    ledgers_closed,  # noqa: F401 - a fixture
-    make_job,
-    make_spec,
-)
+import pytest
+from supervisor_helpers import Experiment, make_job, make_spec
 
 from orchestrator.analysis import job_metrics
 from orchestrator.analysis.contention import ContentionFinding, diagnose, find
@@ -176,6 +172,26 @@ class TestReading:
         )
         assert kinds(find(tmp_path)) == ["affinity"]
 
+    @pytest.mark.parametrize(
+        ("cpus", "evidence"),
+        [([4, 5], []), ([4, 6], ["allowed 1 CPU of"]), ([6, 7], ["allowed 0 CPUs of"]), (None, [])],
+    )
+    def test_the_exit_record_tells_cpus_of_another_slot(
+        self, tmp_path: Path, cpus: list[int] | None, evidence: list[str]
+    ) -> None:
+        folder = tmp_path / "jobs/j-s0"
+        (folder / "attempts/1").mkdir(parents=True)
+        (folder / "timings.csv").write_text(
+            "iteration,env_steps,wall_s,n_cpus\n1,100,9,2\n2,200,1,2\n"
+        )
+        record = {"code": 0, "message": "", "cpus": cpus}
+        (folder / "attempts/1/exit.json").write_text(json.dumps(record))
+        row = {"job_id": "j-s0", "attempts": 2, "cpus": [4, 5], "started_at": 5.0, "ended_at": 9.0}
+        (tmp_path / "summary.json").write_text(json.dumps([row]))
+        found = find(tmp_path)
+        assert kinds(found) == ["affinity"] * len(evidence)
+        assert all(text in one.evidence for text, one in zip(evidence, found, strict=True))
+
     def test_a_moved_attempt_has_the_cpus_of_each_of_its_times(self, tmp_path: Path) -> None:
         experiment = Experiment(tmp_path, [make_job("j-s0"), make_job("k-s0")])
         for job_id, cpu in (("j-s0", 0), ("k-s0", 1)):
@@ -189,6 +205,9 @@ class TestReading:
         assert jobs["j-s0"].spans == [span(5.0, 7.0, 0), span(7.0, math.inf, 1)]
         assert jobs["j-s0"].common_cpus(jobs["k-s0"]) == {1}
         assert kinds(find(tmp_path)) == ["shared"]
+
+    def test_an_empty_directory_has_no_contention(self, tmp_path: Path) -> None:
+        assert find(tmp_path) == []
 
 
 def test_rank_0_is_not_blamed_for_having_only_its_own_cores(tmp_path: Path) -> None:

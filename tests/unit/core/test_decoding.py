@@ -138,3 +138,16 @@ def test_a_figure_that_is_not_finite_is_none_in_progress_and_exit_record() -> No
         ExitRecord.from_json(ExitRecord(code=0, message="", eval_mean=math.inf).to_json()).eval_mean
         is None
     )
+
+
+def test_a_wrong_spec_is_refused() -> None:
+    spec = make_spec("a-s0")
+    values = json.loads(spec.to_json())
+    assert WorkerSpec.from_json(spec.to_json()) == spec
+    for changes, name in (
+        ({"seed": "0"}, "seed"),
+        ({"algo": "dqn"}, "algo"),
+        ({"normalise": True}, "normalise"),
+    ):
+        with pytest.raises(ValueError, match=f"^{name}: "):
+            WorkerSpec.from_json(json.dumps(values | changes))

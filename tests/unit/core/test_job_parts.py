@@ -52,7 +52,6 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[JobPart]]:
     parts = [LAP]
     only = Feature(name="laps", about="It counts laps.", job_parts=lambda: parts)
     monkeypatch.setattr(feature, "features", lambda: (only,))
-    monkeypatch.setattr(feature, "_problems", {})
     job_parts.job_parts.cache_clear()
     yield parts
     job_parts.job_parts.cache_clear()
@@ -71,35 +70,23 @@ def test_a_part_stands_flat_in_specs_and_decides_the_result() -> None:
 
 
 @pytest.mark.usefixtures("given")
-@pytest.mark.parametrize("value", [0, None])
-def test_a_part_that_does_nothing_is_not_there(value: int | None) -> None:
-    content = {**json.loads(SPEC.to_json()), "laps": value}
-    spec = WorkerSpec.from_json(json.dumps(content))
-    assert spec == SPEC
-    assert spec.fingerprint() == SPEC.fingerprint()
-
-
-@pytest.mark.usefixtures("given")
-def test_checkpoints_hold_facts_by_part_and_those_of_earlier_versions_are_read() -> None:
+def test_checkpoints_hold_facts_by_part() -> None:
     facts = {"lap": LapFacts(lap_ends=(100, 200))}
-    saved = {"iteration": 3, "parts": job_parts.saved_facts(facts)}
-    assert saved["parts"] == {"lap": {"lap_ends": (100, 200)}}
+    saved = job_parts.saved_facts(facts)
+    assert saved == {"lap": {"lap_ends": (100, 200)}}
     assert job_parts.restored_facts(saved) == facts
-    assert job_parts.restored_facts({"iteration": 3, "lap_ends": (100, 200)}) == facts
-    assert job_parts.restored_facts({"iteration": 3, "parts": {}}) == {}
+    assert job_parts.restored_facts({}) == {}
 
 
 @pytest.mark.usefixtures("given")
-def test_progress_and_exit_records_tell_of_parts_and_records_outlive_their_feature() -> None:
+def test_progress_and_exit_records_tell_of_parts() -> None:
     facts = {"lap": LapFacts(lap_ends=(100, 200))}
     progress = Progress(phase="training", parts=facts)
     assert Progress.from_line(progress.to_line()) == progress
     record = ExitRecord(code=0, message="", parts=facts)
     assert json.loads(record.to_json())["lap_ends"] == [100, 200]
     assert ExitRecord.from_json(record.to_json()) == record
-    with_unknown = json.dumps({**json.loads(record.to_json()), "of_another": [1]})
-    assert ExitRecord.from_json(with_unknown) == record
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="of_another: unknown field"):
         Progress.from_line(b'{"phase": "training", "of_another": 1}')
 
 
@@ -108,8 +95,7 @@ def test_columns_come_from_facts_and_are_empty_without() -> None:
     assert job_parts.column_names() == ["laps done"]
     of_record = job_parts.facts_in({"code": 0, "lap_ends": [1, 2, 3]})
     assert job_parts.columns(of_record) == {"laps done": 3}
-    for damaged in ({}, {"lap_ends": None}, {"lap_ends": "many"}):
-        assert job_parts.columns(job_parts.facts_in(damaged)) == {"laps done": None}
+    assert job_parts.columns(job_parts.facts_in({})) == {"laps done": None}
 
 
 @pytest.mark.usefixtures("given")

@@ -21,7 +21,7 @@ def test_a_record_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b'{"pid": ', b'{"pid": "3"}', b'{"other": 1}', b"\xff"])
-def test_a_damaged_record_or_one_of_another_version_is_none(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_record_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "record").write_bytes(content)
     assert read_record(Record, tmp_path / "record") is None
 

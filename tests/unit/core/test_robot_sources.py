@@ -30,14 +30,14 @@ from orchestrator.keys.value_types import is_maker
 SKETCH = RobotFormat(
     name="sketch", title="sketch", suffix=".sketch", root="sketch", worker="nowhere"
 )
+
+
 ROBOT = Path("/robots/crab.xml")
 
 
 def find(name: str) -> NamedRobot:
     if name == "crab":
         return NamedRobot(name, ROBOT)
-    if name == "broken":
-        raise ZeroDivisionError("no robots today")
     raise UsageError(f"the zoo has no {name}")
 
 
@@ -51,7 +51,7 @@ class SketchPart:
     sketch: dict[str, Any] = field(default_factory=dict)
 
 
-PART = JobPart(name="sketch", settings=SketchPart, written_without=("sketch",), loop=None)
+PART = JobPart(name="sketch", settings=SketchPart, loop=None)
 
 
 @pytest.fixture
@@ -59,8 +59,8 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RobotSource]]:
     """The sources that the only feature gives; to be changed before they are asked for."""
     sources: list[RobotSource] = [SKETCH, ZOO]
     only = Feature(name="robots", about="", robot_sources=lambda: sources, job_parts=lambda: [PART])
-    monkeypatch.setattr(feature, "features", lambda: (only,))
-    monkeypatch.setattr(feature, "_problems", {})
+    known = feature.features()
+    monkeypatch.setattr(feature, "features", lambda: (*known, only))
     caches: list[Callable[[], object]] = [robot_sources.robot_sources, job_parts.job_parts]
     for cached in caches:
         cached.cache_clear()  # type: ignore[attr-defined]
@@ -73,7 +73,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RobotSource]]:
 def test_a_file_is_of_a_format_by_the_end_of_its_name() -> None:
     assert format_of("crab.sketch") is format_of("../zoo/*.SKETCH") is SKETCH
     assert format_of("crab.xml") is format_of("crab.sketch.xml") is format_of("sketch") is None
-    assert robot_suffixes() == (".xml", ".sketch")
+    assert {".xml", ".sketch"} <= set(robot_suffixes())
 
 
 @pytest.mark.usefixtures("given")
@@ -105,4 +105,3 @@ def test_a_part_that_makes_the_robot_is_one_table_and_none_of_the_training() -> 
     parts = {"sketch": SketchPart(sketch={"legs": 4, "arms": 0})}
     assert job_parts.under_keys(parts) == {"sketch.legs": 4, "sketch.arms": 0}
     assert job_parts.in_training(parts) == {}
-    assert job_parts.written_without() == {"sketch": {}}

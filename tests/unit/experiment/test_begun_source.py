@@ -9,7 +9,7 @@ import pytest
 from begun_helpers import Begun, answering
 from supervisor_helpers import make_job
 
-from orchestrator.core.errors import LedgerBusyError, LedgerError
+from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.job import Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import begun_source
@@ -56,13 +56,3 @@ def test_what_is_locked_is_read_again(
     answering(monkeypatch, LedgerBusyError("it is locked"))
     with pytest.raises(LedgerBusyError):
         begun_source.standing_of(paths, ledger)
-
-
-def test_what_goes_on_with_it_is_refused_where_it_cannot_be_read(
-    paths: RunPaths, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answering(monkeypatch, LedgerError("it is damaged"))
-    with pytest.raises(LedgerError):
-        begun_source.begun_source(paths, ledger)
-    answering(monkeypatch, ValueError("the knee fell off"))
-    assert begun_source.begun_source(paths, ledger) is None

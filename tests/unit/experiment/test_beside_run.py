@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from supervisor_helpers import RecordingReporter
 
-from orchestrator.core import feature
-from orchestrator.core.errors import ChangedError, UsageError
 from orchestrator.core.feature import Feature
 from orchestrator.core.job import Cause, Failed, State
 from orchestrator.experiment import beside_run
@@ -19,48 +17,45 @@ from orchestrator.experiment.beside_run import BesideRun, PartsBesideRun, RunPro
 from orchestrator.experiment.directory.run_end import RunOutcome
 from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.jobfile import Experiment
-from orchestrator.jobfile.job_source import JobSource
 from orchestrator.ledger import Ledger
+from orchestrator.supervisor.events import DetachableReporter
 from orchestrator.supervisor.stop_signals import StopRequests
 
 EXPERIMENT = Experiment(
     name="t", max_parallel=None, order="as-listed", jobs=(), source="t.toml", base=Path()
 )
+
+
 OPTIONS = RunOptions(run_dir=Path("run"))
 
 
 class Part(BesideRun):
     """Notes what it is told; raises at one moment."""
 
-    def __init__(self, raises: str = "", error: BaseException | None = None) -> None:
+    def __init__(self, raises: str = "") -> None:
         self.moments: list[str] = []
-        self._raises, self._error = raises, error or ValueError("the knee fell off")
+        self._raises = raises
 
     def __getattribute__(self, name: str) -> Any:
-        if name.startswith("_") or name in ("moments", "is_needed"):
+        if name.startswith("_") or name == "moments":
             return super().__getattribute__(name)
 
         def note(*_: object, **__: object) -> None:
             self.moments.append(name)
             if name == self._raises:
-                raise self._error
+                raise ValueError("the knee fell off")
 
         return note
 
 
-def made(
-    monkeypatch: pytest.MonkeyPatch, *parts: Any, source: JobSource | None = None
-) -> tuple[PartsBesideRun, Any]:
+def made(monkeypatch: pytest.MonkeyPatch, *parts: Any) -> tuple[PartsBesideRun, Any]:
     features = [
         (Feature(name=f"part {number}", about="x."), part) for number, part in enumerate(parts)
     ]
     monkeypatch.setattr(beside_run, "answers", lambda *_: iter(features))
-    monkeypatch.setattr(feature, "_problems", {})  # which other tests need not tell
     reporter = RecordingReporter()
     beside = PartsBesideRun(inner=reporter, outcome=RunOutcome(), stops=StopRequests())
-    monkeypatch.setitem(feature._owners, ("job_file", "draw"), "part 0")
-    experiment = dataclasses.replace(EXPERIMENT, job_source=source, source_table="draw")
-    beside.ask(experiment, Path("run"), is_listed=True)
+    beside.ask(EXPERIMENT, Path("run"), is_listed=True)
     return beside, reporter
 
 
@@ -120,45 +115,37 @@ def test_a_refused_run_ends_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert part.moments == ["end", "after_end"]
 
 
-class Needed(BesideRun):
-    """What the jobs of the run depend on."""
-
-    is_needed = True
-
-    def before_turn(self) -> None:
-        raise ValueError("the knee fell off")
-
-    def end(self) -> None:
-        raise ValueError("nor does it end")
-
-
-def test_what_a_run_depends_on_ends_it_by_whatever_it_raises(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_part_raises_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Part("before_turn")
     other = Part()
-    beside, _ = made(monkeypatch, Needed(), other)
-    beside.begin(lambda: None)
-    with pytest.raises(ValueError), beside:
+    beside, _ = made(monkeypatch, other, broken)
+    with pytest.raises(ValueError, match="the knee fell off"), beside:
         beside.before_turn()
-    assert other.moments == ["begin", "end", "after_end"]
-    assert "Traceback" in capsys.readouterr().err
+    assert broken.moments == other.moments == ["before_turn", "end", "after_end"]
 
 
-MOMENTS: dict[str, Callable[[PartsBesideRun], object]] = {
-    "claimed": lambda beside: beside.claimed(OPTIONS),
-    "before_plan": lambda beside: beside.before_plan(EXPERIMENT, OPTIONS, None),
-    "after_plan": lambda beside: beside.after_plan(EXPERIMENT, None, None),  # type: ignore[arg-type]
-    "ledger_opened": lambda beside: beside.ledger_opened(None),  # type: ignore[arg-type]
-}
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_before_jobs_are_launched_a_part_may_refuse_the_run(
+@pytest.mark.parametrize("moment", ["event", "after_turn"])
+def test_what_a_part_raises_when_it_is_told_of_something_ends_the_run(
     moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beside, _ = made(monkeypatch, Part(moment, ChangedError("another robot")))
-    with pytest.raises(ChangedError):
-        MOMENTS[moment](beside)
+    broken = Part(moment)
+    other = Part()
+    beside, reporter = made(monkeypatch, broken, other)
+    recorded: list[Exception] = []
+
+    def record(error: Exception) -> str:
+        recorded.append(error)
+        return "it is recorded"
+
+    as_the_supervisor_has_it = DetachableReporter(beside, record)
+    as_the_supervisor_has_it.event("launched", "x")
+    as_the_supervisor_has_it.tick(lambda: None)  # type: ignore[arg-type,return-value]
+    assert beside.has_failed
+    with pytest.raises(ValueError, match="the knee fell off"), beside:
+        beside.before_turn()
+    assert recorded == []
+    assert reporter.kinds() == ["launched"], "whoever ends the run says why, and nobody else"
+    assert other.moments == ["event", "after_turn", "end", "after_end"]
 
 
 def test_what_is_run_is_what_the_parts_make_of_it_one_after_another(
@@ -194,9 +181,9 @@ class Judges(BesideRun):
 
 
 @pytest.mark.parametrize(
-    ("codes", "expected"), [((), 1), ((None,), 1), ((0, None), 1), ((0, 130, 1), 130)]
+    ("codes", "expected"), [((), 1), ((None,), 1), ((0, None), 0), ((0, 130, 1), 130)]
 )
-def test_the_largest_exit_code_of_parts_and_jobs_counts(
+def test_the_largest_exit_code_of_parts_counts_in_place_of_that_of_the_jobs(
     codes: Sequence[int | None], expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beside, _ = made(monkeypatch, *map(Judges, codes))
@@ -204,16 +191,6 @@ def test_the_largest_exit_code_of_parts_and_jobs_counts(
 
 
 FAILED: Mapping[str, State] = {"a": Failed(cause=Cause.ERROR, message="it fell")}
-
-
-@pytest.mark.parametrize(("code", "other", "expected"), [(0, None, 0), (None, 0, 1), (0, 130, 130)])
-def test_that_of_what_the_jobs_depend_on_stands_in_place_of_theirs(
-    code: int | None, other: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    needed = Judges(code)
-    needed.is_needed = True
-    beside, _ = made(monkeypatch, needed, Judges(other))
-    assert beside.exit_code(FAILED, is_interrupted=False, is_stopping=False) == expected
 
 
 def test_a_part_may_add_jobs_and_say_why_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,11 +202,12 @@ def test_a_part_may_add_jobs_and_say_why_it_has_ended(monkeypatch: pytest.Monkey
     assert beside.problem() == RunProblem(what="it has stopped", advice="Mend it.")
 
 
-def test_a_run_whose_jobs_nothing_would_make_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Source(JobSource):
-        noun = "draw"
-
-    for parts in ([], [BesideRun()], [BesideRun(), Needed()]):  # the last is of another feature
-        with pytest.raises(UsageError):
-            made(monkeypatch, *parts, source=Source())
-    made(monkeypatch, Needed(), source=Source())
+def test_every_part_is_ended_once_also_where_one_raises_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = [Part("end"), Part()]
+    beside, _ = made(monkeypatch, *parts)
+    with pytest.raises(ValueError, match="the knee fell off"):
+        beside.end()
+    beside.end()
+    assert [part.moments for part in parts] == [["end"], ["end"]]

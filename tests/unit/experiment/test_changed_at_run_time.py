@@ -10,7 +10,6 @@ from supervisor_helpers import (
     Experiment,
     ask,
     behaviours,
-    ledgers_closed,  # noqa: F401 - a fixture
     make_job,
     make_machine,
     names,

@@ -69,7 +69,7 @@ def test_without_a_look_for_damage_a_ledger_of_another_kind_is_still_refused(
     other = shutil.copy(path, tmp_path / "other")
     with contextlib.closing(sqlite3.connect(other)) as connection:
         connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(LedgerError, match="version 99"):
+    with pytest.raises(LedgerError, match="format 99"):
         Ledger.open(Path(other), is_sound=True)
 
 

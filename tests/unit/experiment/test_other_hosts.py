@@ -87,7 +87,7 @@ def test_status_from_another_host_is_that_of_summary_json_and_says_how_old(
         status_view.show([snapshot], in_place=False)
         assert re.search(r"\b10\d s ago", capsys.readouterr().out)
         paths.summary_json.write_text(json.dumps([{"job_id": "a"}]))
-        with on_another_host(monkeypatch), pytest.raises(LedgerError, match="another version"):
+        with on_another_host(monkeypatch), pytest.raises(LedgerError, match="cannot be read"):
             run_snapshot.status(tmp_path)
 
 

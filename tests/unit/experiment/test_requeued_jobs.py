@@ -12,23 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_helpers import (
-    Experiment,
-    ledgers_closed,  # noqa: F401 - a fixture
-    make_job,
-)
+from supervisor_helpers import Experiment, make_job
 
 from orchestrator.core.errors import ChangedError, Problem
-from orchestrator.core.job import (
-    Cancelled,
-    Cause,
-    Failed,
-    Job,
-    Paused,
-    Pending,
-    State,
-    Succeeded,
-)
+from orchestrator.core.job import Cancelled, Cause, Failed, Job, Paused, Pending, State, Succeeded
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import control

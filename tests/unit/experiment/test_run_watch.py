@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core import feature
 from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.feature import Feature
 from orchestrator.core.paths import RunPaths
@@ -42,12 +41,6 @@ class Counter(RunWatch):
 
     def section(self) -> LiveSection:
         return LiveSection(title="Looks", text=str(self.looks))
-
-
-@pytest.fixture(autouse=True)
-def no_problems(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature, "_problems", {})
-    monkeypatch.setattr(feature, "_told", set())
 
 
 def watches(monkeypatch: pytest.MonkeyPatch, *given: RunWatch | None) -> RunWatches:
@@ -95,7 +88,15 @@ def test_what_was_said_stands_while_a_run_directory_cannot_be_read(
     assert found.look() == []
     assert texts(found) == ["1 looks"]
     assert [news.message for news in found.look()] == ["3"]
-    assert feature._problems == {}
+
+
+def test_news_are_told_even_if_the_line_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    class WithoutLine(Counter):
+        def note(self) -> Note:
+            raise FileNotFoundError("no knees.json")
+
+    found = watches(monkeypatch, WithoutLine())
+    assert [news.message for news in found.look()] == ["1"]
 
 
 def test_nothing_is_read_while_the_supervisor_runs_on_another_host(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_helpers import filled, ledgers_closed, make_job, make_spec  # noqa: F401 - a fixture
+from supervisor_helpers import filled, make_job
 
 from orchestrator.core.errors import (
     LedgerBusyError,
@@ -36,6 +36,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.ledger import Ledger, summary
 from orchestrator.ledger.database_file import translate_errors
 from orchestrator.ledger.rows import DeclaredJob
+from orchestrator.ledger.schema import FORMAT
 
 
 def attempt(job_id: str = "a-s0", number: int = 0, **changes: Any) -> Attempt:
@@ -47,9 +48,6 @@ def attempt(job_id: str = "a-s0", number: int = 0, **changes: Any) -> Attempt:
         "started_at": 1e9,
     }
     return Attempt(job_id=job_id, number=number, **values | changes)
-
-
-# -- round trips
 
 
 @pytest.mark.parametrize(
@@ -204,9 +202,6 @@ def test_no_cell_of_the_table_is_a_formula_or_more_than_a_line(tmp_path: Path) -
     assert [row["name"] for row in json.loads(paths.summary_json.read_text())] == list(jobs)
 
 
-# -- several connections
-
-
 def test_a_reader_sees_what_is_committed_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite3"
     ledger = filled(path)
@@ -238,9 +233,6 @@ def test_what_is_abandoned_was_never_there(tmp_path: Path) -> None:
     ledger.set_state("j0", Cancelled())
     ledger.abandon()
     assert Ledger.open(tmp_path / "l").jobs()[0].state == Pending()
-
-
-# -- damage
 
 
 def refused(path: Path) -> None:
@@ -305,10 +297,14 @@ def test_a_database_of_another_program_is_refused_and_not_touched(tmp_path: Path
     assert os.listdir(tmp_path) == ["ledger.sqlite3"]
 
 
-def test_a_ledger_of_a_newer_version_is_refused_and_not_touched(whole: Path) -> None:
-    with contextlib.closing(sqlite3.connect(whole)) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    refused(whole)
+@pytest.mark.parametrize("number", [1, 99])
+def test_a_run_directory_of_another_format_is_refused_with_the_version_that_wrote_it(
+    number: int, whole: Path
+) -> None:
+    with contextlib.closing(sqlite3.connect(whole)) as connection, connection:
+        connection.execute(f"PRAGMA user_version = {number}")
+        connection.execute("UPDATE program SET version = '0.7.3'")
+    refused(whole, f"format {number}", "version 0.7.3", f"format {FORMAT}", "run --fresh")
 
 
 def test_a_missing_ledger_and_one_in_the_way_are_told(tmp_path: Path) -> None:

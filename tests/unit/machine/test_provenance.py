@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,15 @@ def test_what_changes_no_result_is_not_reported(
 ) -> None:
     sessions.next(user_code={"/exp": "1"})
     assert sessions.next(**{"user_code": {"/exp": "1"}, **changed}) == []
+
+
+@pytest.mark.parametrize(
+    "earlier", ['[{"versions": {"numpy": "2.4.6"}, "host": "here"}]', "[]", "nonsense", '["?"]']
+)
+def test_what_was_not_recorded_is_not_compared(sessions: Sessions, earlier: str) -> None:
+    sessions.paths.provenance.write_text(earlier)
+    assert sessions.next(user_code={"/exp": "1"}) == []
+    assert json.loads(sessions.paths.provenance.read_text())[-1]["cpu_model"] == "A"
 
 
 def test_the_hash_of_the_users_code_is_that_of_the_folder_that_jobs_import_from(

@@ -7,6 +7,7 @@ import fcntl
 import itertools
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Never
@@ -32,7 +33,6 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.feature import Feature
 from orchestrator.core.job import Cause
 from orchestrator.report import (
-    added_sections,
     drawing,
     experiment_data,
     number_format,
@@ -390,9 +390,6 @@ def test_markdown_has_every_table_and_leaves_pictures_out(tmp_path: Path) -> Non
     assert f"![Learning curves](<{done.page.parent}/learning-curves.png>)" in text
 
 
-# -- parts
-
-
 def test_curve_is_thinned_and_keeps_its_ends(tmp_path: Path) -> None:
     path = tmp_path / "progress.csv"
     rows = "".join(f"{step},{step}.5\n" for step in range(1, 1001))
@@ -426,14 +423,18 @@ def test_numbers_are_short(value: float | None, text: str) -> None:
     assert number_format.number(value) == text
 
 
-def adding(monkeypatch: pytest.MonkeyPatch, *given: Any) -> None:
-    """Let features add these to every report."""
-    features = tuple(
+def adding(
+    monkeypatch: pytest.MonkeyPatch,
+    *given: AddedSections,
+    make: Callable[[], Document] | None = None,
+) -> None:
+    """Let features add these to every report, and one of them make it."""
+    features = [
         Feature(name=f"hips{place}", about="x.", report_sections=lambda _, __, one=one: one)
         for place, one in enumerate(given)
-    )
-    monkeypatch.setattr(added_sections, "features", lambda: features)
-    monkeypatch.setattr(feature, "_problems", {})
+    ]
+    features.append(Feature(name="gait", about="x.", report=lambda _: make))
+    monkeypatch.setattr(feature, "features", lambda: tuple(features))
 
 
 HIPS = AddedSections(
@@ -459,31 +460,24 @@ def test_jobs_that_several_features_show_are_all_shown(
     jobs = [Trained(name=f"r{number}") for number in range(3)]
     document = report.compose(make_run_dir(tmp_path / "run", jobs).root)
     assert [job["job_id"] for job in document.facts["jobs"]] == ["j0-s0", "j1-s0"]
+    assert "show 2: the first; the second." in str(document.sections[0].parts)
     titles = [section.title for section in document.sections]
     assert "Robots" not in titles
     assert titles[-2:] == ["Hips", "Machine"]
     assert document.facts["knees"] == 2
 
 
-def reporting(monkeypatch: pytest.MonkeyPatch, *given: Any) -> None:
-    """Let features make reports of every run directory."""
-    features = [(Feature(name=f"gait{place}", about="x."), one) for place, one in enumerate(given)]
-    monkeypatch.setattr(report, "answers", lambda *_: iter(features))
-    monkeypatch.setattr(feature, "_problems", {})
-
-
 MADE = Document(title="Gaits", subtitle="", headlines=[], sections=[])
 
 
-def test_one_feature_makes_the_report_and_may_say_that_there_is_none(
+def test_a_feature_makes_the_report_and_may_say_that_there_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses() -> Never:
         raise UsageError("nobody has walked yet")
 
-    adding(monkeypatch)
-    reporting(monkeypatch, lambda: MADE)
+    adding(monkeypatch, make=lambda: MADE)
     assert report.compose(tmp_path).title == "Gaits"
-    reporting(monkeypatch, refuses)
-    with pytest.raises(UsageError):
+    adding(monkeypatch, make=refuses)
+    with pytest.raises(UsageError, match="nobody has walked yet"):
         report.compose(tmp_path)

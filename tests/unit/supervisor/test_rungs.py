@@ -11,8 +11,8 @@ import pytest
 from supervisor_helpers import (
     Experiment,
     ask,
-    ledgers_closed,  # noqa: F401 - a fixture
     make_job,
+    make_spec,
     once,
     rows,
 )
@@ -211,3 +211,10 @@ def test_only_an_attempt_that_was_to_pause_there_has_come_to_its_rung(
     }
     state = retry_policy.next_state(outcome, failures=1, max_retries=0, now=0.0)
     assert state == expected[cause] if cause in expected else state.name == "FAILED"
+
+
+def test_a_rung_decides_nothing_of_the_result() -> None:
+    spec = make_spec("a", pause_at=200)
+    assert spec.fingerprint() == make_spec("a").fingerprint()
+    with pytest.raises(ValueError, match="pause_at"):
+        WorkerSpec.from_json(replace(spec, pause_at=0).to_json())

@@ -41,7 +41,11 @@ ROW = {
     },
     **{"eval_mean": None, "node": None, "cpus": None, "ranks": 1, "message": None, "cause": None},
 }
+
+
 FAILED = {"state": "FAILED", "attempts": 1, "ended_at": 1.0}
+
+
 RUNNING = {
     "state": "RUNNING",
     "attempts": 2,

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from supervisor_helpers import make_job
 
-from orchestrator.core import feature
 from orchestrator.experiment.planning.dry_run import DryRun, Prospect
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast, JobSource
@@ -19,19 +18,12 @@ from orchestrator.keys.value_types import TomlTable
 from orchestrator.terminal import plan_view
 
 
-@pytest.fixture(autouse=True)
-def no_problems(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature, "_problems", {})
-
-
 def declared(monkeypatch: pytest.MonkeyPatch, **given: dict[str, Any]) -> Experiment:
     """An experiment whose job file has these tables of the feature ``hips``, read as empty ones."""
     tables = {
         name: FeatureTable(name=name, about="x", model=TomlTable, **of)
         for name, of in given.items()
     }
-    for name in tables:
-        monkeypatch.setitem(feature._owners, ("job_file", name), "hips")
     monkeypatch.setattr(plan_view, "FEATURE_TABLES", tables)
     meanings = read_tables(tables, {}, Problems())
     return Experiment(
@@ -59,14 +51,15 @@ def facts(experiment: Experiment, **forecast: Any) -> dict[str, Any]:
     return plan_view.facts(experiment, dry, Path("run"))
 
 
-def test_no_fact_of_a_feature_stands_in_place_of_one_of_the_program(
+def test_facts_of_features_stand_beside_those_of_the_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hidden = {key: {"facts": lambda _: "hidden"} for key in ("warnings", "nodes", "name")}
-    experiment = declared(monkeypatch, gait={"facts": lambda _: "stiff"}, **hidden)
-    found = facts(experiment, draw=3, cpus=4)
+    shown = {"lines": lambda meaning: [meaning], "facts": lambda meaning: meaning}
+    experiment = declared(monkeypatch, gait={"read": lambda *_: "stiff", **shown})
+    assert plan_view._lines_of_tables(experiment) == ["stiff"]
+    found = facts(experiment, draw=3)
     assert (found["warnings"], found["nodes"], found["name"]) == (["it is hot"], 2, "t")
-    assert (found["gait"], found["draw"], found["cpus"]) == ("stiff", 3, [])
+    assert (found["gait"], found["draw"]) == ("stiff", 3)
 
 
 class Draw(JobSource):

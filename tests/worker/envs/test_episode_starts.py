@@ -14,14 +14,22 @@ from orchestrator.worker.envs.randomization.randomized_fields import RandomizeEr
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
 
 MJCF = Path(__file__).parents[3] / "mjcf"
+
+
 QUADRUPED = MJCF / "quadruped.xml"
+
+
 ROUGH = {"terrain": "rough(0.08)"}
+
+
 STARTS = {
     "start.joints": "uniform(-0.5, 0.5)",
     "start.height": "uniform(0.1, 0.3)",
     "start.turn": "uniform(-3, 3)",
     "start.speed": "uniform(0.5, 1)",
 }
+
+
 EVERYTHING = {
     **ROUGH,
     **STARTS,

@@ -32,7 +32,11 @@ from orchestrator.worker.robots.preflight_child import check
 from orchestrator.worker.robots.robot_preparation import RecentRobot
 
 MJCF = Path(__file__).parents[3] / "mjcf"
+
+
 QUADRUPED = MJCF / "quadruped.xml"
+
+
 DISTURBED = {
     "observation.noise": "normal(0, 0.01)",
     "observation.delay": "choice(0, 1, 2)",
@@ -40,11 +44,15 @@ DISTURBED = {
     "push.speed": "uniform(0.1, 0.5)",
     "push.period": "uniform(0.2, 0.6)",
 }
+
+
 DRAWN = {
     "body.trunk.mass": "scale(0.7, 1.3)",
     "geom.floor.friction": "uniform(0.4, 1.2)",
     "actuator.*.kp": "scale(0.8, 1.2)",
 }
+
+
 FIELDS = {
     **DRAWN,
     "body.*_thigh.mass": "uniform(0.1, 1.2)",
@@ -458,6 +466,8 @@ PARTS = """<mujoco><compiler {compiler}/><worldbody><geom type="plane" size="5 5
     <body name="weighed" pos="0.5 0 0"><joint name="j" axis="0 1 0"/><geom name="b" size="0.1" mass="2"/>
     <body name="fused" pos="0.5 0 0"><geom name="c" size="0.1"/></body></body></body></worldbody>
     <actuator><motor joint="j" ctrlrange="-1 1"/></actuator></mujoco>"""
+
+
 GIVEN = '<inertial pos="0 0 0.01" mass="3" diaginertia="0.1 0.2 0.15"/>'
 
 

@@ -398,7 +398,7 @@ def test_what_cannot_be_loaded_says_what_is_missing_and_what_to_do(copy: JobPath
     shutil.rmtree(copy.checkpoints)
     assert "balancer-s3 has neither a policy nor a checkpoint" in refusal(copy.root)
     copy.spec.write_text("{}")
-    assert "another version of this program" in refusal(copy.root)
+    assert f"{copy.spec}: cannot be read" in refusal(copy.root)
 
 
 def test_the_copy_of_the_robot_is_used_and_what_is_wrong_with_it_is_told(copy: JobPaths) -> None:

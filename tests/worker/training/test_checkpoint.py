@@ -157,6 +157,17 @@ def tables_of(paths: JobPaths) -> dict[str, Path]:
     return {table.name: table for table in (paths.progress_csv, paths.timings_csv)}
 
 
+def test_a_checkpoint_of_another_format_is_refused_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(tmp_path, "f")
+    store.save(100, {})
+    monkeypatch.setattr(checkpoint, "FORMAT", checkpoint.FORMAT + 1)
+    with pytest.raises(CheckpointError, match="has format"):
+        store.newest()
+    assert store.path(100).exists()
+
+
 def test_a_state_that_no_longer_fits_fails_the_attempt_with_the_checkpoint_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

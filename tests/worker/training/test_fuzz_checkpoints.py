@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.worker.runtime.failures import CheckpointError
-from orchestrator.worker.training.checkpoint import CheckpointStore
+from orchestrator.worker.training.checkpoint import FORMAT, CheckpointStore
 
 
 def content_of(state: object) -> bytes:
@@ -23,7 +23,9 @@ def content_of(state: object) -> bytes:
     return file.getvalue()
 
 
-VALID = content_of({"fingerprint": "f", "env_steps": 200, "weights": torch.arange(20.0)})
+VALID = content_of(
+    {"format": FORMAT, "fingerprint": "f", "env_steps": 200, "weights": torch.arange(20.0)}
+)
 
 
 def archive(members: list[tuple[str, bytes]]) -> bytes:
@@ -46,7 +48,10 @@ CONTENTS = st.one_of(
     changed(VALID),
     st.lists(st.tuples(NAMES, PICKLES | st.just(b"3\n")), max_size=4).map(archive),
     st.sampled_from(
-        [content_of(state) for state in ([], {}, {"fingerprint": 3}, None, {"env_steps": "x"})]
+        [
+            content_of(state)
+            for state in ([], {}, {"format": FORMAT, "fingerprint": 3}, None, {"format": FORMAT})
+        ]
     ),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -22,10 +23,18 @@ from orchestrator.worker.robots.robot_preparation import RecentRobot
 from orchestrator.worker.training import evaluation
 
 QUADRUPED = Path(__file__).parents[3] / "mjcf/quadruped.xml"
+
+
 MASS, FRICTION = "body.trunk.mass", "geom.floor.friction"
+
+
 RANDOMIZE = {MASS: "scale(0.9, 1.1)", "actuator.*.kp": "scale(0.9, 1.1)"}
+
+
 GRID = {MASS: ["*0.5", "*1", "*1.5"], FRICTION: [0.2, 2.0]}
 """The feet have a friction of 1, and the larger one of two counts: both frictions differ in effect."""
+
+
 OPTIONS = {"max_episode_steps": 20}
 
 
@@ -170,3 +179,8 @@ def test_the_examination_before_the_launch_finds_what_does_not_fit(
         answer = check(request, recent)
     assert (answer.problem is None) == (problem is None), answer.problem
     assert (problem or "") in (answer.problem or "")
+
+
+def test_the_grid_is_no_part_of_the_fingerprint() -> None:
+    spec = helpers.spec()
+    assert dataclasses.replace(spec, evaluate=GRID).fingerprint() == spec.fingerprint()

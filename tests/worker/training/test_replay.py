@@ -11,11 +11,15 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
 from orchestrator.worker.training import replay
-from orchestrator.worker.training.checkpoint import CheckpointStore
+from orchestrator.worker.training.checkpoint import FORMAT, CheckpointStore
 from orchestrator.worker.training.replay import Replay
 
 N_ENVS = 2
+
+
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
+
+
 SPACES: dict[str, spaces.Space[Any]] = {
     "vectors": VECTOR,
     "a dict": spaces.Dict({"eye": spaces.Box(0, 255, (4, 4, 1), np.uint8), "arm": VECTOR}),
@@ -156,4 +160,5 @@ def test_on_disk_are_the_rows_of_the_checkpoints_that_are_kept_and_at_last_none(
     assert (tmp_path / "replay").exists()
     checkpoints.drop_replay()
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-000000000084.pt"]
-    assert store(tmp_path, make()).newest() == {"fingerprint": "f", "env_steps": 84}
+    newest = {"format": FORMAT, "fingerprint": "f", "env_steps": 84}
+    assert store(tmp_path, make()).newest() == newest

@@ -35,7 +35,6 @@ from orchestrator.features.search.declaration.spec import (
     SearchSpec,
     identity,
     learns,
-    start_in,
 )
 from orchestrator.jobfile.expand import JobTemplate
 from orchestrator.jobfile.joint_rules import FAMILY, check_family
@@ -109,7 +108,7 @@ def read_search(table: Mapping[str, Any], problems: Problems) -> SearchSpec:
             _measure(name, content, problems) for name, content in table.get("measures", {}).items()
         ),
         max_time_s=table.get("max_time"),
-        start=start_in(table),
+        start=table.get("start", "nothing"),
         reevaluate=min(reevaluation.pop("n", 0), table.get("trials", MOST)),
         reevaluation=ReevaluationSpec(**reevaluation),
         race=None if race is None else RaceSpec(**race),
@@ -121,10 +120,6 @@ def read_search(table: Mapping[str, Any], problems: Problems) -> SearchSpec:
             'nothing varies; add for example "ppo.learning_rate" = { low = 1e-4, high = 3e-3 }',
         )
     _check_end(search, problems)
-    if {"start", "inherit"} <= table.keys():
-        problems.add(
-            "search.inherit", "is the earlier spelling of start, which is set, too; leave it out"
-        )
     _check_sampler(search, problems)
     if search.start == "reference":
         _check_networks(search, problems)

@@ -19,8 +19,6 @@ from orchestrator.keys.names import canonical
 Direction: TypeAlias = Literal["maximize", "minimize"]
 Aggregate: TypeAlias = Literal["median", "mean", "min"]
 Start: TypeAlias = Literal["nothing", "reference", "nearest", "best"]
-Inherit: TypeAlias = Literal["none", "best", "nearest"]
-"""The earlier spelling of :data:`Start`."""
 SchedulerKind: TypeAlias = Literal["asha", "median"]
 ChosenBy: TypeAlias = Literal["value", "estimate"]
 TrialOrder: TypeAlias = Literal["asynchronous", "fixed"]
@@ -262,13 +260,6 @@ def race_in(table: Mapping[str, Any]) -> Any:
     race = table["race"]
     declared = race if isinstance(race, Mapping) else {"seeds": race}
     return {"share": RaceSpec(seeds=2).share, **declared}
-
-
-def start_in(table: Mapping[str, Any]) -> Start:
-    """What trials begin with by ``[search]``, under its name or the earlier one, ``inherit``."""
-    earlier = table.get("inherit", "none")
-    start: Start = table.get("start", "nothing" if earlier == "none" else earlier)
-    return start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

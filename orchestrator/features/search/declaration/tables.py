@@ -23,7 +23,6 @@ from orchestrator.features.search.declaration.spec import (
     Aggregate,
     ChosenBy,
     Direction,
-    Inherit,
     RaceSpec,
     Start,
     TrialOrder,
@@ -263,9 +262,6 @@ class SearchTable(TomlTable):
         "trained first: all start alike); nearest or best (the policy of that finished trial: to find bodies, not to "
         "compare them).",
         "reference",
-    )
-    inherit: Inherit = key(
-        "none", "The earlier spelling of start: nearest, best, or none for nothing.", "nearest"
     )
     order: TrialOrder = key(
         "asynchronous",

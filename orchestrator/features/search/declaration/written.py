@@ -17,7 +17,7 @@ from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.front_end import option
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search.auto_sampler import SamplerChoice
-from orchestrator.features.search.declaration.spec import race_in, start_in
+from orchestrator.features.search.declaration.spec import race_in
 from orchestrator.features.search.search_paths import SearchPaths
 
 if TYPE_CHECKING:  # which reads job files, and `status` does not
@@ -116,10 +116,10 @@ def _decisive(declaration: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in declaration["data"].items() if key in OF_THE_SEARCH}
     search = kept.get("search")
     if isinstance(search, dict):
-        table = {key: value for key, value in search.items() if key not in (*BUDGET, "inherit")}
+        table = {key: value for key, value in search.items() if key not in BUDGET}
         if "race" in table:
             table["race"] = race_in(table)
-        kept["search"] = table | {"start": start_in(search)}
+        kept["search"] = {"start": "nothing", **table}
     return dict(_flat("", {**kept, **declaration["options"]["overrides"]}))
 
 

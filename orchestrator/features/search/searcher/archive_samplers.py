@@ -66,15 +66,14 @@ class _Elites:
 class MapElitesSampler:
     """MAP-Elites (Mouret and Clune 2015) with the variation Iso+LineDD."""
 
-    _refused = 0
-    """How many of its points are no trials; this, where an earlier version has saved the sampler."""
-
     def __init__(self, spec: SearchSpec) -> None:
         options = dict(spec.sampler_options)
         n_dimensions = len(spec.space)
         self._space = Space(spec.space)
         self._elites = _Elites(spec)
         self._initial = options.get("initial", INITIAL)
+        self._refused = 0
+        """How many of its points are no trials."""
         self._random = RandomSampler(spec)
         self._emitter = IsoLineEmitter(
             self._elites.archive,

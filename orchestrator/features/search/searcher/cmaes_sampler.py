@@ -33,9 +33,6 @@ class AsynchronousCma:
     A trial may be one of a later generation than that of the distribution which it was drawn from.
     """
 
-    _adapts_learning_rate = False
-    """Default for samplers that were saved before there was this option."""
-
     def __init__(self, space: Space, seed: int, options: Mapping[str, Any]) -> None:
         n_dimensions = len(space.dimensions)
         self._space = space
@@ -150,10 +147,6 @@ class CmaesSampler:
         self._worst: float | None = None
         self._losses: dict[int, float] = {}
         """Of the trials that have a value, by number, over the seeds that are known."""
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        # One that an earlier version saved has no losses.
-        self.__dict__.update({"_losses": {}, **state})
 
     def add(self, number: int, point: Point) -> None:
         """Nothing is known of it before it is told."""

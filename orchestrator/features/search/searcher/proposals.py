@@ -276,7 +276,7 @@ class Proposals:
 
         :param last_id: of the events.
         """
-        # Missing, damaged, or of another version: everything is told again.
+        # Missing or damaged: everything is told again.
         with contextlib.suppress(Exception):
             with self._watchdog.time_limit(self._spec.sampler, "unpickling"):
                 saved, sampler = pickle.loads(self._file.read_bytes())
@@ -297,12 +297,9 @@ class Proposals:
             self.tell(event, history)
 
     def _ask_again(self, trial: Trial, rejected: Sequence[Sequence[float] | None]) -> None:
-        """As it was asked for, with the points that were rejected before it.
-
-        :param rejected: of an event of a version before, with the random points among them.
-        """
+        """As it was asked for, with the points that were rejected before it."""
         first = trial.draw - trial.rejected
-        for number, excess in enumerate(rejected[:ASKED_FOR_ONE], first):
+        for number, excess in enumerate(rejected, first):
             self._reject(number, self.ask(number), excess)
         if self._was_added(trial):
             self._add(trial.draw, trial.point)

@@ -250,7 +250,7 @@ class Disturbances:
         self._observations[:] = state["late_observations"]
         self._seen[:] = state["seen"]
         self._step = state["step"]
-        self._noise_step = state.get("noise_step", self._step)  # one counter in earlier checkpoints
+        self._noise_step = state["noise_step"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

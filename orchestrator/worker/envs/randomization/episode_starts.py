@@ -121,9 +121,8 @@ class EpisodeStarts:
         return {key: values.copy() for key, values in self.drawn.items()}
 
     def set_state(self, state: Mapping[str, Floats]) -> None:
-        """:param state: without keys that an earlier version did not save."""
         for key, values in self.drawn.items():
-            values[:] = state.get(key, np.nan)
+            values[:] = state[key]
 
 
 def _root(task: Task, keys: list[str], randomize: Mapping[str, str]) -> Root:

@@ -282,10 +282,9 @@ class RandomizedSimulation(Simulation):
         for number, key in enumerate(self.keys):
             self.drawn[:, number] = saved["drawn"][key.key]
         self._write_robots(self._all_envs)
-        if "places" in saved:  # not in checkpoints written before there was terrain
-            self._places[:] = saved["places"]
+        self._places[:] = saved["places"]
         for env in self._all_envs:
             self._write_terrain(env)
-        self._starts.set_state(saved.get("starts", {}))
+        self._starts.set_state(saved["starts"])
         self._disturbances.set_state(saved["disturbances"])
         return self._same_observations()

@@ -81,7 +81,9 @@ def make_search_dir(
         point, is_unfit = random_point(rng), number % 20 == 19
         ids = [] if is_unfit else [f"walker-t{number:05d}-s0"]
         point |= {"ppo.learning_rate": 7.0} if is_unfit else {}
-        parent = number - 1 if table.get("inherit", "none") != "none" and number % 3 == 2 else None
+        parent = (
+            number - 1 if table.get("start", "nothing") != "nothing" and number % 3 == 2 else None
+        )
         new.append(
             SearchEvent(kind="asked", content={"point": point, "jobs": ids, "parent": parent})
         )
