@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks.plain_torch_ppo import PlainPPO
 from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.env_util import make_vec_env
@@ -23,7 +24,6 @@ from benchmarks import harness, interleaved_learners, roofline
 from benchmarks.bare_physics import BarePhysics, Shadow, Trajectory, trajectory_of_simulation
 from benchmarks.harness import Line, at_least, at_most, both_ways
 from benchmarks.learner import networks
-from benchmarks.plain_torch_ppo import PlainPPO
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
 
 pytestmark = pytest.mark.nightly

@@ -140,18 +140,3 @@ def test_who_looks_at_a_run_loads_nothing_that_reads_job_files(
 def test_the_package_alone_loads_next_to_nothing() -> None:
     loaded = loaded_by("-c", "import orchestrator")
     assert {name.split(".")[1] for name in loaded if name.startswith("orchestrator.")} == {"core"}
-
-
-@pytest.mark.nightly
-def test_a_thousand_jobs_pending_take_the_supervisor_less_than_150_mib() -> None:
-    code = (
-        "import tempfile, pathlib\n"
-        "from benchmarks.pending_jobs import supervise\n"
-        "with tempfile.TemporaryDirectory() as root: print(supervise(pathlib.Path(root), 1000))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    )
-    assert (
-        10 < float(done.stdout) < 150
-    )  # of 300: a connection to a cluster, which is not made here, takes some 60

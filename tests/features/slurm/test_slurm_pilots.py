@@ -22,10 +22,10 @@ from executor_helpers import (
     until_exit,
     until_heard,
 )
+from slurm_cluster import until
 from slurm_helpers import OBEDIENT, UNTIL_GO, FakeSlurm, Scene, joined, registry
 from supervisor_helpers import Experiment, make_job, once
 
-from benchmarks.slurm_cluster import until
 from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors.base import Exited, Handle

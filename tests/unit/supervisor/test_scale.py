@@ -1,5 +1,4 @@
-"""Thousands of jobs on hundreds of nodes that fail: nothing is lost, and no turn of the loop goes
-through all that run.
+"""Many jobs at once: no turn of the loop goes through all that run.
 
 Counted, not timed: a busy machine changes none of it.
 """
@@ -16,82 +15,38 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from rich.console import Console
 from rich.text import Text
 from supervisor_helpers import RecordingReporter, ledgers_closed, make_job  # noqa: F401 - a fixture
 
-from benchmarks.simulated_cluster import Rates, endless_supervisor, entered
-from benchmarks.simulated_experiment import Outcome, simulate
 from orchestrator.core.job import (
     Attempt,
     AttemptOutcome,
     Cancelled,
     Cause,
+    Job,
     Running,
     Succeeded,
 )
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
-from orchestrator.ledger import SummaryRow, rows
+from orchestrator.executors.cluster_slots import ClusterSlots
+from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
+from orchestrator.ledger import Ledger, SummaryRow, rows
 from orchestrator.ledger.lineage import Lineages
 from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor import recorder
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
-from orchestrator.supervisor.events import SilentReporter, View
+from orchestrator.supervisor.events import Reporter, SilentReporter, View
 from orchestrator.supervisor.supervisor import Supervisor
 from orchestrator.terminal import run_view
 from orchestrator.terminal.run_view import LiveReporter
 
 REPOSITORY = Path(__file__).parents[3]
-
-
-@pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """1,000 jobs on 100 nodes, of which a hundred times as many are lost as the worst published
-    figure says."""
-    root = tmp_path_factory.mktemp("cluster")
-    # Of the simulated hours, not of the seconds that they take: a share that would be most of
-    # these.
-    pace = replace(recorder.SUMMARY, share=recorder.SUMMARY.share / 20)
-    with mock.patch.object(recorder, "SUMMARY", pace):
-        return simulate(
-            root,
-            100,
-            1000,
-            rates=Rates().worse(100),
-            reporter=SilentReporter(),
-            progress_every_s=120.0,
-        )
-
-
-@pytest.mark.nightly
-def test_no_job_is_lost_on_nodes_that_are(outcome: Outcome) -> None:
-    assert outcome.node_losses > 0
-    assert outcome.attempts > outcome.jobs
-    assert outcome.lost == 0
-
-
-@pytest.mark.nightly
-def test_every_job_ends_and_only_those_with_a_fault_of_their_own_fail(outcome: Outcome) -> None:
-    assert outcome.states.keys() == {"SUCCEEDED", "FAILED"}
-    assert sum(outcome.states.values()) == outcome.jobs == 1000
-    assert 0 < outcome.states["FAILED"] < 150
-
-
-@pytest.mark.nightly
-def test_every_attempt_ends_once(outcome: Outcome) -> None:
-    assert outcome.events["Exited"] == outcome.attempts
-    assert outcome.events["Placed"] == outcome.attempts
-
-
-@pytest.mark.nightly
-def test_little_is_trained_twice(outcome: Outcome) -> None:
-    assert 0 < outcome.redone_share < 0.1
 
 
 # -- what a turn costs
@@ -125,6 +80,36 @@ class Turns(RecordingReporter):
     def calls(self) -> int:
         self._profile.disable()
         return sum(entry.callcount for entry in self._profile.getstats())
+
+
+def entered(paths: RunPaths, jobs: Iterable[Job]) -> Ledger:
+    """A new ledger in the run directory ``paths`` with ``jobs`` pending, in this order."""
+    ledger = Ledger.create(paths.ledger)
+    ledger.put_jobs(DeclaredJob(position=place, job=job) for place, job in enumerate(jobs))
+    ledger.commit()
+    return ledger
+
+
+def endless_supervisor(
+    root: Path, jobs: Iterable[Job], *, nodes: int, cores: int, reporter: Reporter
+) -> Supervisor:
+    """The supervisor of jobs that never end, on ``nodes`` nodes with ``cores`` cores each."""
+    fake = FakeExecutor(behave=lambda _: Behaviour(after_s=NEVER))
+    pool = ClusterSlots()
+    for node in range(nodes):
+        pool.add(str(node), cores=cores, gpus=0, memory_mib=1 << 20)
+    paths = RunPaths(root)
+    ledger = entered(paths, jobs)
+    return Supervisor(
+        paths=paths,
+        rows=ledger.jobs(),
+        ledger=ledger,
+        executor=fake,
+        slots=pool,
+        reporter=reporter,
+        now=fake.now,
+        available_memory_mib=lambda: 1 << 40,
+    )
 
 
 def calls_of_turns(root: Path, running: int, waiting: int) -> int:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from command_helpers import REPOSITORY, TINY, Run, give, summary, wait_until, write_experiment
 from run_helpers import LONG, weights
-
-from benchmarks.slurm_cluster import SlurmCluster, until
+from slurm_cluster import SlurmCluster, until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from executor_helpers import ASLEEP, await_gone, until_exit, until_heard
+from slurm_cluster import CPUS, MEMORY_MIB, SlurmCluster, signal_all, until
 from slurm_helpers import UNTIL_GO, Scene, joined
 
-from benchmarks.slurm_cluster import CPUS, MEMORY_MIB, SlurmCluster, signal_all, until
 from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors.base import Exited, Handle

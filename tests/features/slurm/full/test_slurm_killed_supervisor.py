@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from command_helpers import TINY, Run, invoke, succeed, summary, wait_until, write_experiment
 from run_helpers import LONG
-
-from benchmarks.slurm_cluster import SlurmCluster, until
+from slurm_cluster import SlurmCluster, until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 

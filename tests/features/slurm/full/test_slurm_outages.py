@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from executor_helpers import ASLEEP, until_exit, until_heard
+from slurm_cluster import CPUS, SlurmCluster, signal_all, until
 from slurm_helpers import OBEDIENT, UNTIL_GO, Scene, joined
 
-from benchmarks.slurm_cluster import CPUS, SlurmCluster, signal_all, until
 from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors.base import Exited

@@ -1,5 +1,4 @@
-"""A real Slurm for tests and benchmarks: munged, slurmctld and two slurmd on this machine,
-configured for that."""
+"""A real Slurm for tests: munged, slurmctld and two slurmd on this machine, configured for that."""
 
 from __future__ import annotations
 
