@@ -110,12 +110,6 @@ SECTIONS: Mapping[str, Section] = {
         lambda count: 20 + 35 * min(3, count - 1),
         partial(figures.of_ranks, "ranks"),
     ),
-    "tune": Section(
-        "The best packing (`--tune`)",
-        f"{BENCH}/tune jobs/robots.toml --tune --seconds 2",
-        lambda count: 60 + 10 * count,
-        partial(figures.of_packings, "tune"),
-    ),
 }
 """By importance."""
 NOT_MEASURED: Mapping[str, Any] = {

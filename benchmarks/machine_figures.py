@@ -116,22 +116,6 @@ def of_makespans(folder: str, out: Path) -> Content:
     )
 
 
-def of_packings(folder: str, out: Path) -> Content:
-    document = read_json_object(RunPaths(out / folder).bench / "tune.json")
-    if document is None:
-        raise UsageError("no packing is measured yet")
-    cases: dict[str, Values] = {}
-    notes = []
-    for point in document["points"]:
-        case = f"quadruped, {point['processes']} × {point['threads']} threads × {point['n_envs']} environments"
-        case += ", on SMT siblings" if point["smt"] else ""
-        if point["samples"]:
-            cases[case] = {STEPS: point["samples"]}
-        else:
-            notes.append(f"{case}: {point['message']}")
-    return Content(cases, [], notes)
-
-
 def of_ranks(folder: str, out: Path) -> Content:
     facts = rank_analysis.facts(out / folder)
     if facts is None:

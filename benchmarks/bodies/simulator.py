@@ -104,6 +104,7 @@ class OptunaPoints:
     def ask(self, trials: Sequence[Trial]) -> tuple[Floats, Mapping[str, Any]]:
         import optuna
 
+        unit: optuna.distributions.BaseDistribution
         unit = optuna.distributions.FloatDistribution(0.0, 1.0)
         distributions = dict.fromkeys(self._keys, unit)
         seed = 10_000 * self._seed + len(trials)

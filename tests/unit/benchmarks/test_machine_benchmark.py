@@ -197,22 +197,3 @@ def test_no_section_takes_the_cases_of_another(tmp_path: Path) -> None:
         recorded.write(tmp_path / reader.args[1], measurements("pinned", 1))
         cases += reader(tmp_path).cases
     assert len(cases) == len(set(cases)) == len(readers) == 3
-
-
-def test_packings_are_read_where_nothing_else_was_measured(tmp_path: Path) -> None:
-    point = {
-        "processes": 2,
-        "threads": 1,
-        "n_envs": 8,
-        "smt": True,
-        "samples": [5.0, 6.0, 4.0],
-        "message": "",
-    }
-    failed = {**point, "threads": 2, "smt": False, "samples": [], "message": "it was killed"}
-    (tmp_path / "tune/bench").mkdir(parents=True)
-    (tmp_path / "tune/bench/tune.json").write_text(json.dumps({"points": [point, failed]}))
-    content = machine.SECTIONS["tune"].read(tmp_path)
-    assert content.cases == {
-        "quadruped, 2 × 1 threads × 8 environments, on SMT siblings": {STEPS: [5.0, 6.0, 4.0]}
-    }
-    assert content.notes == ["quadruped, 2 × 2 threads × 8 environments: it was killed"]
