@@ -104,9 +104,9 @@ class OptunaPoints:
     def ask(self, trials: Sequence[Trial]) -> tuple[Floats, Mapping[str, Any]]:
         import optuna
 
-        unit: optuna.distributions.BaseDistribution
-        unit = optuna.distributions.FloatDistribution(0.0, 1.0)
-        distributions = dict.fromkeys(self._keys, unit)
+        distributions: dict[str, optuna.distributions.BaseDistribution] = {
+            key: optuna.distributions.FloatDistribution(0.0, 1.0) for key in self._keys
+        }
         seed = 10_000 * self._seed + len(trials)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # experimental samplers

@@ -36,12 +36,11 @@ def hook(name: str) -> ModuleType:
     [
         ("index.md", "docs/report.md#report-json", "report.md#report-json"),
         ("index.md", "docs/pictures/robots.png", "pictures/robots.png"),
-        ("index.md", "docs/decisions/", "decisions/index.md"),
+        ("index.md", "docs/decisions.md#files", "decisions.md#files"),
         ("index.md", "CONTRIBUTING.md", "contributing.md"),
         ("tutorial-own-robot.md", "../README.md#two-commands", "index.md#two-commands"),
         ("distributed.md", "../jobs/wide.toml", "jobs/wide.toml.md"),
         ("python.md", "../examples/train_a_folder.ipynb", "examples/train_a_folder.ipynb"),
-        ("decisions/0016-files-are-sent-in-chunks.md", "../results.md", "../results.md"),
     ],
 )
 def test_links_of_the_repository_become_links_of_the_site(

@@ -20,5 +20,5 @@ FEATURE = Feature(
     about="advise: what changes to the physics of robots would bring in speed, and in their motion.",
     commands=_commands,
     rank=81,
-    belongings=("tests/features/advice", "docs/advice.md", "docs/measurements/advice.md"),
+    belongings=("tests/features/advice", "docs/advice.md"),
 )
