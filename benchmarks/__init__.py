@@ -1,1 +1,1 @@
-"""Measurements whose figures docs/results.md and docs/measurements/ give; each prints one table."""
+"""Measurements of the figures in docs/results.md; each prints one table."""

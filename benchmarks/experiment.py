@@ -1,5 +1,5 @@
-"""What running experiments costs: the figures of docs/measurements/experiments.md, printed as
-one table.
+"""What running experiments costs: the figures of "What it costs" in docs/results.md,
+printed as one table.
 
     python -m benchmarks.experiment [--repeats 5] [--only supervisor,startup]
 
@@ -14,7 +14,6 @@ import contextlib
 import fcntl
 import json
 import os
-import random
 import statistics
 import struct
 import subprocess
@@ -23,7 +22,6 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -40,11 +38,13 @@ from benchmarks.harness import (
     print_table,
     spread,
 )
-from benchmarks.simulated_cluster import entered, make_jobs
 from orchestrator.analysis import run_reader
 from orchestrator.core.job import Job, Resources
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.local import LocalExecutor
+from orchestrator.ledger import Ledger
+from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine import topology
 from orchestrator.machine.neighbours import Neighbours
 from orchestrator.machine.slots import SlotPool
@@ -235,7 +235,10 @@ def instant_jobs(repeats: int) -> list[Line]:
         begun = time.perf_counter()
         with tempfile.TemporaryDirectory() as name:
             paths = RunPaths(Path(name))
-            ledger = entered(paths, tiny_jobs(1000))
+            ledger = Ledger.create(paths.ledger)
+            jobs = enumerate(tiny_jobs(1000))
+            ledger.put_jobs(DeclaredJob(position=place, job=job) for place, job in jobs)
+            ledger.commit()
             here = topology.detect()
             Supervisor(
                 paths=paths,
@@ -253,9 +256,29 @@ def instant_jobs(repeats: int) -> list[Line]:
 
 
 def tiny_jobs(count: int) -> Iterator[Job]:
-    jobs = make_jobs(count, random.Random(0), max_retries=0, stall_timeout_s=60)
-    for job in jobs:
-        yield replace(job, resources=TINY, spec=replace(job.spec, env="none", xml=None, task=None))
+    for number in range(count):
+        job_id = f"robot-{number:06}-s0"
+        spec = WorkerSpec(
+            job_id=job_id,
+            name=f"robot-{number:06}",
+            seed=0,
+            algo="ppo",
+            learner="auto",
+            total_timesteps=1_000_000,
+            n_envs=8,
+            normalize=True,
+            checkpoint_every=300_000,
+            eval_episodes=10,
+            env="none",
+        )
+        yield Job(
+            job_id=job_id,
+            where=f"jobs[{number}]",
+            spec=spec,
+            resources=TINY,
+            max_retries=0,
+            xml_source=None,
+        )
 
 
 def timings_cost(repeats: int) -> list[Line]:

@@ -4,15 +4,13 @@ time, running an experiment."""
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,28 +117,6 @@ def cpu_share(processes: Sequence[psutil.Process], seconds: float) -> float:
     since = time.perf_counter()
     time.sleep(seconds)
     return (taken_s() - before_s) / (time.perf_counter() - since)
-
-
-@contextlib.contextmanager
-def busy_loop(cpu: int | None = None) -> Iterator[None]:
-    """A process that always wants a CPU, in a session of its own, as programs of other users are.
-
-    :param cpu: the one that it is bound to; None: to none.
-    """
-    bound = [] if cpu is None else ["taskset", "-c", str(cpu)]
-    nothing = subprocess.DEVNULL
-    process = subprocess.Popen(
-        [*bound, sys.executable, "-I", "-S", "-c", "while True: pass"],
-        stdin=nothing,
-        stdout=nothing,
-        stderr=nothing,
-        start_new_session=True,
-    )
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 def keep_to_one_core() -> None:

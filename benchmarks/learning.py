@@ -1,5 +1,5 @@
-"""Does the fast learner learn as well as stock Stable-Baselines3? Tables and figures of
-docs/measurements/learning.md and published.md.
+"""Does the fast learner learn as well as stock Stable-Baselines3? Tables and pictures of "What it
+learns" in docs/results.md.
 
     python -m orchestrator run benchmarks/learning.toml --learner sb3 --run-dir runs/learning-sb3
     python -m orchestrator run benchmarks/learning.toml --learner fast --run-dir runs/learning-fast
@@ -13,7 +13,6 @@ seeds are fixed: the same runs give the same text.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 import sys
 from collections.abc import Collection, Sequence
@@ -23,7 +22,7 @@ import numpy as np
 
 from benchmarks import learning_figures, published
 from benchmarks.learning_runs import LEAST_SEEDS, MEASURES, Side, Trained, in_common, read, values
-from benchmarks.permutation_tests import Design, Pair, energy_distance, holm, interval, p_value
+from benchmarks.permutation_tests import Pair, energy_distance, holm, interval, p_value
 from orchestrator.analysis.statistics import t_quantile
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import listed
@@ -99,88 +98,6 @@ def _difference(pairs: Sequence[Pair]) -> str:
     return f"{signed(middle)} ({signed(low)} to {signed(high)})"
 
 
-def seed_by_seed(a: Side, b: Side, robots: Sequence[str]) -> list[str]:
-    """Every final return, with its evaluation in parentheses."""
-    lines = ["Seed by seed: final return of training (deterministic evaluation).", ""]
-    seeds = sorted({one.seed for side in (a, b) for robot in robots for one in side.robots[robot]})
-    lines += [
-        f"| robot | learner | {' | '.join(f'seed {seed}' for seed in seeds)} |",
-        "|---" * (2 + len(seeds)) + "|",
-    ]
-    for robot in robots:
-        for place, side in enumerate((a, b)):
-            returns = {
-                one.seed: f"{one.final:,.0f}{_bracketed(one.evaluated)}"
-                for one in side.robots[robot]
-            }
-            row = " | ".join(returns.get(seed, "–") for seed in seeds)
-            lines.append(f"| {robot} | {_label(a, b, place)} | {row} |")
-    return [*lines, ""]
-
-
-def _bracketed(number: float | None) -> str:
-    return "" if number is None else f" ({number:,.0f})"
-
-
-def alike_by_seed(a: Side, b: Side, robots: Sequence[str]) -> float:
-    """Correlation of the two learners' final returns over equal seeds, within robots; 0 where it is
-    undefined.
-
-    Runs of the same seed begin with the same weights: a correlation would make the test too
-    conservative.
-    """
-    rows = []
-    for robot in robots:
-        other = {one.seed: one.final for one in b.robots[robot]}
-        both = np.array(
-            [(one.final, other[one.seed]) for one in a.robots[robot] if one.seed in other]
-        )
-        if len(both) >= LEAST_SEEDS:
-            rows.append((both - both.mean(axis=0)) / np.maximum(both.std(axis=0), 1e-12))
-    if not rows:
-        return 0.0
-    x, y = np.concatenate(rows).T
-    return float(x @ y / max(1e-12, math.sqrt(float(x @ x) * float(y @ y))))
-
-
-def power(seeds: int, robots: int) -> list[str]:
-    """The power of the tests with ``seeds`` seeds per learner and ``robots`` robots."""
-    alone = Design(seeds=seeds)
-    lines = [
-        f"What the tests find with {seeds} seeds of each learner, by simulation with normal distributions"
-        f" ({alone.experiments:,} experiments per entry):",
-        "",
-        "| test | false alarms without a difference | found with 80 % probability | found of 1 standard deviation |",
-        "|---|---|---|---|",
-    ]
-    tests = [
-        ("one robot, p ≤ 0.05", alone),
-        (
-            f"one robot of {robots}, with Holm's correction",
-            dataclasses.replace(alone, level=0.05 / robots),
-        ),
-        (f"all {robots}, p ≤ 0.05", dataclasses.replace(alone, robots=robots)),
-    ]
-    for name, design in tests if robots > 1 else tests[:1]:
-        least = design.found_with()
-        smallest = (
-            f"a difference of {least:.2f} standard deviations"
-            if math.isfinite(least)
-            else "nothing"
-        )
-        lines.append(f"| {name} | {design.power():.1%} | {smallest} | {design.power(1.0):.0%} |")
-    if robots > 1:
-        spread = dataclasses.replace(alone, robots=robots, statistic=energy_distance)
-        shares = ", ".join(
-            f"{spread.power(ratio=ratio):.0%} ({ratio} times as large)" for ratio in (2, 3, 4)
-        )
-        lines += [
-            "",
-            f"How often the energy distance over all robots finds a larger standard deviation: {shares}.",
-        ]
-    return [*lines, ""]
-
-
 def against_published(side: Side, figures: str | None = None) -> list[str]:
     """Comparison with published results, and whether the returns lie in the range of those with the
     same settings.
@@ -234,7 +151,6 @@ def against_published(side: Side, figures: str | None = None) -> list[str]:
         *lines,
         "",
         *_image(figures, "learning-published", "Final returns among those that others report"),
-        *_image(figures, "learning-published-curves", "Learning curves of the long runs"),
     ]
 
 
@@ -288,15 +204,6 @@ def report(a: Side, b: Side, figures: str | None = None) -> str:
     )
     for measure in MEASURES:
         lines += comparison(a, b, robots, measure)
-    lines += _image(
-        figures, "learning-returns", "Final returns: a mark a seed, a bar at their mean"
-    )
-    lines += [
-        f"Final returns of equal seeds, within robots: correlation {signed(alike_by_seed(a, b, robots))}.",
-        "",
-        *seed_by_seed(a, b, robots),
-        *power(seeds, len(robots)),
-    ]
     return "\n".join(lines)
 
 

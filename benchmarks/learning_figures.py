@@ -1,5 +1,4 @@
-"""The figures of docs/measurements/learning.md and of learning over ranks, in the style of the
-package's reports."""
+"""The pictures of :mod:`benchmarks.learning`, in the style of the package's reports."""
 
 from __future__ import annotations
 
@@ -28,16 +27,15 @@ class Style(NamedTuple):
     """The style of a learner, distinguishable also in greyscale."""
 
     colour: str
-    dashes: Literal["-", "--", ":"]
+    dashes: Literal["-", "--"]
     marker: str
 
 
 STYLES = (
     Style(SERIES[0], "-", MARKERS[0]),
     Style(SERIES[1], "--", MARKERS[1]),
-    Style(SERIES[2], ":", MARKERS[2]),
 )
-"""Styles of the reference side, and of those that are compared with it."""
+"""Styles of the reference side, and of the one that is compared with it."""
 OURS = STYLES[1]
 GRID_POINTS = 100
 ABOVE_IN = 0.3
@@ -55,59 +53,23 @@ def write(folder: Path, pictures: Iterable[Picture]) -> None:
 
 
 def comparison(labels: Sequence[str], sides: Sequence[Robots]) -> list[Picture]:
-    """Learning curves and final returns of two learners; the same robots on both sides."""
-    return [
-        _picture("learning-curves", "Learning curves", lambda: curves(labels, sides)),
-        _picture("learning-returns", "Final returns", lambda: final_returns(labels, sides)),
-    ]
-
-
-def side_by_side(name: str, title: str, labels: Sequence[str], sides: Sequence[Robots]) -> Picture:
-    """Learning curves and final returns of one robot. :param labels: three at most, as of
-    ``sides``."""
-    from matplotlib.lines import Line2D
-
-    def draw() -> Drawn:
-        drawn, (left, right) = drawing.panels(2, columns=2, height_in=1.7, legend_in=ABOVE_IN)
-        for axes, fill in ((left, _fill_curves), (right, _fill_returns)):
-            fill(axes, [next(iter(side.values())) for side in sides], STYLES)
-            axes.set_title(next(iter(sides[0])))
-        left.set_ylabel("mean return", labelpad=1)
-        styles = STYLES[: len(labels)]
-        handles = [
-            Line2D(
-                [], [], color=one.colour, linestyle=one.dashes, marker=one.marker, markersize=4.5
-            )
-            for one in styles
-        ]
-        drawing.legend(drawn, handles, labels, columns=len(labels))
-        return drawn
-
-    return _picture(name, title, draw)
+    """Learning curves of two learners; the same robots on both sides."""
+    return [_picture("learning-curves", "Learning curves", lambda: curves(labels, sides))]
 
 
 def published_results(label: str, robots: Robots) -> list[Picture]:
-    """Learning curves of the long runs, and their final returns beside published ones.
+    """Final returns of the long runs beside published ones.
 
     :param robots: each of :data:`published.ROBOTS`.
     """
-    return [
-        _picture(
-            "learning-published-curves",
-            "Learning curves",
-            lambda: curves([label], [robots], styles=[OURS]),
-        ),
-        _picture("learning-published", "Among published results", lambda: among(label, robots)),
-    ]
+    return [_picture("learning-published", "Among published results", lambda: among(label, robots))]
 
 
 def _picture(name: str, title: str, draw: Callable[[], Drawn]) -> Picture:
     return name, drawing.render(Figure(name=name, title=title, caption="", draw=draw)).png
 
 
-def curves(
-    labels: Sequence[str], sides: Sequence[Robots], styles: Sequence[Style] = STYLES[:2]
-) -> Drawn:
+def curves(labels: Sequence[str], sides: Sequence[Robots]) -> Drawn:
     """One panel per robot: thin lines are seeds, thick lines their means as far as all seeds
     reach."""
     from matplotlib.lines import Line2D
@@ -115,19 +77,19 @@ def curves(
     robots = list(sides[0])
     drawn, found = drawing.panels(len(robots), columns=3, height_in=1.45, legend_in=ABOVE_IN)
     for axes, robot in zip(found, robots, strict=True):
-        _fill_curves(axes, [side[robot] for side in sides], styles)
+        _fill_curves(axes, [side[robot] for side in sides])
         axes.set_title(robot)
     found[0].set_ylabel("mean return", labelpad=1)
     handles = [
         Line2D([], [], color=style.colour, linestyle=style.dashes, linewidth=1.8)
-        for style in styles
+        for style in STYLES
     ]
     drawing.legend(drawn, handles, labels, columns=len(labels))
     return drawn
 
 
-def _fill_curves(axes: Axes, sides: Sequence[Sequence[Trained]], styles: Sequence[Style]) -> None:
-    for trained, style in zip(sides, styles, strict=False):
+def _fill_curves(axes: Axes, sides: Sequence[Sequence[Trained]]) -> None:
+    for trained, style in zip(sides, STYLES, strict=True):
         for one in trained:
             if one.curve:
                 axes.plot(
@@ -150,57 +112,6 @@ def _mean(axes: Axes, trained: Sequence[Trained], style: Style) -> None:
     grid = np.linspace(begin, end, GRID_POINTS)
     middle = np.mean([np.interp(grid, steps, returns) for steps, returns in seeds], axis=0)
     axes.plot(grid, middle, color=style.colour, linewidth=1.8, linestyle=style.dashes)
-
-
-def final_returns(labels: Sequence[str], sides: Sequence[Robots]) -> Drawn:
-    """One panel per robot: a mark per seed and a bar at the mean, for training and, where there is
-    one, evaluation."""
-    from matplotlib.lines import Line2D
-
-    robots = list(sides[0])
-    drawn, found = drawing.panels(len(robots), columns=4, height_in=1.6, legend_in=ABOVE_IN)
-    for axes, robot in zip(found, robots, strict=True):
-        _fill_returns(axes, [side[robot] for side in sides], STYLES)
-        axes.set_title(robot)
-    found[0].set_ylabel("return", labelpad=1)
-    handles = [
-        Line2D(
-            [],
-            [],
-            color=style.colour,
-            marker=style.marker,
-            markersize=4.5,
-            linestyle="none",
-            alpha=0.75,
-        )
-        for style in STYLES[: len(labels)]
-    ]
-    drawing.legend(drawn, handles, labels, columns=len(labels))
-    return drawn
-
-
-def _fill_returns(axes: Axes, sides: Sequence[Sequence[Trained]], styles: Sequence[Style]) -> None:
-    step = 0.72 / len(sides)
-    for column, measure in enumerate(MEASURES):
-        for place, (trained, style) in enumerate(zip(sides, styles, strict=False)):
-            middle = column + step * (place - (len(sides) - 1) / 2)
-            _strip(axes, middle, values(trained, measure), style, reach=0.42 * step)
-    axes.set_xticks(range(len(MEASURES)), ["training", "evaluation"])
-    axes.set_xlim(-0.5, len(MEASURES) - 0.5)
-    axes.grid(visible=False, axis="x")
-    drawing.plain_ticks(axes, y=True)
-
-
-def _strip(axes: Axes, middle: float, found: Sequence[float], style: Style, reach: float) -> None:
-    """Horizontal offsets of marks, so that equal ones do not hide each other."""
-    if not found:
-        return
-    places = [middle + 0.04 * (place - (len(found) - 1) / 2) for place in range(len(found))]
-    axes.scatter(
-        places, found, s=20, color=style.colour, marker=style.marker, alpha=0.75, linewidths=0
-    )
-    mean = sum(found) / len(found)
-    axes.plot([middle - reach, middle + reach], [mean, mean], color=INK, linewidth=1.4)
 
 
 def among(label: str, robots: Robots) -> Drawn:

@@ -1,5 +1,4 @@
-"""Do two learners reach the same returns? Permutation tests for a few seeds, and the power of such
-tests.
+"""Do two learners reach the same returns? Permutation tests for a few seeds.
 
 If both learners give the same distribution of final returns, then the assignment of a robot's
 returns to learners is random, and every assignment is equally probable (E. J. G. Pitman,
@@ -32,8 +31,6 @@ DRAWS = 40_000
 MOST_SPLITS = 200_000
 """Largest number of assignments of one robot's returns of which all are tried; 10 against 10 have
 184,756."""
-AT_ONCE = 1 << 22
-"""Numbers that a simulation holds in memory at once."""
 TIE = 1e-9
 """Standardised statistics this close are equal: sums in another order differ by rounding."""
 REACH = 20.0
@@ -186,52 +183,3 @@ def _edge(kept: Callable[[float], bool], centre: float, reach: float) -> float:
         else:
             outside = middle
     return inside
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Design:
-    """A simulated experiment: normal distributions, the same difference between learners for every
-    robot."""
-
-    seeds: int
-    """Seeds per robot and learner."""
-    robots: int = 1
-    level: float = 0.05
-    """A difference is found when the p-value is at most this."""
-    statistic: Statistic = mean_difference
-    experiments: int = 2_000
-    draws: int = 2_000
-    """Draws per experiment with several robots."""
-
-    def power(self, shift: float = 0.0, ratio: float = 1.0, seed: int = 1) -> float:
-        """The share of experiments in which the difference is found.
-
-        :param shift: of B's mean, in standard deviations of A.
-        :param ratio: B's standard deviation against A's.
-        """
-        rng = np.random.default_rng(seed)
-        splits = math.comb(2 * self.seeds, self.seeds)
-        at_once = max(1, AT_ONCE // max(self.draws, self.robots * splits * 2 * self.seeds))
-        found = 0
-        for start in range(0, self.experiments, at_once):
-            amount = min(at_once, self.experiments - start)
-            values = rng.normal(size=(self.robots, amount, 2 * self.seeds))
-            values[..., self.seeds :] = values[..., self.seeds :] * ratio + shift
-            tables = [self.statistic(robot, self.seeds) for robot in values]
-            found += int((p_values(tables, draws=self.draws, seed=start) <= self.level).sum())
-        return found / self.experiments
-
-    def found_with(self, power: float = 0.8) -> float:
-        """The smallest shift of the mean, to 0.01 standard deviations, found with a probability of
-        ``power``."""
-        low = 0.0
-        high = REACH
-        if self.power(high) < power:
-            return math.inf
-        while high - low > 0.01:
-            middle = (low + high) / 2
-            if self.power(middle) < power:
-                low = middle
-            else:
-                high = middle
-        return high

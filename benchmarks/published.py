@@ -1,8 +1,8 @@
 """Published results of PPO on HalfCheetah, Hopper and Walker2d after a million steps, with their
 sources.
 
-All of ``RECIPE`` have the settings of ``benchmarks/published.toml`` but for what
-docs/measurements/published.md lists; the others are here because people compare with them.
+All of ``RECIPE`` have the settings of ``benchmarks/published.toml``; the others are here because
+people compare with them.
 """
 
 from __future__ import annotations

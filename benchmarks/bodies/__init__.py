@@ -1,1 +1,1 @@
-"""Tables of bodies: what searches are compared on (:mod:`benchmarks.table_of_bodies`)."""
+"""Two tables of trained bodies, and a simulator that compares samplers of searches on them."""

@@ -1,179 +1,75 @@
-"""Makes a part of a table: trains bodies by a search over Sobol points, which is killed at random
-moments and goes on, and reads what they gave.
-"""
+"""Train bodies of a table, and read what they gave."""
 
 from __future__ import annotations
 
-import os
-import random
-import re
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import orchestrator
-from benchmarks import table_of_bodies
-from benchmarks.harness import ROOT, run_quietly
-from benchmarks.table_of_bodies import MEASURES, RUNG_MEASURES, Table
+from benchmarks.bodies import table
+from benchmarks.bodies.table import MEASURES, RUNG_MEASURES, Table
+from benchmarks.harness import run_quietly
 from orchestrator.analysis import run_reader
-from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside import run_snapshot
+from orchestrator.core.paths import JobPaths
 from orchestrator.jobfile import Experiment, from_mapping
 
 RUNGS = 8
-JOB_NAME = re.compile(r".*-t(?P<trial>\d+)-s(?P<seed>\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Bodies of a table, by their place among all points of its job file."""
+    """Bodies of a table, by their numbers among all Sobol points."""
 
     robot: str
     first: int
     bodies: int
-    run_dir: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """How a part was made."""
-
-    wall_s: float
-    """Of the whole command, with its start, its pictures and its end."""
-    launching_s: float
-    """From the launch of the first training to the end of the last one."""
-    trained_s: float
-    """Seconds of all trainings, summed."""
-    kills: int
-    failed: int
-    is_of_one_command: bool
-    """Whether none had begun before: otherwise the trainings are not those of ``wall_s``."""
+def experiment(part: Part) -> Experiment:
+    """Return the job file of the table with a job for each body."""
+    content = table.job_file(part.robot)
+    job = content["jobs"][0]
+    content["jobs"] = [
+        {**job, "name": f"body{part.first + place}", "params": params}
+        for place, params in enumerate(table.points(part.robot, part.first, part.bodies))
+    ]
+    source = str(table.FOLDER / f"{part.robot}.toml")
+    return from_mapping(content, source=source, base=table.FOLDER)
 
 
-class EndedError(Exception):
-    """A run has ended before its bodies were trained. The text says with which exit code."""
-
-
-def make(part: Part, *, kill_every_s: float, seed: int = 0) -> Made:
-    """Train the bodies of ``part``. :param kill_every_s: mean time between kills; 0: none.
-
-    :raises EndedError: it was stopped, or ended with an error.
-    """
-    command = [sys.executable, "-m", "benchmarks.bodies", "train", part.robot]
-    command += ["--first", str(part.first), "--bodies", str(part.bodies)]
-    command += ["--run-dir", str(part.run_dir)]
-    chance = random.Random(seed)
-    is_new = not RunPaths(part.run_dir).ledger.exists()
-    begun = time.monotonic()
-    kills = 0
-    while not _ends(command, chance.expovariate(1 / kill_every_s) if kill_every_s else None):
-        kills += 1
-    wall_s = time.monotonic() - begun
-    results = _results(part)
-    rows = run_snapshot.status(part.run_dir).rows
-    return Made(
-        wall_s=wall_s,
-        launching_s=max(row["ended_at"] or 0.0 for row in rows) - _first_launch(part.run_dir),
-        trained_s=sum(result.wall_s or 0.0 for result in results),
-        kills=kills,
-        failed=sum(not result.ok for result in results),
-        is_of_one_command=is_new,
-    )
-
-
-def _first_launch(run_dir: Path) -> float:
-    """When the first attempt of all began, in seconds since the epoch."""
-    with run_directory.reading_ledger(RunPaths(run_dir)) as ledger:
-        return min(attempt["started_at"] for attempt in ledger.attempts())
-
-
-def _ends(command: Sequence[str], kill_after_s: float | None) -> bool:
-    """Whether the run came to its end before it was killed, by SIGKILL, with nothing said to its
-    workers.
-
-    :raises EndedError: it was stopped, or ended with an error.
-    """
-    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
-    try:
-        code = process.wait(kill_after_s)
-    except subprocess.TimeoutExpired:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        return False
-    except BaseException:  # Ctrl-C, which a process of another session does not get
-        process.terminate()
-        process.wait()
-        raise
-    if code:
-        raise EndedError(f"exit code {code}")
-    return True
-
-
-def train(part: Part) -> orchestrator.ExperimentResult:
-    """Run, or resume, the search of ``part`` in this process."""
-    return run_quietly(experiment_of(part), part.run_dir)
-
-
-def _results(part: Part) -> orchestrator.ExperimentResult:
-    """Of the search of ``part``, which has come to its end.
-
-    :raises EndedError: it had not, went on, and was stopped, or ended with an error.
-    """
-    results = train(part)
-    if results.exit_code:
-        raise EndedError(f"exit code {results.exit_code}")
-    return results
-
-
-def experiment_of(part: Part) -> Experiment:
-    """What the job file of the table declares, for the bodies of ``part`` alone."""
-    content = dict(table_of_bodies.job_file(part.robot))
-    content["search"] = {
-        **content["search"],
-        "trials": part.bodies,
-        "sampler_options": {"first": part.first},
-    }
-    source = str(table_of_bodies.FOLDER / f"{part.robot}.toml")
-    return from_mapping(content, source=source, base=table_of_bodies.FOLDER)
-
-
-def read(part: Part) -> Table:
-    """What the trainings of ``part`` gave."""
-    content = table_of_bodies.job_file(part.robot)
-    keys = tuple(content["search"]["space"])
-    seeds = content["defaults"]["seeds"]
-    rungs = _rungs(content["defaults"])
-    points = np.full((part.bodies, len(keys)), np.nan, np.float32)
-    returns = np.full((part.bodies, len(seeds), len(rungs)), np.nan, np.float32)
-    measures = np.full((part.bodies, len(seeds), len(MEASURES)), np.nan, np.float32)
-    rung_measures = np.full((*returns.shape, len(RUNG_MEASURES)), np.nan, np.float32)
-    for result in _results(part):
-        assert result.job_id is not None
-        assert result.job_dir is not None
-        found = JOB_NAME.fullmatch(result.job_id)
-        assert found is not None
-        trial, seed = int(found["trial"]), int(found["seed"])
-        paths = JobPaths(result.job_dir)
-        params = WorkerSpec.from_json(paths.spec.read_bytes()).params
-        points[trial] = [params[key.removeprefix("params.")] for key in keys]
-        if result.ok:
-            place = trial, seeds.index(seed)
-            at_rungs = _at_rungs(rungs, paths.progress_csv)
-            returns[place] = at_rungs[:, 0]
-            rung_measures[place] = at_rungs[:, 1:]
-            measures[place] = [_measure(result, name) for name in MEASURES]
+def make(part: Part, run_dir: Path) -> Table | None:
+    """Train the bodies of ``part``, or resume that. Return None if the run was stopped."""
+    results = run_quietly(experiment(part), run_dir)
+    if any(result.state not in {"SUCCEEDED", "FAILED"} for result in results):
+        return None
+    defaults = table.job_file(part.robot)["defaults"]
+    seeds = defaults["seeds"]
+    apart = defaults["total_timesteps"] // RUNGS
+    rungs = list(range(apart, defaults["total_timesteps"] + 1, apart))
+    shape = (part.bodies, len(seeds))
+    returns = np.full((*shape, len(rungs)), np.nan, np.float32)
+    measures = np.full((*shape, len(MEASURES)), np.nan, np.float32)
+    rung_measures = np.full((*shape, len(rungs), len(RUNG_MEASURES)), np.nan, np.float32)
+    by_id = {result.job_id: result for result in results}
+    for body in range(part.bodies):
+        for place, seed in enumerate(seeds):
+            result = by_id[f"body{part.first + body}-s{seed}"]
+            if not result.ok:
+                continue
+            assert result.job_dir is not None
+            found = _at_rungs(rungs, JobPaths(result.job_dir).progress_csv)
+            returns[body, place] = found[:, 0]
+            rung_measures[body, place] = found[:, 1:]
+            measures[body, place] = [_measure(result, name) for name in MEASURES]
+    points = table.points(part.robot, part.first, part.bodies)
+    keys = tuple(table.SPACES[part.robot])
     return Table(
-        keys=keys,
-        points=points,
+        keys=tuple(f"params.{key}" for key in keys),
+        points=np.array([[point[key] for key in keys] for point in points], np.float32),
         rungs=np.array(rungs),
         returns=returns,
         measures=measures,
@@ -181,15 +77,8 @@ def read(part: Part) -> Table:
     )
 
 
-def _rungs(defaults: Mapping[str, Any]) -> list[int]:
-    """env_steps of :data:`RUNGS` rungs, each at the end of an iteration."""
-    apart = defaults["total_timesteps"] // RUNGS
-    assert apart % (defaults["ppo"]["n_steps"] * defaults["n_envs"]) == 0
-    return list(range(apart, defaults["total_timesteps"] + 1, apart))
-
-
-def _at_rungs(rungs: Sequence[int], progress: Path) -> table_of_bodies.Floats:
-    """``(rungs, 1 + len(RUNG_MEASURES))``: the return and the measures of the last episodes."""
+def _at_rungs(rungs: Sequence[int], progress: Path) -> npt.NDArray[np.float32]:
+    """Return the return and the measures of the last episodes at each rung."""
     columns = [*run_reader.CURVE_COLUMNS, *(f"measures/{name}" for name in RUNG_MEASURES)]
     rows = {row[0]: row[1:] for row in run_reader.numbers(progress.read_bytes(), columns)}
     missing = [None] * (len(columns) - 1)

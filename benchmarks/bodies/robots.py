@@ -1,5 +1,4 @@
-"""The bodies of the tables, and of the searches that confirm what these say: robots of ``mjcf/`` with
-other lengths, masses and forces.
+"""The bodies of the tables: robots of ``mjcf/`` with other lengths, masses and forces.
 
 Every parameter is a factor, 1 for the robot as it is. Job files name the functions as
 ``"robots:quadruped"``.
@@ -16,7 +15,6 @@ import mujoco
 MJCF = Path(__file__).resolve().parents[2] / "mjcf"
 HIPS = ("front_left", "front_right", "hind_left", "hind_right")
 LEGS = ("hind", "fore")
-FIXED_GEOMS = ("seabed", "left_eye", "right_eye")
 
 
 def quadruped(params: Mapping[str, float], folder: Path) -> Path:
@@ -63,31 +61,6 @@ def runner(params: Mapping[str, float], folder: Path) -> Path:
     spec.body("trunk").pos = [0.0, 0.0, height + 0.01]
     for actuator in spec.actuators:
         actuator.gear = params["gear"] * actuator.gear
-    return _written(spec, folder)
-
-
-def eel(params: Mapping[str, float], folder: Path) -> Path:
-    """``mjcf/eel.xml`` with six parameters.
-
-    ``length``, ``height``: of all segments. ``fin``: length and height of the fin of the tail.
-    ``stiffness``: of the joints. ``gear``: of all motors. ``rear``: of the last motor, and less and
-    less of those before it, so that the first one is as it was.
-    """
-    spec = mujoco.MjSpec.from_file(str(MJCF / "eel.xml"))
-    for body in spec.bodies:
-        body.pos = [params["length"] * body.pos[0], body.pos[1], body.pos[2]]
-    for geom in spec.geoms:
-        if geom.name not in FIXED_GEOMS:
-            geom.pos = [params["length"] * geom.pos[0], geom.pos[1], geom.pos[2]]
-            length, width, height = geom.size
-            geom.size = [params["length"] * length, width, params["height"] * height]
-    fin = spec.geom("fin")
-    fin.size = [params["fin"] * fin.size[0], fin.size[1], params["fin"] * fin.size[2]]
-    for joint in spec.joints:
-        joint.stiffness = params["stiffness"] * joint.stiffness
-    last = len(spec.actuators) - 1
-    for place, actuator in enumerate(spec.actuators):
-        actuator.gear = params["gear"] * params["rear"] ** (place / last) * actuator.gear
     return _written(spec, folder)
 
 

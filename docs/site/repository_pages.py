@@ -20,7 +20,6 @@ PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
-    "docs/decisions": "decisions/index.md",
 }
 """Path in the repository → that of the page."""
 SHOWN = ("jobs/**/*.toml", "benchmarks/*.toml")
@@ -33,31 +32,17 @@ CODE = re.compile(r"`[^`]*`")
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Put the decisions and the job files into the navigation, which lists all else by name."""
-    folders = {
-        "Explanation": {
-            "Decisions": [
-                "decisions/index.md",
-                *(f"decisions/{path.name}" for path in _decisions()),
-            ]
-        },
-        "Reference": {
-            "Example job files": [
-                site_path(name) for name in _names(SHOWN) if name.startswith("jobs/")
-            ]
-        },
-    }
+    """Put the job files into the navigation, which lists all else by name."""
+    examples = [site_path(name) for name in _names(SHOWN) if name.startswith("jobs/")]
     for section in config.nav or []:
-        for title, pages in section.items():
-            if title in folders:
-                pages.append(folders[title])
+        if "Reference" in section:
+            section["Reference"].append({"Example job files": examples})
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> None:
     """Add the pages."""
     for name, page in PAGES.items():
-        path = ROOT / name
-        text = path.read_text(encoding="utf-8") if path.is_file() else _list_of_decisions()
+        text = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=text))
     for name in _names(SHOWN):
         text = (ROOT / name).read_text(encoding="utf-8")
@@ -77,7 +62,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 def links_of_site(markdown: str, page: str) -> str:
     """:param page: path in the site of the page with this text."""
-    names = {path: name for name, path in PAGES.items() if name.endswith(".md")}
+    names = {path: name for name, path in PAGES.items()}
     folder = posixpath.dirname(names.get(page, f"docs/{page}"))
 
     def of_site(link: re.Match[str]) -> str:
@@ -107,17 +92,4 @@ def site_path(name: str) -> str:
 def _names(patterns: tuple[str, ...]) -> list[str]:
     return sorted(
         path.relative_to(ROOT).as_posix() for pattern in patterns for path in ROOT.glob(pattern)
-    )
-
-
-def _decisions() -> list[Path]:
-    return sorted((ROOT / "docs/decisions").glob("*.md"))
-
-
-def _list_of_decisions() -> str:
-    titles = (
-        (path.name, path.read_text(encoding="utf-8").partition("\n")[0]) for path in _decisions()
-    )
-    return "# Decisions\n\n" + "".join(
-        f"- [{title.removeprefix('# ')}]({name})\n" for name, title in titles
     )

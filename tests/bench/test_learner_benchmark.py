@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from stable_baselines3 import PPO
-from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -23,7 +22,6 @@ from benchmarks import harness, interleaved_learners, roofline
 from benchmarks.bare_physics import BarePhysics, Shadow, Trajectory, trajectory_of_simulation
 from benchmarks.harness import Line, at_least, at_most, both_ways
 from benchmarks.learner import networks
-from benchmarks.plain_torch_ppo import PlainPPO
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
 
 pytestmark = pytest.mark.nightly
@@ -219,43 +217,6 @@ def test_physics_of_other_controls_is_refused() -> None:
     )
     with pytest.raises(RuntimeError, match="not comparable"):
         bare.seconds(other)
-
-
-def test_the_ppo_in_one_file_has_the_advantages_of_stable_baselines3_and_learns(
-    pendulum: Any,
-) -> None:
-    ppo = PlainPPO(pendulum, n_steps=250, batch_size=50, n_epochs=2)
-    with torch.no_grad():
-        ppo.collect_rollouts()
-        ppo.collect_rollouts()
-        last_values = ppo.agent.critic(ppo.next_observation).flatten()
-    assert ppo.begins[1:].any(), "no episode ended in the rollout"
-    buffer = RolloutBuffer(
-        250, pendulum.observation_space, pendulum.action_space, "cpu", 0.95, 0.99, n_envs=3
-    )
-    buffer.rewards, buffer.values, buffer.episode_starts = (
-        array.numpy() for array in (ppo.rewards, ppo.values, ppo.begins)
-    )
-    buffer.compute_returns_and_advantage(last_values, ppo.next_begin.numpy())
-    assert np.allclose(buffer.advantages, ppo.advantages(), rtol=1e-4, atol=1e-4)
-    before = [parameter.detach().clone() for parameter in ppo.agent.parameters()]
-    observations, returns = (
-        ppo.observations.flatten(0, 1),
-        (ppo.advantages() + ppo.values).flatten(),
-    )
-
-    def value_loss() -> float:
-        with torch.no_grad():
-            return float(
-                torch.nn.functional.mse_loss(ppo.agent.critic(observations).flatten(), returns)
-            )
-
-    loss = value_loss()
-    ppo.train()
-    assert value_loss() < loss
-    assert all(
-        not torch.equal(old, new) for old, new in zip(before, ppo.agent.parameters(), strict=True)
-    )
 
 
 def test_a_row_is_measured_and_told(tmp_path: Path) -> None:

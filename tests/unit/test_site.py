@@ -18,6 +18,8 @@ from orchestrator.core import feature
 from orchestrator.jobfile import json_schema
 
 HOOKS = Path(__file__).resolve().parents[2] / "docs/site"
+
+
 DECLARED = "(../orchestrator/jobfile/toml_models.py)"
 
 
@@ -35,6 +37,8 @@ def hook(name: str) -> ModuleType:
     ("page", "link", "of_site"),
     [
         ("index.md", "docs/report.md#report-json", "report.md#report-json"),
+        ("index.md", "docs/pictures/robots.png", "pictures/robots.png"),
+        ("index.md", "docs/decisions.md#files", "decisions.md#files"),
         ("index.md", "CONTRIBUTING.md", "contributing.md"),
         ("tutorial-own-robot.md", "../README.md#two-commands", "index.md#two-commands"),
         ("distributed.md", "../jobs/wide.toml", "jobs/wide.toml.md"),

@@ -31,13 +31,11 @@ STOCK_STEP_S: Mapping[Algorithm, float] = {
     "tqc": 13e-3,
     "crossq": 70e-3,
 }
-"""The same with the learners of Stable-Baselines3. PPO: docs/measurements/fast-learner.md
-(quadruped). The others are estimates, not measured: the order of launch needs no more than their
-size."""
+"""The same with the learners of Stable-Baselines3. PPO: the quadruped of docs/results.md.
+The others are estimates, not measured: the order of launch needs no more than their size."""
 UNMEASURED_S = 60e-6
 """Seconds of physics in an env_step where it was not measured: of environments that are no task,
-and where a run directory is resumed without examining its robots again. As gymnasium's Hopper-v5 in
-docs/measurements/fast-learner.md."""
+and where a run directory is resumed without examining its robots again. As gymnasium's Hopper-v5."""
 JOB_S = 2.0
 """Seconds per job for its imports, its files and its evaluation, without the physics of that."""
 EPISODE_STEPS = 2_000

@@ -34,10 +34,6 @@ FEATURE = Feature(
     belongings=(
         "tests/features/curriculum",
         "jobs/curriculum.toml",
-        "benchmarks/curriculum.toml",
-        "benchmarks/curriculum.py",
-        "tests/bench/test_curriculum_benchmark.py",
         "docs/curricula.md",
-        "docs/measurements/curriculum.md",
     ),
 )

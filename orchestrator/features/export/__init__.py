@@ -30,13 +30,8 @@ FEATURE = Feature(
     policy_readers=_policy_readers,
     belongings=(
         "tests/features/export",
-        "tests/bench/test_exported_policies.py",
-        "benchmarks/deployed.py",
-        "benchmarks/exported_policies.py",
         "docs/deploy.md",
         "docs/export.md",
-        "docs/measurements/deployed.md",
-        "docs/measurements/exported-policies.md",
     ),
     extras=("export",),
 )

@@ -23,10 +23,7 @@ FEATURE = Feature(
     belongings=(
         "tests/features/live_page",
         "tests/helpers/live_page_helpers.py",
-        "benchmarks/live_page.py",
-        "benchmarks/site_pictures.py",
         "docs/live-page.md",
-        "docs/measurements/live-page.md",
     ),
     extras=("web",),
 )

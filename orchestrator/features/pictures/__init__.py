@@ -42,9 +42,5 @@ FEATURE = Feature(
     job_keys=_job_keys,
     beside_run=_beside_run,
     play_all=_play_all,
-    belongings=(
-        "tests/features/pictures",
-        "benchmarks/previews.py",
-        "docs/measurements/previews.md",
-    ),
+    belongings=("tests/features/pictures",),
 )

@@ -17,7 +17,6 @@ FEATURE = Feature(
     python=_python,
     belongings=(
         "tests/features/pool",
-        "benchmarks/training_pool.py",
         "docs/training-pool.md",
         "docs/tutorial-evolve.md",
     ),

@@ -3,7 +3,7 @@
 On a table of 1,024 bodies ``gp`` had 0.42 to 0.67 times the regret of random points with 60
 trainings, where ``tpe`` had 0.54 to 0.76. With 20 to 32 trainings, there and on the table of another
 robot, both had 0.67 to 1.11 times, and differed little. In real searches of a third robot ``auto``,
-which was ``gp``, chose better bodies than random points (``docs/measurements/search.md``). The other
+which was ``gp``, chose better bodies than random points. The other
 limits are guesses.
 """
 

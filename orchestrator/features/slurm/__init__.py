@@ -60,8 +60,6 @@ FEATURE = Feature(
         "tests/features/slurm",
         "tests/simulation/pilots.py",
         "tests/simulation/mutations_of_slurm.py",
-        "benchmarks/slurm.py",
-        "benchmarks/slurm_cluster.py",
         "docs/slurm.md",
     ),
 )

@@ -38,9 +38,7 @@ FEATURE = Feature(
     beside_run=_beside_run,
     belongings=(
         "tests/features/tracking",
-        "benchmarks/trackers.py",
         "docs/trackers.md",
-        "docs/measurements/trackers.md",
     ),
     extras=("tensorboard", "wandb", "mlflow"),
 )

@@ -170,8 +170,7 @@ def lower_gloo_priority() -> None:
 
     During an exchange they compute nearly all the time, in the kernel. On the one core of a rank
     the waiting thread then waits for the end of a time slice, some 4 ms. Under the batch policy
-    they are not preferred when they wake up: an exchange takes a tenth of the time on average
-    (``python -m benchmarks.allreduce``).
+    they are not preferred when they wake up: an exchange takes a tenth of the time on average.
     """
     if not hasattr(os, "SCHED_BATCH"):
         return

@@ -13,13 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from controller_helpers import DOCUMENT, Robot, Sensors, compiled_controller
 from export_helpers import export, job
 from numpy.typing import NDArray
 
-from benchmarks import deployed
-from benchmarks.deployed import DOCUMENT, Robot, Sensors
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.robot_hash import hash_of_copy
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.features.export.worker import numpy_policy
 from orchestrator.worker.envs import env_factory
@@ -48,7 +46,7 @@ def test_a_policy_that_observes_as_many_other_numbers_is_not_run_in_c(
 ) -> None:
     header = tmp_path / "other.h"
     header.write_text(export(walker, ".h").read_text().replace('"angular velocity x"', '"up x"'))
-    controller = deployed.compiled_controller(header, tmp_path)
+    controller = compiled_controller(header, tmp_path)
     done = subprocess.run([controller], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (2, b"")
 
@@ -148,7 +146,7 @@ def test_the_controller_in_python_moves_the_robot_as_the_policy_does(
 def test_the_controller_in_c_moves_the_robot_as_the_policy_does(
     walker: JobPaths, expected: Expected, tmp_path: Path
 ) -> None:
-    controller = deployed.compiled_controller(export(walker, ".h"), tmp_path)
+    controller = compiled_controller(export(walker, ".h"), tmp_path)
     robot = robot_of(walker, expected)
     poses = [robot.data.qpos.copy()]
     with subprocess.Popen(
@@ -170,18 +168,3 @@ def test_the_controller_in_c_moves_the_robot_as_the_policy_does(
         _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (1, b"stopped")
     np.testing.assert_allclose(np.array(poses), expected.poses, rtol=0, atol=1e-4)
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-@pytest.mark.filterwarnings("ignore::orchestrator.UnfinishedPolicyWarning")
-def test_the_benchmark_compares_the_controller_with_the_policy_on_two_robots(
-    walker: JobPaths,
-) -> None:
-    walker.robot_hash.write_text(str(hash_of_copy(walker.robot, "quadruped.xml")))
-    rows = deployed.measure(walker.root, seconds=0.4)
-    assert [row["robot"] for row in rows] == ["of the job", "of the job", "changed", "changed"]
-    for played, driven in (rows[:2], rows[2:]):
-        assert played["path_m"] == pytest.approx(driven["path_m"], abs=1e-3)
-        assert played["velocity_error"] == pytest.approx(driven["velocity_error"], abs=1e-2)
-    assert rows[0]["path_m"] != rows[2]["path_m"]

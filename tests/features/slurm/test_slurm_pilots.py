@@ -17,9 +17,9 @@ from executor_helpers import (
     until_exit,
     until_heard,
 )
+from slurm_cluster import until
 from slurm_helpers import UNTIL_GO, FakeSlurm, Scene, joined
 
-from benchmarks.slurm_cluster import until
 from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors.base import Exited

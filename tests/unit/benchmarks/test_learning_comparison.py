@@ -7,8 +7,6 @@ import itertools
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from supervisor_helpers import make_job
 
 from benchmarks import learning, learning_runs, permutation_tests, published
 from benchmarks.permutation_tests import (
-    Design,
     Pair,
     energy_distance,
     holm,
@@ -140,33 +137,12 @@ class TestPromises:
     def test_false_alarms_are_as_rare_as_promised(
         self, robots: int, statistic: permutation_tests.Statistic
     ) -> None:
-        assert (
-            0.03 <= Design(seeds=5, robots=robots, statistic=statistic, draws=500).power() <= 0.06
-        )
-
-    def test_power_rises_with_difference_seeds_and_robots(self) -> None:
-        alone = Design(seeds=5)
-        rising = [alone.power(shift) for shift in (0.0, 1.0, 2.0, 3.0)]
-        assert rising == sorted(rising)
-        assert rising[-1] > 0.95
-        assert replace(alone, seeds=8, experiments=500).power(1.0) > alone.power(1.0) + 0.1
-        assert replace(alone, robots=5, draws=500).power(1.0) > alone.power(1.0) + 0.3
-
-    def test_the_smallest_difference_found_has_the_power_asked_for(self) -> None:
-        alone = Design(seeds=5)
-        least = alone.found_with(0.8)
-        assert 1.9 < least < 2.2
-        assert alone.power(least) >= 0.8 > alone.power(least - 0.05)
+        returns = np.random.default_rng(1).normal(size=(robots, 2_000, 10))
+        p = permutation_tests.p_values([statistic(one, 5) for one in returns], draws=500)
+        assert 0.03 <= (p <= 0.05).mean() <= 0.06
 
     def test_three_seeds_can_find_nothing(self) -> None:
-        assert Design(seeds=3, experiments=200).found_with() == math.inf
         assert interval([pair([1, 2, 3], [101, 102, 103])]) == (-math.inf, math.inf)
-
-    @pytest.mark.nightly
-    def test_only_the_energy_distance_finds_a_learner_that_is_more_erratic(self) -> None:
-        erratic = Design(seeds=8, robots=2, experiments=300, draws=300)
-        assert erratic.power(ratio=6) < 0.15
-        assert replace(erratic, statistic=energy_distance).power(ratio=6) > 0.5
 
     @pytest.mark.parametrize("robots", [1, pytest.param(3, marks=pytest.mark.nightly)])
     def test_the_interval_holds_the_true_difference_as_often_as_promised(
@@ -296,7 +272,6 @@ def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulations with so few draws that they are fast; how exact they are is the claim of
     :class:`TestPromises`."""
     monkeypatch.setattr(permutation_tests, "p_values", quick(permutation_tests.p_values))
-    monkeypatch.setattr(learning, "Design", partial(Design, experiments=50, draws=50))
 
 
 @pytest.mark.usefixtures("few_draws")
@@ -308,9 +283,7 @@ class TestCommand:
         printed = capsys.readouterr().out
         trained, evaluated = printed.split("Mean deterministic return")
         for text in (trained, evaluated):
-            lines = [
-                line for line in text.split("Seed by seed")[0].splitlines() if line.startswith("| ")
-            ]
+            lines = [line for line in text.splitlines() if line.startswith("| ")]
             assert [line.split(" | ")[0].strip("| *") for line in lines] == [
                 "robot",
                 *ROBOTS,
@@ -318,10 +291,7 @@ class TestCommand:
             ]
         sb3 = drawn(0)["Hopper-v5"]
         assert f"| Hopper-v5 | {np.mean(sb3):,.0f} ± {np.std(sb3, ddof=1):,.0f} |" in trained
-        assert f"| Hopper-v5 | sb3 | {sb3[0]:,.0f} ({1.2 * sb3[0]:,.0f}) |" in printed
-        assert "| all 3, p ≤ 0.05 | " in printed
-        for name in ("learning-curves", "learning-returns"):
-            assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / "learning-curves.png").read_bytes().startswith(b"\x89PNG")
 
     def test_a_worse_learner_is_found(self, runs: tuple[Path, Path], tmp_path: Path) -> None:
         worse = learning_runs.read(write_run(tmp_path / "worse", "fast", drawn(1, shift=-3.0)))
@@ -341,7 +311,6 @@ class TestCommand:
         printed = capsys.readouterr().out
         assert "| robot | sb3 (A) | sb3 (B) |" in printed
         assert printed.count("| 1.000 | 1.000 |") == 2 * len(ROBOTS)
-        assert "correlation +1.00" in printed
 
     def test_what_is_not_finished_is_named_and_left_out(
         self, runs: tuple[Path, Path], tmp_path: Path

@@ -184,19 +184,3 @@ def test_a_single_environment_gives_the_same_steps_as_in_the_batch(tmp_path: Pat
                 observation, _ = single.reset()
             np.testing.assert_array_equal(observation, observations[number])
     assert ended > 3
-
-
-def test_the_benchmarked_policy_has_as_many_numbers_as_stable_baselines3_gives_it() -> None:
-    from gymnasium import spaces
-    from stable_baselines3.common.policies import ActorCriticPolicy
-
-    from benchmarks.allreduce import ACTIONS, OBSERVATIONS, parameters
-
-    policy = ActorCriticPolicy(
-        spaces.Box(-1, 1, (OBSERVATIONS,), np.float32),
-        spaces.Box(-1, 1, (ACTIONS,), np.float32),
-        lambda _: 1e-3,
-    )
-    assert sum(parameter.numel() for parameter in policy.parameters()) == parameters(
-        OBSERVATIONS, ACTIONS
-    )

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from command_helpers import REPOSITORY, Run, give
 from run_helpers import weights
-
-from benchmarks.slurm_cluster import SlurmCluster, until
+from slurm_cluster import SlurmCluster, until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
+
 
 SLURM = '[slurm]\narray = 2\ncpus_per_task = 1\nmem = "6 GiB"\n'
 """A node has room for one pilot."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from executor_helpers import until_exit, until_heard
+from slurm_cluster import SlurmCluster, until
 from slurm_helpers import Scene, joined
 
-from benchmarks.slurm_cluster import SlurmCluster, until
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors.base import Exited, Handle
 from orchestrator.features.slurm.slurm_settings import SlurmSettings

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from command_helpers import TINY, Run, invoke, summary, wait_until, write_experiment
 from run_helpers import LONG
-
-from benchmarks.slurm_cluster import SlurmCluster
+from slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
+
 
 SLURM = '[slurm]\narray = 2\ncpus_per_task = 1\nmem = "6 GiB"\n'
 """A node has room for one pilot."""

@@ -8,15 +8,18 @@ import time
 
 import pytest
 from executor_helpers import until_exit, until_heard
+from slurm_cluster import SlurmCluster, signal_all, until
 from slurm_helpers import UNTIL_GO, Scene
 
-from benchmarks.slurm_cluster import SlurmCluster, signal_all, until
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors.base import Exited
 
 pytestmark = pytest.mark.nightly
 
+
 DOWN_S, SLOW_S = 30.0, 3.0
+
+
 PILOT = b"features.slurm.pilot"
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from executor_helpers import ASLEEP, PUPPET, Order, make_launch
+from slurm_cluster import CPUS, SlurmCluster, slurm_at_hand, until
 
-from benchmarks.slurm_cluster import CPUS, SlurmCluster, slurm_at_hand, until
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors.base import Exited, Handle
 from orchestrator.features.slurm import handover, submission

@@ -1,1 +1,0 @@
-"""A referee for the speed of PPO implementations: ``python -m benchmarks.contenders``."""
