@@ -211,6 +211,7 @@ def masses(jobs: Path) -> dict[float, float]:
     return dict(zip(sizes, excess, strict=True))
 
 
+@pytest.mark.nightly
 def test_a_search_trains_bodies_within_the_constraints_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ import command_helpers as commands
 import pytest
 from command_helpers import HOPPER, LONG_PATIENCE_S, TINY, give, wait_until
 from kill_helpers import killable
+from searcher_helpers import examine_here
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
@@ -80,6 +81,7 @@ def points(run_dir: Path) -> list[Mapping[str, Any]]:
 def test_a_search_makes_its_trials_one_by_one_and_goes_on_with_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    examine_here(monkeypatch)
     commands.instant_workers(monkeypatch, tmp_path)
     table = 'sampler = "random"\ntrials = 2\nobjective = "ep_rew_mean"'
     jobs = search_file(tmp_path, table, settings='resources.start = "exec"')
