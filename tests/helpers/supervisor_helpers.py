@@ -100,10 +100,6 @@ def ledgers_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ledger.abandon()
 
 
-class KilledError(BaseException):
-    """Ends a supervisor at once."""
-
-
 class RecordingReporter:
     """A reporter that records events, and may call something at every turn."""
 

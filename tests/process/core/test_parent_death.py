@@ -44,13 +44,3 @@ def test_a_process_whose_parent_ended_before_it_could_ask_for_the_signal_ends_at
     command[command.index(str(os.getpid()))] = "1"
     done = subprocess.run(command, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (ExitCode.ORPHANED, b"")
-
-
-def test_a_module_sees_its_own_arguments() -> None:
-    done = subprocess.run(
-        parent_death.command_of_child("json.tool", "--indent=0"),
-        input=b"[]",
-        capture_output=True,
-        check=True,
-    )
-    assert done.stdout == b"[]\n"

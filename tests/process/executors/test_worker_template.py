@@ -34,7 +34,6 @@ from orchestrator.core.processes.environment_variables import (
     START_VARIABLE,
     TOKEN_VARIABLE,
 )
-from orchestrator.core.processes.procfs import process_stat
 from orchestrator.executors import local as local_module
 from orchestrator.executors import worker_template
 from orchestrator.executors.base import Handle
@@ -273,19 +272,3 @@ def test_what_cannot_be_forked_safely_is_execed_and_the_log_says_why(
             )
             assert reason in log(tmp_path, job_id)
         assert executor._template._popen is None, "it is not tried again"
-
-
-@pytest.mark.nightly
-def test_a_template_is_no_process_of_any_attempt(tmp_path: Path) -> None:
-    """A sweep after an attempt must not find it, and its token has room for that of any worker."""
-    with forking() as executor:
-        for job_id in ("t" * 200, "template"):
-            handle = executor.submit(
-                make_launch(tmp_path, job_id, [("daemon", "daemon"), ("exit", 0)], fork=True)
-            )
-            assert ended(executor, handle) == 0
-            await_gone(map(int, await_files(tmp_path / job_id / "daemon")))
-            assert is_forked(tmp_path, job_id)
-        stat = process_stat(template_pid(executor))
-        assert stat is not None
-        assert stat.state != "Z"

@@ -53,10 +53,6 @@ def test_a_worker_does_nothing_before_its_cpus_and_niceness_are_set(
     assert (found["cpus"], found["nice"]) == (str(cpu), "7")
 
 
-def test_by_default_it_is_that_of_the_launcher(tmp_path: Path) -> None:
-    assert seen(tmp_path, 0, os.nice(0)) == [str(os.nice(0))] * 2
-
-
 def test_it_is_not_lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getpriority", lambda *_: 10)  # as if the launcher had this niceness
     assert seen(tmp_path, 5, 10) == [str(os.nice(0))] * 2

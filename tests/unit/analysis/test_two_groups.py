@@ -83,13 +83,6 @@ def test_the_interval_of_a_ratio_is_fiellers() -> None:
         assert abs(np.mean(B) - end * np.mean(A)) == pytest.approx(t * error, rel=1e-3)
 
 
-def test_one_value_each_has_neither_interval_nor_p() -> None:
-    found = compare([[1.0]], [[2.0]])
-    assert found.difference == Figure(value=1.0, interval=None)
-    assert (found.p, found.least_p) == (None, None)
-    assert mean([[1.0]]).interval is None
-
-
 def test_p_over_strata_deals_seeds_within_each() -> None:
     """Two strata with two values a side: 6 × 6 ways, of which two have the largest difference."""
     found = compare([[1.0, 2.0], [101.0, 102.0]], [[3.0, 4.0], [103.0, 104.0]])

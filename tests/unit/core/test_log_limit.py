@@ -112,9 +112,3 @@ def test_a_reader_of_a_log_that_is_cut_goes_on_where_it_was(log: Log) -> None:
         log.cut()
     assert read == lines(0, log.output_bytes // LINE)
     assert log.dropped() > 0
-
-
-def test_the_disk_space_of_what_is_dropped_is_free_at_once(log: Log) -> None:
-    log.grow(12 * MIB)
-    log.cut()
-    assert log.path.stat().st_blocks * 512 <= LIMIT

@@ -156,11 +156,3 @@ def test_a_full_disk_stops_the_run(fetch: Fetch) -> None:
     fetcher.request(job())
     with fetcher, pytest.raises(DiskFullError):
         fetcher.take()
-
-
-def test_a_session_that_ends_ends_the_child(fetch: Fetch) -> None:
-    fetcher, log = fetch(None)
-    with fetcher:
-        fetcher.request(job())
-        assert fetcher.take() == ()
-    assert log[-1] == "ended"

@@ -65,12 +65,6 @@ def test_a_name_that_looks_like_another_jobs_matrix_point_is_distinguished(place
     assert re.fullmatch(r"hopper-lr1e-4-[0-9a-f]{8}-s0", ids[1])
 
 
-def test_matrix_points_whose_marks_are_equal_are_distinguished(place: Path) -> None:
-    matrix = {"task_options.shape": [[64], 64]}
-    ids = [job.job_id for job in resolve(place, HOPPER | {"matrix": matrix}).jobs]
-    assert len(set(ids)) == 2
-
-
 @given(st.text(max_size=300))
 def test_safe_names_are_safe_deterministic_and_unchanged_by_repetition(name: str) -> None:
     safe = safe_name(name)

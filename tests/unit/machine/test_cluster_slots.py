@@ -121,15 +121,6 @@ def test_a_node_that_is_paused_gets_nothing_more_until_it_is_resumed() -> None:
     assert nodes_of(slots.acquire(1) for _ in range(5)) == ["a"] * 4 + [None]
 
 
-def test_fits_ever_ignores_what_is_in_use() -> None:
-    slots = slots_of((2, 0, 100), (2, 1, 50))
-    slots.acquire(2), slots.acquire(2)
-    assert slots.fits_ever(2, 1, memory_mib=50)
-    assert not slots.fits_ever(2, 1, memory_mib=51)
-    assert slots.fits_ever(4, memory_mib=100, ranks=2)
-    assert not slots.fits_ever(6, ranks=3)
-
-
 # -- versions
 
 HERE = {

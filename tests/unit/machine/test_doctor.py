@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -71,14 +70,6 @@ def test_memory_too_small_for_all_jobs_at_once_is_a_warning() -> None:
     (finding,) = doctor_checks.memory(made(), 3000, None)
     assert finding.level == "warning"
     assert levels(doctor_checks.memory(made(), 5000, 3)) == ["ok", "note"]
-
-
-def test_little_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Usage:
-        free = 100 << 20
-
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage)
-    assert levels(doctor_checks.disk(tmp_path)) == ["warning"]
 
 
 def stages(*counts: int, asleep: int = 0) -> list[Stage]:

@@ -29,26 +29,6 @@ def trained(ranks: int, seed: int, iteration_s: float, mode: str = "allreduce") 
     )
 
 
-@pytest.mark.nightly
-def test_speed_up_over_ranks_is_that_of_the_same_seeds(tmp_path: Path) -> None:
-    jobs = [trained(1, seed, 1.0 + seed) for seed in (0, 1)]
-    jobs += [trained(2, seed, (1.0 + seed) / 1.6) for seed in (0, 1, 2)]
-    jobs += [trained(2, 0, 1 / 1.2, "parameter-server")]
-    done, facts = made(tmp_path / "run", jobs)
-    (work,) = facts["ranks"]
-    assert work["base"] == 1
-    one, wide, served = work["rows"]
-    assert (one["ranks"], one["mode"], one["speedup"], one["allreduce"]) == (1, None, None, None)
-    assert (wide["ranks"], wide["mode"], len(wide["jobs"])) == (2, "allreduce", 3)
-    assert wide["speedup"]["median"] == pytest.approx(1.6)
-    assert wide["speedup"]["n"] == 2
-    assert wide["efficiency"]["median"] == pytest.approx(0.8)
-    assert wide["allreduce"]["median"] == pytest.approx(0.4)
-    assert (served["mode"], served["speedup"]["median"]) == ("parameter-server", pytest.approx(1.2))
-    assert "ranks" in facts["figures"]
-    assert "| parameter-server |" in done.markdown()
-
-
 @pytest.mark.usefixtures("undrawn")
 def test_jobs_have_ranks_and_all_reduce_share_where_any_has_several(tmp_path: Path) -> None:
     done, facts = made(tmp_path / "run", [Trained(name="one"), trained(2, 0, 1.0)])

@@ -62,11 +62,6 @@ def test_nothing_is_launched_until_there_is_room_and_that_is_said_once(
     )
 
 
-def test_without_a_limit_the_space_is_not_measured(tmp_path: Path, disk: Disk) -> None:
-    assert Experiment(tmp_path, [make_job()]).run() == {"a-s0": "SUCCEEDED"}
-    assert disk.asked == 0
-
-
 def test_jobs_that_ask_for_less_do_not_wait_for_those_that_ask_for_more(
     tmp_path: Path, disk: Disk
 ) -> None:

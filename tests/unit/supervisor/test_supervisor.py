@@ -160,7 +160,7 @@ def paused(folder: Path, job: Job, behaviour: Behaviour, pause_s: float) -> Expe
 
 def test_time_in_which_the_supervisor_was_stopped_itself_is_nobodys_silence(tmp_path: Path) -> None:
     job = make_job("a", stall_timeout_s=20.0, timeout_s=2000.0, max_retries=0)
-    steady = Behaviour(after_s=5000.0, progress_every_s=1.0)
+    steady = Behaviour(after_s=3750.0, progress_every_s=1.0)
     experiment = paused(tmp_path, job, steady, 3600.0)
     assert experiment.run() == {"a": "SUCCEEDED"}
     assert experiment.supervisor.now() > 3600.0
