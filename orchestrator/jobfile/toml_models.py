@@ -299,7 +299,7 @@ class CommonSettings(TomlTable):
     )
     eval_episodes: CountFromZero = key(
         10,
-        "Number of episodes of each final evaluation, deterministic and stochastic; 0: no evaluation.",
+        "Number of episodes of the final evaluation; 0: no evaluation.",
     )
     measure_training: bool = key(
         False,

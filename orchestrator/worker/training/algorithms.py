@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from stable_baselines3 import A2C, PPO, SAC, TD3
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
+from stable_baselines3.common.type_aliases import TrainFreq
 from stable_baselines3.common.vec_env import VecEnv
 
 from orchestrator.core.worker_spec import CONTRIB
@@ -89,14 +87,6 @@ def dump_logs(model: Model, iteration: int) -> None:
         model.dump_logs(iteration)
 
 
-def steps_a_rollout(model: Model) -> int | None:
-    """Steps of each environment in a rollout; None where it is whole episodes."""
-    if not isinstance(model, OffPolicy):
-        return model.n_steps
-    assert isinstance(model.train_freq, TrainFreq), "the model's set-up converts the hyperparameter"
-    return model.train_freq.frequency if model.train_freq.unit == TrainFrequencyUnit.STEP else None
-
-
 def optimizers(model: Model) -> dict[str, torch.optim.Optimizer]:
     """All optimisers, by the names of their files in ``model.zip``."""
     if not isinstance(model, OffPolicy):
@@ -126,15 +116,3 @@ def activation(name: str) -> type[torch.nn.Module]:
         key.lower(): value for key, value in vars(torch.nn).items()
     }
     return classes[name.replace("_", "")]
-
-
-def add_action_noise(model: Model, actions: NDArray[np.floating]) -> NDArray[np.floating]:
-    """``actions`` ``(n_envs, …)`` with the action noise of training, where the model has one."""
-    if model.action_noise is None:
-        return actions
-    # Training has a copy of the noise for each environment; all are drawn from one here.
-    noise_of_one = getattr(model.action_noise, "base_noise", model.action_noise)
-    noise = np.stack([noise_of_one() for _ in actions])
-    scaled = model.policy.scale_action(actions) + noise
-    noisy: NDArray[np.floating] = model.policy.unscale_action(np.clip(scaled, -1.0, 1.0))
-    return noisy

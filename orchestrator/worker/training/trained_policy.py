@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 LATEST = "latest"
 """Names the checkpoint with the most env_steps."""
-_POLICY_HYPERPARAMETERS = ("use_sde", "sde_sample_freq", "action_noise", "train_freq")
-"""The hyperparameters that policy and exploration are built from."""
 Policy = Callable[[Any], tuple[Any, bool]]
 """Takes an observation (None to start), steps, and returns the next one and whether the episode has
 ended."""
@@ -130,25 +128,20 @@ def load_policy(
     venv: VecEnv,
     trained: Checkpoint | None,
     *,
-    deterministic: bool,
     seed: int,
 ) -> Policy:
     """The policy in ``venv``.
 
-    :param seed: of its episodes, and of actions that are drawn.
+    :param seed: of its episodes.
     :raises PolicyError: as :func:`load_model` and :func:`normalized_env`.
     """
-    import torch
-
     from orchestrator.worker.runtime import sb3_internals
     from orchestrator.worker.training.acting import ActingPolicy
 
     model = load_model(spec, paths, venv, trained)
-    # Making a model seeds both with the seed of the job.
-    venv.seed(seed)
-    torch.manual_seed(seed)
+    venv.seed(seed)  # making a model seeds it with the seed of the job
     wrapped: Any = sb3_internals.wrap_env(model, normalized_env(spec, paths, venv, trained))
-    policy = ActingPolicy(model, venv.num_envs, deterministic=deterministic)
+    policy = ActingPolicy(model, venv.num_envs)
 
     def act(observation: Any) -> tuple[Any, bool]:
         if observation is None:
@@ -260,11 +253,10 @@ def _load_checkpoint(
     from orchestrator.worker.training import learners
 
     state = trained.state
-    needed = {
-        name: value
-        for name, value in spec.hyperparameters.items()
-        if name in _POLICY_HYPERPARAMETERS
-    }
+    # All that the policy is built from.
+    needed = (
+        {"use_sde": spec.hyperparameters["use_sde"]} if spec.hyperparameters.get("use_sde") else {}
+    )
     stock = dataclasses.replace(
         spec,
         learner="sb3",
@@ -281,9 +273,6 @@ def _load_checkpoint(
             f"{trained.path} belongs to another job: its network has other shapes than that of {spec.job_id}"
         ) from None
     if model.use_sde:
-        # Its noise is drawn once a rollout, which has n_steps.
-        if "n_steps" in spec.hyperparameters:
-            vars(model)["n_steps"] = spec.hyperparameters["n_steps"]
         model.policy.reset_noise(venv.num_envs)  # type: ignore[operator]
     model.num_timesteps = state["env_steps"]
     model.env = None

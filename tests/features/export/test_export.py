@@ -202,7 +202,7 @@ def test_an_episode_of_the_exported_policy_is_that_of_the_job_to_the_bit(tmp_pat
         return np.array(venv.simulation.states.qpos)
 
     one, other = (env_factory.make(spec, paths.root, n_envs=1, seed=0) for _ in range(2))
-    own = trained_policy.load_policy(spec, paths, one, None, deterministic=True, seed=0)
+    own = trained_policy.load_policy(spec, paths, one, None, seed=0)
     exported = trained_policy.exported_policy(policy_files.read(export(paths, ".pt")), other)
     assert np.array_equal(episode(own, one), episode(exported, other))
 

@@ -31,7 +31,7 @@ from orchestrator.jobfile import from_mapping
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.robots.preflight_child import check
 from orchestrator.worker.runtime.failures import Diverged
-from orchestrator.worker.training import acting, algorithms, learners, nan_guard, trained_policy
+from orchestrator.worker.training import algorithms, learners, nan_guard, trained_policy
 from orchestrator.worker.training.checkpoint import CheckpointStore
 
 ALGORITHMS = ("sac", "td3", "a2c")
@@ -183,20 +183,6 @@ def test_what_only_going_on_needs_is_gone_when_the_policy_is_saved(trained: JobP
     assert len(left) == (1 if spec_of(trained).algo in OFF_POLICY else 2)
 
 
-def test_evaluation_explores_as_training_does(trained: JobPaths) -> None:
-    told = json.loads(trained.eval.read_text())
-    assert told["deterministic"]["returns"] != told["stochastic"]["returns"]
-
-
-def test_a_policy_without_noise_of_its_own_explores_nothing() -> None:
-    model = model_of(helpers.algorithm("td3", hyperparameters=helpers.SMALL_BUFFER))
-    actions = np.array([[0.5], [-2.0]], np.float32)
-    assert algorithms.add_action_noise(model, actions) is actions
-    noisy = algorithms.add_action_noise(model_of(helpers.algorithm("td3")), actions)
-    assert np.abs(noisy).max() <= 2.0
-    assert 0 < np.abs(noisy - actions).max() < 2.0
-
-
 def test_the_policy_that_is_played_is_the_one_that_was_trained(trained: JobPaths) -> None:
     spec = dataclasses.replace(spec_of(trained), n_envs=1)
     finished = seen(spec, trained, None)
@@ -218,7 +204,7 @@ def seen(
 ) -> list[bytes]:
     """Observations of an episode played, which its actions made."""
     venv = env_factory.make(spec, paths.root, n_envs=1, seed=seed)
-    act = trained_policy.load_policy(spec, paths, venv, checkpoint, deterministic=True, seed=seed)
+    act = trained_policy.load_policy(spec, paths, venv, checkpoint, seed=seed)
     observation, _ = act(None)
     found = []
     for _ in range(20):
@@ -338,21 +324,3 @@ def test_a_loss_that_is_not_finite_is_named() -> None:
     model.logger.record("train/critic_loss", float("inf"))
     with pytest.raises(nan_guard.NonFinite, match="train/critic_loss is not finite: inf"):
         nan_guard.check_losses(model)
-
-
-@pytest.mark.parametrize(("freq", "expected"), [(3, [0, 3, 6]), (-1, [0, 4]), (9, [0, 4])])
-def test_noise_of_state_dependent_exploration_is_drawn_at_every_rollout(
-    freq: int, expected: list[int]
-) -> None:
-    hyperparameters = {
-        **helpers.SMALL["sac"],
-        "use_sde": True,
-        "train_freq": 4,
-        "sde_sample_freq": freq,
-    }
-    model = model_of(helpers.algorithm("sac", hyperparameters=hyperparameters))
-    drawn: list[tuple[int, int]] = []
-    for step in range(8):
-        model.policy.reset_noise = lambda n, step=step: drawn.append((step, n))  # type: ignore[method-assign,misc]
-        acting.explore(model, step, 2)
-    assert drawn == [(step, 2) for step in expected]
