@@ -166,10 +166,6 @@ class WorkerSpec:
     init: FilePath | None = None
     """Where the policy came from that it starts with, absolute; or ``job:JOB_ID``, the policy of a
     job of the same experiment. Only the latter is part of the fingerprint."""
-    init_names: Mapping[str, str] = field(default_factory=dict)
-    """Parts of the robot that stand for parts of another name in the robot of that policy: name or
-    pattern here → there. Not in ``spec.json`` where it is empty, so that files are those of earlier
-    versions."""
     init_sha256: str | None = None
     """SHA-256 of that policy, a copy of which is in the job directory; None: it starts with random
     weights, or the job that it starts from has not succeeded yet. Not part of the fingerprint where
@@ -278,8 +274,6 @@ class WorkerSpec:
             del values["measure_training"]
         if self.init_env_steps is None:
             del values["init_env_steps"]
-        if not self.init_names:
-            del values["init_names"]
         return {**values, **self.unknown}
 
     def to_json(self) -> str:
@@ -314,7 +308,6 @@ class WorkerSpec:
 
 FROM_NOTHING: Mapping[str, Any] = {
     "init": None,
-    "init_names": {},
     "init_sha256": None,
     "init_env_steps": None,
 }

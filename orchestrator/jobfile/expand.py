@@ -565,7 +565,6 @@ def _worker_spec(
         mode=merged["distributed"]["mode"],
         collective_timeout_s=merged["distributed"]["timeout"],
         init=_init(merged["init"], base),
-        init_names={} if merged["init"] == "none" else merged["init_names"],
         after=tuple(merged.get("after", ())),
         search_path=str(base) if task is None or is_users_task(task) else None,
         **{key: merged[key] for key in SAME_IN_SPEC},

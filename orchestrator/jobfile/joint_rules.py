@@ -138,7 +138,6 @@ def check_together(job: MergedJob) -> None:
     _check_environment(job)
     _check_grid(job)
     _check_asymmetric(job)
-    _check_init_names(job)
     if job.are_valid(*FAMILY, "algo", job.settings["algo"]):
         check_tables_of_features(job)
     _check_robot(job)
@@ -280,17 +279,6 @@ def _check_asymmetric(job: MergedJob) -> None:
         job.report(
             ["asymmetric", "policy_kwargs.shared_lstm"],
             "needs a critic with an LSTM of its own, or none",
-        )
-
-
-def _check_init_names(job: MergedJob) -> None:
-    if not job.settings["init_names"] or job.settings["init"] != "none" or job.sets("init"):
-        return
-    if job.are_valid("init", "init_names"):
-        job.report(
-            ["init_names"],
-            "says what parts are called in the robot of init, and this job has none; set init, leave init_names "
-            'out, or write init = "none" in a job that starts with random weights',
         )
 
 

@@ -274,12 +274,6 @@ class CommonSettings(TomlTable):
         "model.zip; none: random weights.",
         "job:stand",
     )
-    init_names: value_types.InitNames = key(
-        {},
-        "Joints and actuators of this robot that have other names in the robot of init: name here = name "
-        "there; each * in a name stands for the letters of the * in the other one.",
-        {"FL_*": "front_left_*"},
-    )
     total_timesteps: Count = key(
         200_000, "Number of env_steps to train for, summed over all environments of the job."
     )

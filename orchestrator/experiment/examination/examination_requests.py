@@ -19,7 +19,7 @@ MEMORY_SHARE = 0.8
 """Share of the free memory that all examining processes together may use."""
 LEAST_MEMORY_MIB = 1024
 """That one may use, whatever is free."""
-OF_INIT = ("algo", "policy", "policy_kwargs", "normalize", "init_names")
+OF_INIT = ("algo", "policy", "policy_kwargs", "normalize")
 """Fields of a spec that decide whether a policy can be the start of its training, and how."""
 
 

@@ -140,8 +140,6 @@ def _entry(trial: Trial, jobs: Sequence[Job]) -> Iterator[str]:
     if job.spec.init is not None:
         if trial.parent is None and not job.spec.init.startswith(INIT_JOB):
             yield f"init = {toml(job.spec.init)}"
-            if job.spec.init_names:
-                yield f"init_names = {toml(_plain(job.spec.init_names))}"
         else:
             yield comment(
                 f"It started from the policy of {job.spec.init}, and will now start from nothing."

@@ -18,7 +18,6 @@ from orchestrator.core.messages import INIT_SUFFIX, ExaminationAnswer, Examinati
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.robots.env_check import UnfitError
 from orchestrator.worker.training import algorithms, start_policy_reader
-from orchestrator.worker.training.init_names import with_names_of
 from orchestrator.worker.training.start_policy import (
     Names,
     StartPolicy,
@@ -85,7 +84,6 @@ def check_init(
             initial = _untrained_policy(request, of_source or environment)
         _check_training(request, initial)
         names, spaces = _names_and_spaces(environment)
-        initial = with_names_of(initial, names, request.init.get("init_names", {}))
         copied = _copy_note(request, initial, names, spaces)
     except UnfitStartPolicyError as error:
         raise UnfitError(f"init: {source}: {error}", "init") from None
