@@ -497,7 +497,7 @@ def _jobs(
                 max_retries=merged["retry"]["max_retries"],
                 xml_source=robot.xml,
                 allow_outside=merged["allow_outside"],
-                maker_folder=base if robot.maker else None,
+                folder=base,
                 robot_settings=robot_settings(merged, robot.format, base, where, problems),
                 point=chosen,
             )

@@ -259,8 +259,8 @@ class CommonSettings(TomlTable):
     )
     allow_outside: bool = key(
         False,
-        "Whether the robot may use files outside of the folder of its MJCF that "
-        "are no meshes, images or MJCFs by their content. They are copied into the run directory.",
+        "Whether files that the robot names may lie anywhere, and not only below its folder or that of the job file. "
+        "They are copied into the run directory.",
         True,
     )
     params: value_types.Options = key(

@@ -14,7 +14,6 @@ from orchestrator.core.errors import RunDirError, UsageError, disk_full_explaine
 from orchestrator.core.files.atomic_files import clone_tree
 from orchestrator.core.job import Job
 from orchestrator.core.paths import JobPaths, RunPaths, absolute
-from orchestrator.core.robot_hash import main_file
 from orchestrator.core.worker_spec import INIT_JOB
 from orchestrator.features.search.history import Trial
 from orchestrator.jobfile.expand import SAME_IN_SPEC
@@ -127,8 +126,6 @@ def _entry(trial: Trial, jobs: Sequence[Job]) -> Iterator[str]:
     yield f"name = {toml(without_seed(job.job_id, job.spec.seed))}"
     if job.spec.xml is not None:
         yield f"xml = {toml(f'{job.job_id}/{job.spec.xml}')}"
-        if "/" in main_file(job.spec.xml):
-            yield "allow_outside = true"
     defaults = Settings().model_dump()
     for key, value in _settings(job).items():
         differing = value

@@ -230,7 +230,9 @@ class RobotPreparation:
         if plain.answer.fragment is not None or not plain.answer.figures:
             return plain
         completed = self._converted(mjcf, request)
-        answer = dataclasses.replace(completed.answer, includes=plain.answer.includes)
+        answer = dataclasses.replace(
+            completed.answer, includes=plain.answer.includes, outside=plain.answer.outside
+        )
         return completed.with_answer(answer)
 
     def _alone(self, request: ExaminationRequest, xml: Path) -> Prepared:
@@ -346,7 +348,7 @@ class _Source:
     """None where nothing is edited."""
     hash: str
     outside: str | None
-    """What it refers to outside of its folder, if that is not allowed."""
+    """Which file lies outside of the allowed folders."""
 
 
 def _read_source(
@@ -355,14 +357,14 @@ def _read_source(
     """The robot as its files are.
 
     :raises BundleError: as :func:`collect`.
-    :raises UnfitError: it refers to files outside of its folder, and is not examined alone.
+    :raises UnfitError: a file lies outside of the allowed folders, and it is not examined alone.
     """
     limit_bytes = MAX_TOTAL_BYTES
     if request.memory_mib is not None:
         limit_bytes = min(limit_bytes, request.memory_mib << 20)
     variants = recent.variants(xml, limit_bytes) if request.model_edits else None
     bundle = collect(xml, limit_bytes) if variants is None else variants.bundle
-    outside = None if request.allow_outside else bundle.outside
+    outside = None if request.allow_outside else bundle.outside(request.job_folder)
     if outside is not None:
         if not request.alone:
             raise UnfitError(outside)

@@ -674,7 +674,7 @@ def test_robot_of_a_function_has_its_parameters_and_its_own_fingerprint(place: P
 
     made = job()
     assert (made.spec.robot_maker, made.spec.params) == ("bodies:make", {"legs": 4, "thigh_m": 0.5})
-    assert (made.xml_source, made.maker_folder, made.spec.search_path) == (None, place, None)
+    assert (made.xml_source, made.folder, made.spec.search_path) == (None, place, None)
     assert job(params={"legs": 5}).spec.fingerprint() != made.spec.fingerprint()
     variants = from_mapping(
         {"name": "t", "jobs": [{**MADE, "matrix": {"params.legs": [3, 5]}}]},
