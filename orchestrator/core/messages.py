@@ -222,6 +222,8 @@ class ExaminationAnswer(JsonLine):
     (a task, its options). ``code``: it may be the robot or the user's own code, which a second
     robot shows. ``init``: the policy to start from has another network, or no names in common with
     the job."""
+    key: str | None = None
+    """The key of the job that ``problem`` lies in; None: no single one."""
     errno: int | None = None
     warnings: Sequence[Message] = ()
     notes: Sequence[Message] = ()

@@ -13,7 +13,6 @@ from orchestrator.core.robot_sources import robot_collections, robot_formats
 from orchestrator.core.text import alternatives
 from orchestrator.core.worker_spec import (
     COLLECTIVE_TIMEOUT_S,
-    Algorithm,
     Backend,
     LearnerChoice,
     Mode,
@@ -209,9 +208,16 @@ class CommonSettings(TomlTable):
         "training), standard or thorough.",
         "standard",
     )
-    algo: Algorithm = key(
+    algo: value_types.Algo = key(
         "ppo",
-        "Learning algorithm; tqc, crossq and recurrent-ppo are of sb3-contrib, the extra contrib.",
+        "Learning algorithm: ppo, sac, td3 or a2c of Stable-Baselines3, or a class with its interface as "
+        "module:Class, whose module is also looked for in the folder of the job file.",
+        "sac",
+    )
+    algo_kwargs: value_types.Options = key(
+        {},
+        "Keyword arguments of the class that algo names, passed on as they are.",
+        {"top_quantiles_to_drop_per_net": 3},
     )
     task: value_types.Task = key(
         "auto",
@@ -309,7 +315,7 @@ class CommonSettings(TomlTable):
     )
     keep_replay_buffer: bool = key(
         False,
-        "Keep the replay buffer of SAC, TD3, TQC and CrossQ after training, so that the job can be extended.",
+        "Keep the replay buffer of an off-policy algorithm after training, so that the job can be extended.",
         True,
     )
     on_divergence: OnDivergence = key(
@@ -350,7 +356,7 @@ JOB_KEYS = job_keys({*CommonSettings.model_fields, *ALGORITHMS, *OF_ENTRIES, *JO
 
 if TYPE_CHECKING:
     Settings = CommonSettings
-else:  # a table for each algorithm; names such as recurrent-ppo cannot be written as fields
+else:  # a table for each algorithm
     Settings = create_model(
         "Settings",
         __base__=CommonSettings,

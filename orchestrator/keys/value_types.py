@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from annotated_types import MinLen, Predicate
 from pydantic import (
@@ -30,7 +30,7 @@ from orchestrator.core.files.log_limit import LARGEST_MIB, SMALLEST_MIB
 from orchestrator.core.job import GPU_PARTS
 from orchestrator.core.robot_sources import collection_of
 from orchestrator.core.task_names import AUTO, GYMNASIUM_TASKS, TASKS
-from orchestrator.core.worker_spec import INIT_JOB, parse_schedule
+from orchestrator.core.worker_spec import INIT_JOB, Algorithm, parse_schedule
 from orchestrator.keys.names import is_showable
 
 MOST = 10**12
@@ -281,6 +281,9 @@ _BUILT_IN = [AUTO, *TASKS, *GYMNASIUM_TASKS]
 _TASK = f'{", ".join(_BUILT_IN)}, or a class of yours as "package.module:Class"'
 
 
+_ALGO = f'one of {", ".join(get_args(Algorithm))}, or a class as "package.module:Class"'
+
+
 def known_or_class(kind: str, known: Sequence[str], expected: str) -> Callable[[str], str]:
     """A check that a text is one of ``known``, or a class of the user's."""
 
@@ -455,6 +458,19 @@ Task = Annotated[
     Expected(_TASK),
     WithJsonSchema(
         {"anyOf": [{"enum": _BUILT_IN}, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]}
+    ),
+]
+Algo = Annotated[
+    str,
+    AfterValidator(known_or_class("algorithm", get_args(Algorithm), _ALGO)),
+    Expected(_ALGO),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(get_args(Algorithm))},
+                {"type": "string", "pattern": r"^[\w.]+:\w+$"},
+            ]
+        }
     ),
 ]
 EnvId = Annotated[

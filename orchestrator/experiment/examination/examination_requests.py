@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.core.job import Job
 from orchestrator.core.messages import INIT_SUFFIX, ExaminationRequest
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.core.worker_spec import WorkerSpec, is_algorithm_class
 from orchestrator.machine.topology import available_memory_mib
 
 LEAST_SIMULATE_S = 0.005
@@ -78,7 +78,7 @@ def _request(job: Job) -> ExaminationRequest:
         policy=None if has_task else spec.policy,
         normalize_images=has_task or bool(spec.policy_kwargs.get("normalize_images", True)),
         use_sde=bool(spec.hyperparameters.get("use_sde", False)),
-        algo="ppo" if has_task else spec.algo,
+        algo="ppo" if has_task and not is_algorithm_class(spec.algo) else spec.algo,
         fast=spec.learner == "fast" and not has_task,
     )
 

@@ -106,7 +106,7 @@ def _copy_modules(job: Job, target: Path) -> None:
     for.
     """
     spec = job.spec
-    for text in (spec.task, spec.env, spec.entry_point):
+    for text in (spec.task, spec.env, spec.entry_point, spec.algo):
         module, colon, _ = (text or "").partition(":")
         if not colon or spec.search_path is None:
             continue
@@ -153,7 +153,7 @@ def _settings(job: Job) -> dict[str, Any]:
     return {
         **{name: _plain(getattr(spec, name)) for name in _SAME_IN_JOB_FILE},
         **{name: _plain(table) for name, table in tables.items()},
-        spec.algo: _plain(spec.hyperparameters),
+        spec.algo_table: _plain(spec.hyperparameters),
         "checkpoint_every": f"{spec.checkpoint_every_s:f}s" if every is None else every,
         "resources": {
             "ranks": resources.ranks,

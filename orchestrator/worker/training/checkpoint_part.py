@@ -12,7 +12,8 @@ from orchestrator.core.text import joined
 from orchestrator.worker.runtime import csv_tables
 from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training import asymmetric_critic, training_state
-from orchestrator.worker.training.algorithms import OffPolicy
+from orchestrator.worker.training import replay as replay_files
+from orchestrator.worker.training.algorithms import OffPolicy, OnPolicy
 from orchestrator.worker.training.attempt import Attempt
 from orchestrator.worker.training.checkpoint import CheckpointStore, explaining_failure
 from orchestrator.worker.training.replay import Replay
@@ -180,12 +181,22 @@ class Checkpointing:
 
 
 def _open_replay(attempt: Attempt) -> Replay | None:
-    """The files of the model's replay buffer, beside its checkpoints; None where it has none."""
+    """The files of the model's replay buffer, beside its checkpoints; None where it has none, or one
+    of an unknown class. Says in the log what a resumed training would lack.
+    """
     model = attempt.model
     spec = attempt.spec
     if not isinstance(model, OffPolicy):
+        if not isinstance(model, OnPolicy):
+            say(
+                f"{spec.algo} is neither on- nor off-policy: resumed, it goes on from what its save() keeps"
+            )
         return None
     assert model.replay_buffer is not None
+    if not replay_files.is_known(model.replay_buffer):
+        kind = type(model.replay_buffer).__name__
+        say(f"{kind} is in no checkpoint: a resumed training begins with an empty one")
+        return None
     replay = Replay(attempt.paths.replay(attempt.ranks.rank), model.replay_buffer)
     rows = min(model.replay_buffer.buffer_size, math.ceil(spec.total_timesteps / spec.n_envs))
     size_mib = rows * replay.bytes_a_row / 2**20

@@ -18,7 +18,7 @@ from orchestrator.core.feature import FeatureModule, named_modules, problems
 from orchestrator.core.files.regular_files import open_regular
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.text import joined
-from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
+from orchestrator.core.worker_spec import WorkerSpec, is_algorithm_class
 from orchestrator.worker.runtime import failures
 
 if TYPE_CHECKING:
@@ -230,8 +230,11 @@ def load_model(
     :param venv: an environment of the job; not kept.
     :raises PolicyError: the file is damaged, or the checkpoint is of another job.
     """
+    from orchestrator.worker.training import algorithms
+
     # A model must not allocate gigabytes for a replay buffer that it does not use.
-    small_buffer = {"buffer_size": 1} if spec.algo in OFF_POLICY else {}
+    is_off_policy = issubclass(algorithms.class_of(spec.algo), algorithms.OffPolicy)
+    small_buffer = {"buffer_size": 1} if is_off_policy else {}
     if trained is None:
         return _load_finished(spec, paths.model, small_buffer)
     return _load_checkpoint(spec, trained, venv, small_buffer)
@@ -253,10 +256,9 @@ def _load_checkpoint(
     from orchestrator.worker.training import learners
 
     state = trained.state
-    # All that the policy is built from.
-    needed = (
-        {"use_sde": spec.hyperparameters["use_sde"]} if spec.hyperparameters.get("use_sde") else {}
-    )
+    needed = spec.hyperparameters
+    if not is_algorithm_class(spec.algo):  # only this one decides how a policy is built
+        needed = {name: value for name, value in needed.items() if name == "use_sde"}
     stock = dataclasses.replace(
         spec,
         learner="sb3",

@@ -169,7 +169,7 @@ HERE = {
     "numpy": "2.4.6",
     "psutil": "7.2.2",
     CODE: "abc",
-} | {"sb3-contrib": "2.9.2"}
+}
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,6 @@ HERE = {
         ({"psutil": "6.0.0"}, False),
         ({"psutil": None}, False),
         ({"numpy": None}, True),
-        ({"sb3-contrib": "2.9.0"}, True),
-        ({"sb3-contrib": None}, False),
         ({CODE: "abd"}, True),
     ],
 )
