@@ -1,7 +1,7 @@
 """The algorithms of Stable-Baselines3, and classes with its interface, behind one interface.
 
 :func:`collect` and :func:`update` are the two halves of the loop in ``learn()``. An algorithm that
-is neither on- nor off-policy has its own ``learn()``, of which :func:`collect` runs a part.
+is neither on- nor off-policy has one half: :func:`collect` runs its ``learn()`` to the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stable_baselines3.common.type_aliases import TrainFreq
 from stable_baselines3.common.utils import safe_mean
 from stable_baselines3.common.vec_env import VecEnv
 
-from orchestrator.core.worker_spec import LEAST_ITERATION, is_algorithm_class
+from orchestrator.core.worker_spec import is_algorithm_class
 from orchestrator.worker.runtime import failures, sb3_internals, user_env
 from orchestrator.worker.runtime.failures import AlgorithmError
 
@@ -66,17 +66,6 @@ def policy_class(algo: str, policy: str) -> type[BasePolicy]:
     return CLASSES[algo].policy_aliases[policy]
 
 
-class _Until(BaseCallback):
-    """Ends ``learn()`` once the model has ``num_timesteps``."""
-
-    def __init__(self, num_timesteps: int) -> None:
-        super().__init__()
-        self._end = num_timesteps
-
-    def _on_step(self) -> bool:
-        return self.model.num_timesteps < self._end
-
-
 def collect(model: Model, env: VecEnv, callback: BaseCallback) -> None:
     """Collect one rollout from ``env`` into the model's buffer."""
     if isinstance(model, OnPolicy):
@@ -100,18 +89,12 @@ def collect(model: Model, env: VecEnv, callback: BaseCallback) -> None:
 
 
 def _learn(model: Model, env: VecEnv) -> None:
-    """Run ``learn()`` for at least :data:`LEAST_ITERATION` env_steps."""
-    before = model.num_timesteps
-    left = sb3_internals.total_timesteps(model) - before
+    """Run ``learn()`` to its end."""
     own = model.env
     model.env = env
     try:
-        model.learn(
-            left,
-            callback=_Until(before + LEAST_ITERATION),
-            log_interval=left + 1,
-            reset_num_timesteps=False,
-        )
+        left = sb3_internals.total_timesteps(model) - model.num_timesteps
+        model.learn(left, reset_num_timesteps=False)
     finally:
         model.env = own
 

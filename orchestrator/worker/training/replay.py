@@ -161,12 +161,12 @@ class Replay:
         ]
 
 
-def is_known(buffer: ReplayBuffer) -> bool:
+def is_known(buffer: ReplayBuffer | None) -> bool:
     """Return whether all that the buffer holds is in its arrays, its position and whether it is
     full.
     """
     kinds = (ReplayBuffer, DictReplayBuffer, NStepReplayBuffer)
-    return type(buffer) in kinds and not buffer.optimize_memory_usage
+    return buffer is not None and type(buffer) in kinds and not buffer.optimize_memory_usage
 
 
 def latest(buffer: ReplayBuffer, rows: int) -> list[tuple[str, NDArray[Any]]]:

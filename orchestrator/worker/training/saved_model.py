@@ -30,6 +30,14 @@ def save(model: Model) -> bytes:
     return content.getvalue()
 
 
+def lost_attributes(model: Model) -> list[str]:
+    """Return the names of attributes that :func:`save` leaves out and :func:`restore` does not bring
+    back otherwise.
+    """
+    names = sb3.unsaved_attributes(model)
+    return sorted(name for name in names if not isinstance(vars(model).get(name), nn.Module))
+
+
 def restore(model: Model, content: bytes) -> None:
     """Bring a model that was just built to what :func:`save` returned.
 
