@@ -115,19 +115,9 @@ def test_a_matrix_varies_ranks_and_the_way_they_work_together() -> None:
         (
             {"algo": "td3", "resources": {"ranks": 2}},
             "jobs[0].resources.ranks",
-            "resources.ranks = 2, but only ppo, sac and tqc .* algo is td3",
+            "resources.ranks = 2, but only ppo and sac .* algo is td3",
         ),
         ({"algo": "a2c", "resources": {"ranks": 2}}, "jobs[0].resources.ranks", "algo is a2c"),
-        (
-            {"algo": "crossq", "resources": {"ranks": 2}},
-            "jobs[0].resources.ranks",
-            "algo is crossq",
-        ),
-        (
-            {"algo": "recurrent-ppo", "resources": {"ranks": 2}},
-            "jobs[0].resources.ranks",
-            "algo is recurrent-ppo",
-        ),
         (
             {"resources": {"ranks": 2}, "distributed": {"backend": "nccl"}},
             "jobs[0].distributed.backend",

@@ -1,5 +1,4 @@
-"""SAC, TD3, A2C and those of sb3-contrib: the stock packages' own numbers, and all that a training
-with PPO has."""
+"""SAC, TD3 and A2C: Stable-Baselines3's own numbers, and all that a training with PPO has."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.progress_columns import progress_columns
-from orchestrator.core.worker_spec import CONTRIB, OFF_POLICY, WorkerSpec
+from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
 from orchestrator.experiment.examination.examination_requests import requests_of
 from orchestrator.jobfile import from_mapping
 from orchestrator.worker.envs import env_factory
@@ -35,7 +34,6 @@ from orchestrator.worker.training import algorithms, learners, nan_guard, traine
 from orchestrator.worker.training.checkpoint import CheckpointStore
 
 ALGORITHMS = ("sac", "td3", "a2c")
-ALL = (*ALGORITHMS, *CONTRIB)
 
 
 def stock(spec: WorkerSpec, directory: Path, **changes: Any) -> tuple[algorithms.Model, Path, Path]:
@@ -49,7 +47,7 @@ def stock(spec: WorkerSpec, directory: Path, **changes: Any) -> tuple[algorithms
         venv = VecNormalize(venv)
     hyperparameters = {**spec.hyperparameters, **changes}
     model = algorithms.class_of(spec.algo)(
-        algorithms.policy_alias(spec.algo, spec.policy),
+        spec.policy,
         venv,
         seed=spec.seed,
         device="cpu",
@@ -64,7 +62,10 @@ def stock(spec: WorkerSpec, directory: Path, **changes: Any) -> tuple[algorithms
 
 
 NOISE = NormalActionNoise(np.zeros(1), np.full(1, 0.2))
-BY_HAND: dict[str, dict[str, Any]] = {**{algo: {} for algo in ALL}, "td3": {"action_noise": NOISE}}
+BY_HAND: dict[str, dict[str, Any]] = {
+    **{algo: {} for algo in ALGORITHMS},
+    "td3": {"action_noise": NOISE},
+}
 """What is written otherwise for Stable-Baselines3 than in a job file."""
 
 
@@ -72,7 +73,7 @@ BY_HAND: dict[str, dict[str, Any]] = {**{algo: {} for algo in ALL}, "td3": {"act
     scope="module",
     params=[
         algo if algo in ("sac", "a2c") else pytest.param(algo, marks=pytest.mark.nightly)
-        for algo in ALL
+        for algo in ALGORITHMS
     ],
 )
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> JobPaths:
@@ -145,7 +146,7 @@ def test_other_hyperparameters_of_sac_are_stable_baselines3s_own(
 
 def test_tables_have_a_row_for_each_iteration_of_many_small_rollouts(trained: JobPaths) -> None:
     spec = spec_of(trained)
-    each, last = {"a2c": (528, 1344), "recurrent-ppo": (576, 1344)}.get(spec.algo, (516, 1308))
+    each, last = (528, 1344) if spec.algo == "a2c" else (516, 1308)
     assert spec.steps_an_iteration == each
     timings, progress = helpers.rows(trained.timings_csv), helpers.rows(trained.progress_csv)
     assert [int(row["env_steps"]) for row in timings] == [each, 2 * each, last]
@@ -282,15 +283,16 @@ def test_an_environment_that_does_not_suit_is_refused_before_launch() -> None:
     jobs = from_mapping(
         {
             "name": "test",
-            "jobs": [{"name": algo, "algo": algo, "env": "CartPole-v1"} for algo in ("ppo", *ALL)],
+            "jobs": [
+                {"name": algo, "algo": algo, "env": "CartPole-v1"} for algo in ("ppo", *ALGORITHMS)
+            ],
         },
         source="robots.toml",
         base=Path(),
     ).jobs
     asked = [request for request, _ in requests_of(jobs)[0].values()]
     problems = {request.algo: check(request).problem for request in asked}
-    assert problems["ppo"] is problems["a2c"] is problems["recurrent-ppo"] is None
-    assert "sb3-contrib's CROSSQ needs a Box" in str(problems["crossq"])
+    assert problems["ppo"] is problems["a2c"] is None
     assert "its action space is Discrete(2); Stable-Baselines3's SAC needs a Box" in str(
         problems["sac"]
     )
