@@ -327,8 +327,7 @@ def _experiment(
         "jobs": declared,
         **tables,
     }
-    users_module = shared.get("entry_point") or shared.get("env") or shared.get("task")
-    base = code_folder(users_module) or root
+    base = code_folder(*(shared.get(key) for key in CODE_KEYS)) or root
     experiment = from_mapping(data, source="orchestrator.train", base=base)
     return dataclasses.replace(experiment, unnamed={one.file: one for one in robots if one.label})
 
@@ -508,22 +507,30 @@ def directory(path: StrPath) -> Path:
     return found.resolve() if ".." in found.parts else found
 
 
-def code_folder(name: object) -> Path | None:
-    """Where the module of ``"module:Class"`` is looked for: the current directory, or the script's
-    if it is there.
+CODE_KEYS = ("entry_point", "env", "task", "algo")
+"""Settings of a job that may name a class or function of the user's."""
+
+
+def code_folder(*names: object) -> Path | None:
+    """Where the modules of names such as ``"module:Class"`` are looked for: the current directory,
+    or the script's if a module of them is there alone.
     """
     main = Path(getattr(sys.modules.get("__main__"), "__file__", None) or "")
     script = Path(sys.path[0] if sys.path else "")
     if main.is_absolute():
         script = main.resolve().parent
     here = current_directory()
-    module = str(name or "").partition(":")[0].partition(".")[0]
 
-    def has_it(folder: Path) -> bool:
+    def has_it(folder: Path, module: str) -> bool:
         return any((folder / file).exists() for file in (f"{module}.py", module))
 
-    is_there = module.isidentifier() and script.is_absolute() and has_it(script)
-    return script if is_there and not (here and has_it(here)) else here
+    named = (name for name in names if isinstance(name, str) and ":" in name)
+    for name in named:
+        module = name.partition(":")[0].partition(".")[0]
+        is_there = module.isidentifier() and script.is_absolute() and has_it(script, module)
+        if is_there and not (here and has_it(here, module)):
+            return script
+    return here
 
 
 def _advice(root: Path) -> str:

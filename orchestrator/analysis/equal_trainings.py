@@ -20,9 +20,7 @@ def training_but_for_seed(spec: WorkerSpec, policy: str | None) -> str:
 
     :param policy: what it begins with.
     """
-    alike = dataclasses.replace(
-        spec, job_id="", seed=0, init=None, init_names={}, init_sha256=policy
-    )
+    alike = dataclasses.replace(spec, job_id="", seed=0, init=None, init_sha256=policy)
     return alike.fingerprint()
 
 

@@ -33,7 +33,6 @@ COST_NEUTRAL_KEYS = (
     "keep_replay_buffer",
     "extended_from",
     "init",
-    "init_names",
     "init_sha256",
     "init_env_steps",
     "after",

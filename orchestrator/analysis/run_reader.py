@@ -12,7 +12,7 @@ import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 from orchestrator.core.decoding import LARGEST, parsed_json
 from orchestrator.core.files.regular_files import read_regular
@@ -25,14 +25,12 @@ CURVE_POINTS = 120
 """A learning curve is thinned to about so many points; a figure cannot show more."""
 
 
-EpisodeKind: TypeAlias = Literal["deterministic", "stochastic"]
-EPISODE_KINDS: tuple[EpisodeKind, ...] = ("deterministic", "stochastic")
 LearningCurve: TypeAlias = Sequence[tuple[float, float]]
 """``(env_steps, ep_rew_mean)``"""
 
 
 class Episodes(TypedDict):
-    """Episodes of one kind: mean and deviation of their returns, means of their lengths and of the
+    """Mean and deviation of their returns, means of their lengths and of the
     task's measures.
     """
 
@@ -52,11 +50,10 @@ class EvaluatedPoint(TypedDict):
 
 
 class EvaluationFile(TypedDict, total=False):
-    """From ``eval.json``; a kind of episodes, or the grid, is absent where the file has none."""
+    """From ``eval.json``; the grid is absent where the file has none."""
 
     episodes: Any
     deterministic: Episodes
-    stochastic: Episodes
     grid: Sequence[EvaluatedPoint]
 
 
@@ -128,9 +125,8 @@ def evaluation(path: Path) -> EvaluationFile | None:
     if content is None:
         return None
     result: EvaluationFile = {"episodes": content.get("episodes")}
-    for kind in EPISODE_KINDS:
-        if kind in content:
-            result[kind] = _episodes(content[kind])
+    if "deterministic" in content:
+        result["deterministic"] = _episodes(content["deterministic"])
     if isinstance(content.get("grid"), list):
         result["grid"] = [_point(point) for point in content["grid"] if isinstance(point, Mapping)]
     return result

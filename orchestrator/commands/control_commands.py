@@ -347,12 +347,6 @@ def play(
         ),
     ] = None,
     seed: Annotated[int, Option(min=0, help="Seed of the episodes.")] = 0,
-    stochastic: Annotated[
-        bool,
-        Option(
-            "--stochastic", help="Sample actions, as in training, instead of taking their mean."
-        ),
-    ] = False,
     nominal: Annotated[
         bool,
         Option(
@@ -388,10 +382,8 @@ def play(
     """
     from orchestrator.experiment.processes.policy_process import PlayRequest
 
-    if policy is not None and (checkpoint is not None or stochastic):
-        raise UsageError(
-            "play: the policy in a file has no checkpoints and no noise; leave out --checkpoint, --stochastic"
-        )
+    if policy is not None and checkpoint is not None:
+        raise UsageError("play: the policy in a file has no checkpoints; leave out --checkpoint")
     if all_robots and any(given is not None for given in (checkpoint, policy, xml)):
         raise UsageError(
             "play: --all shows the trained policies of all robots; leave out --checkpoint, --policy, --xml"
@@ -408,7 +400,6 @@ def play(
         seconds=seconds,
         episodes=episodes,
         seed=seed,
-        stochastic=stochastic,
         nominal=nominal,
         xml=xml,
         output=output,

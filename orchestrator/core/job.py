@@ -101,10 +101,11 @@ class Job:
     xml_source: Path | None
     """The user's own MJCF, absolute; None for a gymnasium id without one."""
     allow_outside: bool = False
-    """Whether files of the robot may lie outside of its folder. Not in the ledger: only an
-    examination needs it."""
-    maker_folder: Path | None = None
-    """Where the module of ``spec.robot_maker`` is looked for. Not in the ledger, likewise."""
+    """Whether files of the robot may lie outside of its folder and ``folder``. Not in the ledger:
+    only an examination needs it."""
+    folder: Path | None = None
+    """Folder of the job file, where the module of ``spec.robot_maker`` is looked for. Not in the
+    ledger, likewise."""
     robot_settings: Mapping[str, Any] = field(default_factory=dict)
     """What makes MJCF of a robot that is none: its table of the job file, with absolute paths. Not in
     the ledger, likewise."""

@@ -134,8 +134,10 @@ class ExaminationRequest(JsonLine):
     asymmetric: bool = False
     evaluate: Mapping[str, Any] = field(default_factory=dict)
     allow_outside: bool = False
-    """Whether files of the robot may lie outside of the folder of ``xml``; if not and ``alone``,
-    they are a warning."""
+    """Whether files of the robot may lie anywhere, and not only below the folder of ``xml`` and
+    ``job_folder``; if not and ``alone``, those elsewhere are a warning."""
+    job_folder: FilePath | None = None
+    """Folder of the job file."""
     alone: bool = False
     """Whether only the robot is examined, without a task. What ``robot_settings`` leaves out is then
     chosen by the robot, see :attr:`ExaminationAnswer.chosen_settings`."""
@@ -206,14 +208,16 @@ class ExaminationAnswer(JsonLine):
     (a task, its options). ``code``: it may be the robot or the user's own code, which a second
     robot shows. ``init``: the policy to start from has another network, or no names in common with
     the job."""
+    key: str | None = None
+    """The key of the job that ``problem`` lies in; None: no single one."""
     errno: int | None = None
     warnings: Sequence[Message] = ()
     notes: Sequence[Message] = ()
     fragment: Message | None = None
     """Why the file is not a robot: it is a part of one, or no MJCF."""
     outside: Message | None = None
-    """Which file lies outside of the robot's folder, if ``alone`` was set; a job needs
-    ``allow_outside`` for it."""
+    """Which file lies outside of the folders of the robot and of the job file, if ``alone`` was set;
+    a job needs ``allow_outside`` for it."""
     chosen_settings: Sequence[RobotSetting] = ()
     """Settings that were chosen for the robot, if ``alone`` was set; a job needs them."""
     includes: Sequence[FilePath] = ()

@@ -25,12 +25,9 @@ _OFF_POLICY = ("actor_loss", "critic_loss", "learning_rate", "n_updates")
 _WITH_ENTROPY = (*_OFF_POLICY, "ent_coef", "ent_coef_loss")
 _TRAIN: Mapping[str, Sequence[str]] = {
     "ppo": _PPO,
-    "recurrent-ppo": _PPO,
     "a2c": ("policy_loss", *_ON_POLICY),
     "td3": _OFF_POLICY,
     "sac": _WITH_ENTROPY,
-    "tqc": _WITH_ENTROPY,
-    "crossq": _WITH_ENTROPY,
 }
 
 

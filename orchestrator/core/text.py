@@ -33,13 +33,6 @@ def install_extra(extra: str) -> str:
     return f'pip install -c constraints.txt ".[{extra}]" in a clone of this project, or {of_wheel}'
 
 
-def missing_contrib(algo: str) -> str:
-    """What to do where an algorithm of sb3-contrib is asked for, and the package is not
-    installed.
-    """
-    return f'algo = "{algo}" needs the package sb3-contrib, which is not installed here: {install_extra("contrib")}'
-
-
 def storable(text: str) -> str:
     """``text`` that UTF-8 can hold: lone surrogates, which bytes of a file name may have become, as
     ``\\udcfc``.

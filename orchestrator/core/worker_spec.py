@@ -40,14 +40,12 @@ EDITABLE_KINDS = (
 )
 """All parts that ``model.*`` keys edit; the others have a name: ``model.geom.thigh.size``."""
 
-Algorithm: TypeAlias = Literal["ppo", "sac", "td3", "a2c", "tqc", "crossq", "recurrent-ppo"]
+Algorithm: TypeAlias = Literal["ppo", "sac", "td3", "a2c"]
+"""Those with a name; any other is a class, ``"package.module:Class"``."""
 
-OFF_POLICY = ("sac", "td3", "tqc", "crossq")
+OFF_POLICY = ("sac", "td3")
 
-CONTRIB = ("tqc", "crossq", "recurrent-ppo")
-"""Algorithms of sb3-contrib, an optional extra; the others are Stable-Baselines3's."""
-
-ROLLOUT_STEPS: Mapping[str, int] = {"ppo": 2048, "a2c": 5, "recurrent-ppo": 128}
+ROLLOUT_STEPS: Mapping[str, int] = {"ppo": 2048, "a2c": 5}
 """Defaults of ``n_steps`` of the algorithms that learn from one rollout at a time."""
 
 LEAST_ITERATION = 512
@@ -93,7 +91,8 @@ class WorkerSpec:
     job_id: str
     name: str
     seed: int
-    algo: Algorithm
+    algo: str
+    """An :data:`Algorithm`, or a class as ``"package.module:Class"``."""
     learner: LearnerChoice
     total_timesteps: Positive
     n_envs: Positive
@@ -126,7 +125,7 @@ class WorkerSpec:
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     """Hyperparameters under Stable-Baselines3's names; schedules are strings (see
-    :func:`parse_schedule`)."""
+    :func:`parse_schedule`). Of an algorithm that is a class: its keyword arguments as they are."""
     policy: str = "MlpPolicy"
     policy_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the policy as the user wrote them, ``activation_fn`` by its name
@@ -166,9 +165,6 @@ class WorkerSpec:
     init: FilePath | None = None
     """Where the policy came from that it starts with, absolute; or ``job:JOB_ID``, the policy of a
     job of the same experiment. Only the latter is part of the fingerprint."""
-    init_names: Mapping[str, str] = field(default_factory=dict)
-    """Parts of the robot that stand for parts of another name in the robot of that policy: name or
-    pattern here → there."""
     init_sha256: str | None = None
     """SHA-256 of that policy, a copy of which is in the job directory; None: it starts with random
     weights, or the job that it starts from has not succeeded yet. Not part of the fingerprint where
@@ -224,14 +220,25 @@ class WorkerSpec:
         return min(self.pause_at, self.total_timesteps)
 
     @property
+    def algo_table(self) -> str:
+        """The table of the job file that has the hyperparameters."""
+        return "algo_kwargs" if is_algorithm_class(self.algo) else self.algo
+
+    @property
     def schedules(self) -> dict[str, str]:
         """The hyperparameters that change over the training."""
+        if is_algorithm_class(self.algo):
+            return {}
         values = ((name, self.hyperparameters.get(name)) for name in SCHEDULES)
         return {name: value for name, value in values if isinstance(value, str)}
 
     @property
     def steps_a_rollout(self) -> int | None:
-        """env_steps between two updates; None when whole episodes are collected."""
+        """env_steps between two updates; None when whole episodes are collected, or where the
+        algorithm is a class.
+        """
+        if is_algorithm_class(self.algo):
+            return None
         if self.algo not in OFF_POLICY:
             n_steps = self.hyperparameters.get("n_steps", ROLLOUT_STEPS[self.algo])
             return int(n_steps) * self.n_envs
@@ -245,8 +252,8 @@ class WorkerSpec:
     def steps_an_iteration(self) -> int:
         """env_steps of a row of ``timings.csv`` and ``progress.csv``.
 
-        The last iteration may have fewer; when whole episodes are collected, the others have at
-        least these.
+        The last iteration may have fewer; without :attr:`steps_a_rollout`, the others have at least
+        these.
         """
         steps = self.steps_a_rollout or LEAST_ITERATION
         return steps if self.algo == "ppo" else steps * math.ceil(LEAST_ITERATION / steps)
@@ -276,9 +283,13 @@ class WorkerSpec:
         )
 
 
+def is_algorithm_class(algo: str) -> bool:
+    """Return whether ``algo`` is a class, ``"package.module:Class"``, and no :data:`Algorithm`."""
+    return ":" in algo
+
+
 FROM_NOTHING: Mapping[str, Any] = {
     "init": None,
-    "init_names": {},
     "init_sha256": None,
     "init_env_steps": None,
 }

@@ -14,7 +14,7 @@ from orchestrator.core.front_end import option, override
 from orchestrator.core.job import Job, Resources
 from orchestrator.core.robot_sources import RobotFormat, robot_formats
 from orchestrator.core.text import listed
-from orchestrator.core.worker_spec import INIT_JOB, Algorithm, WorkerSpec
+from orchestrator.core.worker_spec import INIT_JOB, WorkerSpec, is_algorithm_class
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 from orchestrator.jobfile.job_links import link_jobs
 from orchestrator.jobfile.job_names import JobNames, NameTakenError, matrix_suffix
@@ -77,7 +77,7 @@ class EntrySettings:
     """What was given with ``--set``."""
     settled: Tree
     """The layers above the built-in defaults together."""
-    with_preset: Callable[[PresetName | None, Algorithm], Tree]
+    with_preset: Callable[[PresetName | None, str], Tree]
     """The built-in defaults with the values of a preset."""
     bad: set[str]
     """Invalid keys."""
@@ -186,7 +186,7 @@ def expand(
         check_family(layer, problems)
 
     @functools.cache
-    def with_preset(preset: PresetName | None, algo: Algorithm) -> Tree:
+    def with_preset(preset: PresetName | None, algo: str) -> Tree:
         return overlay(builtin_values, preset_values(preset, algo))
 
     entries = _Entries(
@@ -238,7 +238,7 @@ class _Entries:
     """What was given with ``--set``."""
     trees: Mapping[str, Tree]
     """The same: dotted key → the key and its value as nested tables."""
-    with_preset: Callable[[PresetName | None, Algorithm], Tree]
+    with_preset: Callable[[PresetName | None, str], Tree]
     """The built-in defaults with the values of a preset."""
     robots: Robots
     maker: JobSource | None
@@ -494,7 +494,7 @@ def _jobs(
                 max_retries=merged["retry"]["max_retries"],
                 xml_source=robot.xml,
                 allow_outside=merged["allow_outside"],
-                maker_folder=base if robot.maker else None,
+                folder=base,
                 robot_settings=robot_settings(merged, robot.format, base),
                 point=chosen,
             )
@@ -531,6 +531,8 @@ def _worker_spec(
     parts: Mapping[str, Any],
 ) -> WorkerSpec:
     has_task = "task" in merged
+    algo = merged["algo"]
+    is_class = is_algorithm_class(algo)
     task = merged.get("task")
     every = merged["checkpoint_every"]
     is_in_steps = isinstance(every, int)
@@ -551,7 +553,7 @@ def _worker_spec(
         env=merged.get("env"),
         entry_point=merged.get("entry_point"),
         env_kwargs={} if has_task else merged["env_kwargs"],
-        hyperparameters=merged[merged["algo"]],
+        hyperparameters=merged["algo_kwargs" if is_class else algo],
         checkpoint_every=every if is_in_steps else None,
         checkpoint_every_s=None if is_in_steps else parse_duration(every),
         threads=resources.threads,
@@ -562,8 +564,7 @@ def _worker_spec(
         mode=merged["distributed"]["mode"],
         collective_timeout_s=merged["distributed"]["timeout"],
         init=_init(merged["init"], base),
-        init_names={} if merged["init"] == "none" else merged["init_names"],
         after=tuple(merged.get("after", ())),
-        search_path=str(base) if task is None or is_users_task(task) else None,
+        search_path=str(base) if task is None or is_users_task(task) or is_class else None,
         **{key: merged[key] for key in SAME_IN_SPEC},
     )

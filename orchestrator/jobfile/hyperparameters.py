@@ -1,5 +1,5 @@
-"""The tables of algorithms and policies: the keyword arguments and defaults of Stable-Baselines3
-and sb3-contrib.
+"""The tables of algorithms and policies: the keyword arguments and defaults of
+Stable-Baselines3.
 """
 
 from __future__ import annotations
@@ -173,19 +173,8 @@ class A2c(OnPolicy):
     normalize_advantage: bool = key(False, "Normalise the advantages of every rollout.", True)
 
 
-class RecurrentPpo(Ppo):
-    """Keyword arguments of sb3_contrib.RecurrentPPO, under its own names and with its own
-    defaults.
-    """
-
-    n_steps: Count = key(
-        128, "Steps of each environment per update; a rollout has n_steps × n_envs.", 256
-    )
-    batch_size: Count = key(128, "Minibatch size, in env_steps; must divide n_steps × n_envs.")
-
-
 class OffPolicy(AlgorithmTable):
-    """Keyword arguments that SAC, TD3, TQC and CrossQ share."""
+    """Keyword arguments that SAC and TD3 share."""
 
     learning_rate: Schedule = key(3e-4, _LEARNING_RATE)
     buffer_size: Count = key(
@@ -211,8 +200,8 @@ class OffPolicy(AlgorithmTable):
     stats_window_size: Count = key(100, _WINDOW)
 
 
-class EntropyRegularized(OffPolicy):
-    """Keyword arguments that SAC, TQC and CrossQ share."""
+class Sac(OffPolicy):
+    """Keyword arguments of stable_baselines3.SAC, under its own names and with its own defaults."""
 
     ent_coef: EntCoef = key(
         "auto", 'Weight of the entropy; "auto": learnt; "auto_0.1": learnt from 0.1.'
@@ -225,32 +214,8 @@ class EntropyRegularized(OffPolicy):
     use_sde_at_warmup: bool = key(
         False, "Use gSDE instead of random actions before learning_starts.", True
     )
-
-
-class Sac(EntropyRegularized):
-    """Keyword arguments of stable_baselines3.SAC, under its own names and with its own defaults."""
-
     tau: Fraction = key(0.005, _TAU)
     target_update_interval: Count = key(1, "Gradient steps between updates of the target networks.")
-
-
-class Tqc(Sac):
-    """Keyword arguments of sb3_contrib.TQC, under its own names and with its own defaults."""
-
-    top_quantiles_to_drop_per_net: CountFromZero = key(
-        2,
-        "Largest of the n_quantiles of each critic that its targets leave out, below n_quantiles; more: less "
-        "overestimation.",
-    )
-
-
-class CrossQ(EntropyRegularized):
-    """Keyword arguments of sb3_contrib.CrossQ, which has no target networks, under its own names
-    and defaults.
-    """
-
-    learning_rate: Schedule = key(1e-3, _LEARNING_RATE)
-    policy_delay: Count = key(3, "Updates of the critics per update of the policy.")
 
 
 class Td3(OffPolicy):
@@ -290,8 +255,7 @@ class PolicyKwargs(TomlTable):
     net_arch: value_types.NetArch = key(
         None,
         "Widths of the hidden layers: a list, or a table { pi = […], vf = […] } (off-policy: { pi = […], qf = […] }); "
-        "unset: [64, 64] for PPO and A2C, [256, 256] for SAC and TQC, [400, 300] for TD3, "
-        "{ pi = [256, 256], qf = [1024, 1024] } for CrossQ.",
+        "unset: [64, 64] for PPO and A2C, [256, 256] for SAC, [400, 300] for TD3.",
         [64, 64],
     )
     activation_fn: Activation | None = key(
@@ -314,7 +278,7 @@ class PolicyKwargs(TomlTable):
         2.0, "Off-policy with gSDE: limit of the mean action before tanh; 0: no limit."
     )
     n_critics: Count = key(
-        2, "Off-policy: number of critics; the smallest of their values is used (TQC: quantiles)."
+        2, "Off-policy: number of critics; the smallest of their values is used."
     )
     share_features_extractor: bool | None = key(
         None,
@@ -322,34 +286,6 @@ class PolicyKwargs(TomlTable):
         True,
     )
     normalize_images: bool = key(True, "Divide images by 255.")
-    n_quantiles: Count = key(25, "TQC: quantiles of the return that each critic estimates.")
-    batch_norm: bool = key(
-        True, "CrossQ: batch normalisation (batch renormalisation) before each layer."
-    )
-    batch_norm_momentum: Fraction = key(
-        0.01, "CrossQ: share of a minibatch in the running statistics."
-    )
-    batch_norm_eps: Positive = key(
-        0.001, "CrossQ: constant that keeps the normalisation from dividing by zero."
-    )
-    renorm_warmup_steps: CountFromZero = key(
-        100_000,
-        "CrossQ: updates that normalise by the minibatch alone, before the running statistics count.",
-    )
-    lstm_hidden_size: Count = key(
-        256, "Recurrent PPO: width of the LSTM, which the hidden layers follow.", 64
-    )
-    n_lstm_layers: Count = key(1, "Recurrent PPO: number of LSTM layers.")
-    shared_lstm: bool = key(
-        False,
-        "Recurrent PPO: the value function uses the LSTM of the policy; needs enable_critic_lstm = false.",
-        True,
-    )
-    enable_critic_lstm: bool = key(
-        True,
-        "Recurrent PPO: the value function has an LSTM of its own; false: a linear layer, or shared_lstm.",
-        False,
-    )
 
 
 _SHARED = {"net_arch", "activation_fn", "share_features_extractor", "normalize_images"}
@@ -361,9 +297,6 @@ ALGORITHMS: dict[str, type[AlgorithmTable]] = {
     "sac": Sac,
     "td3": Td3,
     "a2c": A2c,
-    "tqc": Tqc,
-    "crossq": CrossQ,
-    "recurrent-ppo": RecurrentPpo,
 }
 """Algorithms and the models of their tables, which have the same names."""
 DEFAULTS = {name: table().model_dump() for name, table in ALGORITHMS.items()}
@@ -372,10 +305,5 @@ POLICY_KEYS = {
     "a2c": _ACTOR_CRITIC,
     "sac": _ENTROPY,
     "td3": _SHARED | {"n_critics"},
-    "tqc": _ENTROPY | {"n_quantiles"},
-    "crossq": _ENTROPY
-    | {"batch_norm", "batch_norm_momentum", "batch_norm_eps", "renorm_warmup_steps"},
-    "recurrent-ppo": _ACTOR_CRITIC
-    | {"lstm_hidden_size", "n_lstm_layers", "shared_lstm", "enable_critic_lstm"},
 }
 """Keys of ``policy_kwargs`` that the policies of each algorithm accept."""

@@ -15,8 +15,12 @@ from orchestrator.core.numbers.terrain import TERRAIN
 from orchestrator.core.robot_sources import MJCF, RobotFormat
 from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.core.text import count, listed
-from orchestrator.core.worker_spec import OFF_POLICY, fast_refused, unfit_for_fast
-from orchestrator.jobfile.contrib_rules import check_contrib
+from orchestrator.core.worker_spec import (
+    OFF_POLICY,
+    fast_refused,
+    is_algorithm_class,
+    unfit_for_fast,
+)
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, DEFAULTS, POLICY_KEYS
 from orchestrator.jobfile.job_table_rules import (
     check_format_tables,
@@ -79,6 +83,8 @@ def _suits(table: str, job: Mapping[str, Any], formats: Collection[RobotFormat |
         return "task" in job
     if table == "env_kwargs":
         return "task" not in job
+    if table == "algo_kwargs":
+        return is_algorithm_class(job["algo"])
     if table in format_tables():
         return format_tables()[table] in formats
     return table != "distributed" or job["resources"]["ranks"] > 1
@@ -111,6 +117,7 @@ def why_unused(key: str) -> str:
     top = key.partition(".")[0]
     users = {
         "env_kwargs": "env or entry_point",
+        "algo_kwargs": 'algo = "module:Class"',
         **dict.fromkeys(_of_tasks(), "a task"),
         **{
             name: MJCF if robot is None else robot.with_article
@@ -138,7 +145,6 @@ def check_together(job: MergedJob) -> None:
     _check_environment(job)
     _check_grid(job)
     _check_asymmetric(job)
-    _check_init_names(job)
     if job.are_valid(*FAMILY, "algo", job.settings["algo"]):
         check_tables_of_features(job)
     _check_robot(job)
@@ -146,7 +152,7 @@ def check_together(job: MergedJob) -> None:
     _check_algorithm(job)
     _check_fast_learner(job)
     check_ranks(job)
-    check_contrib(job)
+    _check_algorithm_class(job)
 
 
 def _check_environment(job: MergedJob) -> None:
@@ -276,22 +282,6 @@ def _check_asymmetric(job: MergedJob) -> None:
             ["asymmetric", "policy_kwargs.net_arch"],
             "needs an actor with at least one hidden layer",
         )
-    if policy_kwargs.get("shared_lstm"):
-        job.report(
-            ["asymmetric", "policy_kwargs.shared_lstm"],
-            "needs a critic with an LSTM of its own, or none",
-        )
-
-
-def _check_init_names(job: MergedJob) -> None:
-    if not job.settings["init_names"] or job.settings["init"] != "none" or job.sets("init"):
-        return
-    if job.are_valid("init", "init_names"):
-        job.report(
-            ["init_names"],
-            "says what parts are called in the robot of init, and this job has none; set init, leave init_names "
-            'out, or write init = "none" in a job that starts with random weights',
-        )
 
 
 def _is_shown_to_critic(key: str) -> bool:
@@ -309,6 +299,8 @@ def _check_algorithm(job: MergedJob) -> None:
     if not job.are_valid("algo", algo, "n_envs", "policy_kwargs", *of_off_policy):
         return
     _check_point(algo, job)
+    if is_algorithm_class(algo):
+        return
     values = DEFAULTS[algo] | job.settings[algo]
     _check_policy(algo, values, job)
     if algo in OFF_POLICY:
@@ -321,6 +313,30 @@ def _check_algorithm(job: MergedJob) -> None:
         )
     elif "batch_size" in values:
         _check_minibatches(algo, values, job)
+
+
+def _check_algorithm_class(job: MergedJob) -> None:
+    """Report settings that an algorithm named as a class cannot have, or only such a one."""
+    settings = job.settings
+    algo = settings["algo"]
+    if not job.are_valid("algo", "algo_kwargs"):
+        return
+    if not is_algorithm_class(algo):
+        if job.sets("algo_kwargs"):
+            job.report(
+                ["algo_kwargs"],
+                f'is for algo = "module:Class"; hyperparameters of {algo} belong in the table {algo}',
+            )
+        return
+    for argument, instead in (("env", "env"), ("seed", "seeds"), ("device", "resources.gpus")):
+        if argument in settings["algo_kwargs"]:
+            job.report(
+                [f"algo_kwargs.{argument}"], f"is set by the job; use its key {instead} instead"
+            )
+    named = ", ".join(ALGORITHMS)
+    for key, unused in (("init", "none"), ("asymmetric", False)):
+        if settings[key] != unused and job.are_valid(key):
+            job.report([key, "algo"], f"is for the algorithms {named}, and algo is {algo}")
 
 
 def _check_point(algo: str, job: MergedJob) -> None:

@@ -8,8 +8,6 @@ import functools
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from orchestrator.core.worker_spec import OFF_POLICY, Algorithm
-
 PresetName: TypeAlias = Literal["quick", "standard", "thorough"]
 
 _TUNED: Mapping[str, Any] = {
@@ -53,13 +51,12 @@ PRESETS: Mapping[PresetName, Mapping[str, Any]] = {
 
 FOR_PPO = ("ppo", "policy_kwargs")
 FOR_ALL = ("total_timesteps", "eval_episodes")
-"""What counts for off-policy algorithms too; A2C and recurrent PPO take everything but
-:data:`FOR_PPO`."""
+"""What counts for every algorithm; A2C takes everything but :data:`FOR_PPO`."""
 KEYS = {key for values in PRESETS.values() for key in values}
 
 
 @functools.cache
-def preset_values(name: PresetName | None, algo: Algorithm) -> Mapping[str, Any]:
+def preset_values(name: PresetName | None, algo: str) -> Mapping[str, Any]:
     """What a preset sets for a job of this algorithm; nothing without a preset."""
     values = PRESETS[name] if name else {}
     if algo == "ppo":
@@ -67,5 +64,5 @@ def preset_values(name: PresetName | None, algo: Algorithm) -> Mapping[str, Any]
     return {
         key: value
         for key, value in values.items()
-        if key not in FOR_PPO and (key in FOR_ALL or algo not in OFF_POLICY)
+        if key not in FOR_PPO and (key in FOR_ALL or algo == "a2c")
     }

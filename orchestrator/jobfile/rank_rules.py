@@ -12,9 +12,8 @@ from orchestrator.core.text import joined
 from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.jobfile.merged_job import MergedJob
 
-RANKED = ("ppo", "sac", "tqc")
-"""Algorithms that can be trained with several ranks. Of CrossQ, the running statistics would differ
-between ranks."""
+RANKED = ("ppo", "sac")
+"""Algorithms that can be trained with several ranks."""
 
 
 def check_ranks(job: MergedJob) -> None:

@@ -13,7 +13,6 @@ from orchestrator.core.robot_sources import robot_collections, robot_formats
 from orchestrator.core.text import alternatives
 from orchestrator.core.worker_spec import (
     COLLECTIVE_TIMEOUT_S,
-    Algorithm,
     Backend,
     LearnerChoice,
     Mode,
@@ -209,9 +208,16 @@ class CommonSettings(TomlTable):
         "training), standard or thorough.",
         "standard",
     )
-    algo: Algorithm = key(
+    algo: value_types.Algo = key(
         "ppo",
-        "Learning algorithm; tqc, crossq and recurrent-ppo are of sb3-contrib, the extra contrib.",
+        "Learning algorithm: ppo, sac, td3 or a2c of Stable-Baselines3, or a class with its interface as "
+        "module:Class, whose module is also looked for in the folder of the job file.",
+        "sac",
+    )
+    algo_kwargs: value_types.Options = key(
+        {},
+        "Keyword arguments of the class that algo names, passed on as they are.",
+        {"top_quantiles_to_drop_per_net": 3},
     )
     task: value_types.Task = key(
         "auto",
@@ -259,8 +265,8 @@ class CommonSettings(TomlTable):
     )
     allow_outside: bool = key(
         False,
-        "Whether the robot may use files outside of the folder of its MJCF that "
-        "are no meshes, images or MJCFs by their content. They are copied into the run directory.",
+        "Whether files that the robot names may lie anywhere, and not only below its folder or that of the job file. "
+        "They are copied into the run directory.",
         True,
     )
     params: value_types.Options = key(
@@ -273,12 +279,6 @@ class CommonSettings(TomlTable):
         "Trained policy to start from: job:NAME (a job of this file, which is trained first), a job's directory or a "
         "model.zip; none: random weights.",
         "job:stand",
-    )
-    init_names: value_types.InitNames = key(
-        {},
-        "Joints and actuators of this robot that have other names in the robot of init: name here = name "
-        "there; each * in a name stands for the letters of the * in the other one.",
-        {"FL_*": "front_left_*"},
     )
     total_timesteps: Count = key(
         200_000, "Number of env_steps to train for, summed over all environments of the job."
@@ -299,7 +299,7 @@ class CommonSettings(TomlTable):
     )
     eval_episodes: CountFromZero = key(
         10,
-        "Number of episodes of each final evaluation, deterministic and stochastic; 0: no evaluation.",
+        "Number of episodes of the final evaluation; 0: no evaluation.",
     )
     measure_training: bool = key(
         False,
@@ -315,7 +315,7 @@ class CommonSettings(TomlTable):
     )
     keep_replay_buffer: bool = key(
         False,
-        "Keep the replay buffer of SAC, TD3, TQC and CrossQ after training, so that the job can be extended.",
+        "Keep the replay buffer of an off-policy algorithm after training, so that the job can be extended.",
         True,
     )
     on_divergence: OnDivergence = key(
@@ -354,7 +354,7 @@ JOB_KEYS = job_keys()
 
 if TYPE_CHECKING:
     Settings = CommonSettings
-else:  # a table for each algorithm; names such as recurrent-ppo cannot be written as fields
+else:  # a table for each algorithm
     Settings = create_model(
         "Settings",
         __base__=CommonSettings,

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from annotated_types import MinLen, Predicate
 from pydantic import (
@@ -30,7 +30,7 @@ from orchestrator.core.files.log_limit import LARGEST_MIB, SMALLEST_MIB
 from orchestrator.core.job import GPU_PARTS
 from orchestrator.core.robot_sources import collection_of
 from orchestrator.core.task_names import AUTO, GYMNASIUM_TASKS, TASKS
-from orchestrator.core.worker_spec import INIT_JOB, parse_schedule
+from orchestrator.core.worker_spec import INIT_JOB, Algorithm, parse_schedule
 from orchestrator.keys.names import is_showable
 
 MOST = 10**12
@@ -38,8 +38,6 @@ MOST = 10**12
 SHORTEST_STALL_S = 3
 MOST_SEEDS = 100_000
 """As many as an experiment can have jobs."""
-MOST_STARS = 4
-"""In a name of ``init_names``: the time to compare one with another grows by a power with each."""
 _SEED_RANGE = re.compile(r"^\s*(\d{1,10})\s*-\s*(\d{1,10})\s*$")
 SEEDS = (
     'a list of whole numbers from 0 to 4294967295, such as [0, 1, 2], or a range such as "0-199"'
@@ -254,20 +252,6 @@ def _init(text: str) -> str:
     return text
 
 
-def _init_names(names: dict[str, str]) -> dict[str, str]:
-    for here, there in names.items():
-        if here.count("*") != there.count("*"):
-            raise ValueError(
-                f'"{here}" = "{there}": each * stands for the letters of the * in the other name; expected as many '
-                "in both"
-            )
-        if here.count("*") > MOST_STARS or "**" in here or "**" in there:
-            raise ValueError(
-                f'"{here}" = "{there}": expected at most {MOST_STARS} *, none of them next to another one'
-            )
-    return names
-
-
 def is_entry_point(text: str) -> bool:
     """Whether ``text`` is of the form ``"package.module:attribute"``."""
     module, _, attribute = text.partition(":")
@@ -295,6 +279,9 @@ def is_users_task(task: str) -> bool:
 
 _BUILT_IN = [AUTO, *TASKS, *GYMNASIUM_TASKS]
 _TASK = f'{", ".join(_BUILT_IN)}, or a class of yours as "package.module:Class"'
+
+
+_ALGO = f'one of {", ".join(get_args(Algorithm))}, or a class as "package.module:Class"'
 
 
 def known_or_class(kind: str, known: Sequence[str], expected: str) -> Callable[[str], str]:
@@ -449,15 +436,6 @@ Init = Annotated[
     AfterValidator(_init),
     Expected('"none", "job:NAME", or the path of a job\'s directory or of a model.zip, in quotes'),
 ]
-_PartName = Annotated[str, MinLen(1), Predicate(str.strip), Predicate(is_showable)]
-InitNames = Annotated[
-    dict[_PartName, _PartName],
-    AfterValidator(_init_names),
-    Expected(
-        'a table of names in this robot and in that of init, such as { "FL_hip" = "front_left_hip" }'
-    ),
-    AnyKeys(),
-]
 JobNameList = Annotated[
     list[Name], Expected('a list of names of jobs of this file, such as ["stand"]')
 ]
@@ -480,6 +458,19 @@ Task = Annotated[
     Expected(_TASK),
     WithJsonSchema(
         {"anyOf": [{"enum": _BUILT_IN}, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]}
+    ),
+]
+Algo = Annotated[
+    str,
+    AfterValidator(known_or_class("algorithm", get_args(Algorithm), _ALGO)),
+    Expected(_ALGO),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(get_args(Algorithm))},
+                {"type": "string", "pattern": r"^[\w.]+:\w+$"},
+            ]
+        }
     ),
 ]
 EnvId = Annotated[

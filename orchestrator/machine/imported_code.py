@@ -31,12 +31,13 @@ def code_folder(spec: WorkerSpec) -> str | None:
     """Where a job imports code from; None if it names no module. (An id without colon is an
     installed environment.)
     """
-    return None if spec.env is not None and ":" not in spec.env else spec.search_path
+    return spec.search_path if code_name(spec) else None
 
 
 def code_name(spec: WorkerSpec) -> str:
     """What a job imports, as the job file names it."""
-    return spec.entry_point or spec.env or spec.task or ""
+    named = (spec.entry_point or spec.env or spec.task, spec.algo)
+    return " and ".join(name for name in named if name is not None and ":" in name)
 
 
 def python_files(folder: Path) -> Files:

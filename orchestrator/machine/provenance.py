@@ -40,9 +40,6 @@ DECIDING = ("torch", "stable-baselines3", "gymnasium", "mujoco", "numpy", CODE)
 """Packages that change results. So does Python's minor version: with another one, pickles may not
 even load."""
 
-OPTIONAL = ("sb3-contrib",)
-"""Packages of extras that change results. Where one is missing, the jobs that need it fail."""
-
 Versions: TypeAlias = Mapping[str, str | None]
 
 
@@ -55,13 +52,8 @@ def version(name: str) -> str | None:
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of Python and of the packages, without those of extras that are missing."""
-    optional = {name: found for name in OPTIONAL if (found := version(name)) is not None}
-    return {
-        "python": platform.python_version(),
-        **{name: version(name) for name in PACKAGES},
-        **optional,
-    }
+    """Versions of Python and of the packages."""
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
 
 
 @functools.cache
@@ -111,8 +103,6 @@ def differences(here: Versions, there: Versions, *, word: str = "here") -> Versi
 def _changes_results(name: str, ours: str | None, theirs: str | None) -> bool:
     if name == "python":
         return (ours or "").split(".")[:2] != (theirs or "").split(".")[:2]
-    if name in OPTIONAL:
-        return None not in (ours, theirs)
     # After the plus sign follows the accelerator of the build: on a CPU all builds compute the
     # same.
     return name in DECIDING and (ours or "").partition("+")[0] != (theirs or "").partition("+")[0]

@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator.analysis import contention, run_reader
 from orchestrator.analysis.equal_trainings import seeds_trained_otherwise
 from orchestrator.analysis.job_metrics import COST_NEUTRAL_KEYS
-from orchestrator.analysis.run_reader import EPISODE_KINDS, EpisodeKind, EvaluationFile
+from orchestrator.analysis.run_reader import EvaluationFile
 from orchestrator.analysis.statistics import Estimate, known_estimate, location, ratio
 from orchestrator.analysis.throughput_ratios import efficiency_facts
 from orchestrator.core import job_parts
@@ -344,9 +344,7 @@ def _robot(jobs: Sequence[ReportedJob], declared: Mapping[str, JobRow]) -> Repor
         "parents": [job["parent"] for job in jobs],
         "first": known_estimate((job["ep_rew_mean_first"] for job in jobs), location),
         "last": known_estimate((job["ep_rew_mean"] for job in jobs), location),
-        "evaluation": {kind: _episodes(evaluations, kind) for kind in EPISODE_KINDS}
-        if evaluations
-        else None,
+        "evaluation": _episodes(evaluations) if evaluations else None,
         "grid": _grid(evaluations),
         "env_steps_per_s": known_estimate(job["env_steps_per_s"] for job in jobs),
         "core_hours": sum(job["core_hours"] for job in jobs),
@@ -358,8 +356,10 @@ def _robot(jobs: Sequence[ReportedJob], declared: Mapping[str, JobRow]) -> Repor
     }
 
 
-def _episodes(evaluations: Sequence[EvaluationFile], kind: EpisodeKind) -> EpisodeEstimates:
-    parts = [evaluation[kind] for evaluation in evaluations if kind in evaluation]
+def _episodes(evaluations: Sequence[EvaluationFile]) -> EpisodeEstimates:
+    parts = [
+        evaluation["deterministic"] for evaluation in evaluations if "deterministic" in evaluation
+    ]
     measures = dict.fromkeys(name for part in parts for name in part["measures"])
     return {
         "mean": known_estimate((part["mean"] for part in parts), location),

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, TypedDict
 
 from orchestrator.analysis.contention import ContentionFinding
 from orchestrator.analysis.main_effects import MainEffect
-from orchestrator.analysis.run_reader import EpisodeKind, EvaluationFile, LearningCurve
+from orchestrator.analysis.run_reader import EvaluationFile, LearningCurve
 from orchestrator.analysis.statistics import EstimateFacts
 from orchestrator.analysis.throughput_ratios import EfficiencyFacts
 from orchestrator.ledger import AttemptRow, SummaryRow
@@ -71,7 +71,7 @@ class ReportedJob(SummaryRow):
 
 
 class EpisodeEstimates(TypedDict):
-    """Estimates over seeds, of one kind of evaluation episodes."""
+    """Estimates over seeds, of the episodes of the evaluation."""
 
     mean: EstimateFacts | None
     std: float | None
@@ -109,7 +109,7 @@ class ReportedRobot(TypedDict):
     """Of each job: the job of the run directory that had trained the policy that it started from."""
     first: EstimateFacts | None
     last: EstimateFacts | None
-    evaluation: Mapping[EpisodeKind, EpisodeEstimates] | None
+    evaluation: EpisodeEstimates | None
     grid: Sequence[ReportedPoint]
     """Empty where it was not evaluated on one."""
     env_steps_per_s: EstimateFacts | None

@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-from orchestrator.analysis.run_reader import EpisodeKind
 from orchestrator.analysis.statistics import MEDIAN_INTERVALS
 from orchestrator.core import job_parts
 from orchestrator.core.job import META
@@ -27,7 +26,6 @@ from orchestrator.report.number_format import DASH, interval, number, one_line, 
 from orchestrator.report.thumbnails import thumbnails
 from orchestrator.report.varied_effects import rating_of
 
-Evaluation: TypeAlias = Mapping[EpisodeKind, EpisodeEstimates] | None
 STATE_TONES: dict[str, Tone] = {
     "SUCCEEDED": "good",
     "FAILED": "bad",
@@ -144,7 +142,7 @@ def robots_section(
     caption = (
         "Return: after the first iteration with a finished episode, and at the end; each is the mean of at most the "
         "latest 100 episodes. Evaluation: the mean return of the finished policy ± the standard deviation over "
-        "episodes, without exploration and with it (“exploring”). env_steps/s: during training iterations."
+        "its episodes. env_steps/s: during training iterations."
     )
     if order is not None:
         caption = f"{order.sentence} {caption}"
@@ -233,18 +231,15 @@ def _returns(robot: ReportedRobot) -> Cell:
     return Cell(text=f"{interval(first)} → {interval(last)}", tone=tone)
 
 
-def _evaluation(evaluation: Evaluation) -> str:
-    parts = []
-    for kind, episodes in (evaluation or {}).items():
-        if episodes["mean"]:
-            prefix = "; exploring " if kind == "stochastic" else ""
-            deviation = "" if episodes["std"] is None else f" ± {number(episodes['std'])}"
-            parts.append(f"{prefix}{interval(episodes['mean'])}{deviation}")
-    return "".join(parts) or DASH
+def _evaluation(episodes: EpisodeEstimates | None) -> str:
+    if episodes is None or episodes["mean"] is None:
+        return DASH
+    deviation = "" if episodes["std"] is None else f" ± {number(episodes['std'])}"
+    return f"{interval(episodes['mean'])}{deviation}"
 
 
-def _measures(evaluation: Evaluation) -> str:
-    measures = evaluation["deterministic"]["measures"] if evaluation else {}
+def _measures(episodes: EpisodeEstimates | None) -> str:
+    measures = episodes["measures"] if episodes else {}
     known = {name: value for name, value in measures.items() if value is not None}
     return ", ".join(f"{one_line(name)} {interval(value)}" for name, value in known.items()) or DASH
 
@@ -396,7 +391,7 @@ def _of_point(key: str, job: ReportedJob) -> str:
 
 
 def _deterministic(job: ReportedJob) -> Mapping[str, Any]:
-    """Its evaluation without exploration; empty where there is none."""
+    """Its evaluation; empty where there is none."""
     return (job["evaluation"] or {}).get("deterministic", {})
 
 

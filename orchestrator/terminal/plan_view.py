@@ -218,11 +218,11 @@ def _by_values(values: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _set_values(job: Job) -> dict[str, Any]:
     """The hyperparameters of a job that are not the defaults of its algorithm, by dotted key."""
     spec = job.spec
-    defaults = DEFAULTS[spec.algo]
+    defaults = DEFAULTS.get(spec.algo, {})
     values = {
-        f"{spec.algo}.{key}": value
+        f"{spec.algo_table}.{key}": value
         for key, value in spec.hyperparameters.items()
-        if value != defaults[key]
+        if key not in defaults or value != defaults[key]
     }
     return values | {f"policy_kwargs.{key}": value for key, value in spec.policy_kwargs.items()}
 
@@ -339,8 +339,8 @@ def _job_facts(job: Job, prospect: Prospect, start: StartChoice | None) -> dict[
     with it.
     """
     facts = job.spec.flat()
-    facts[job.spec.algo] = facts["hyperparameters"]
-    facts["hyperparameters"] = {**DEFAULTS[job.spec.algo], **facts["hyperparameters"]}
+    facts[job.spec.algo_table] = facts["hyperparameters"]
+    facts["hyperparameters"] = {**DEFAULTS.get(job.spec.algo, {}), **facts["hyperparameters"]}
     if (interval_s := facts.pop("checkpoint_every_s")) is not None:
         facts["checkpoint_every"] = f"{interval_s:g}s"
     facts["distributed"] = {key: facts.pop(key) for key in ("backend", "mode")}

@@ -50,9 +50,12 @@ JOBS: dict[str, dict[str, Any]] = {
     "ant": {"env": "Ant-v5", "normalize": True, "total_timesteps": 2048},
     "td3": {"algo": "td3", "total_timesteps": 2048},
     "a2c": {"algo": "a2c", "normalize": True, "total_timesteps": 2048},
-    "tqc": {"algo": "tqc", **TASK, "total_timesteps": 2048},
-    "crossq": {"algo": "crossq", **TASK, "total_timesteps": 2048},
-    "recurrent ppo": {"algo": "recurrent-ppo", **TASK, "total_timesteps": 2048},
+    "class": {
+        "algo": "sb3_contrib:TQC",
+        **TASK,
+        "total_timesteps": 2048,
+        "hyperparameters": helpers.SMALL["sac"],
+    },
 }
 
 TIMES = {"time/fps", "time/time_elapsed"}
@@ -102,7 +105,7 @@ def kill(
 @pytest.mark.parametrize(
     ("changes", "twice"),
     [
-        pytest.param(changes, name in ("sac", "a2c", "recurrent ppo"), id=name)
+        pytest.param(changes, name in ("sac", "a2c", "class"), id=name)
         for name, changes in JOBS.items()
     ],
 )

@@ -34,10 +34,10 @@ CASES: dict[str, dict[str, Any]] = {
             "total_timesteps": 1536,
             "checkpoint_every": 512,
         }
-        for algo in ("sac", "tqc", "crossq", "recurrent-ppo")
+        for algo in ("sac", "td3")
     },
 }
-HOLD = dict.fromkeys(("sac", "tqc", "crossq", "recurrent-ppo"), 384)
+HOLD = dict.fromkeys(("sac", "td3"), 384)
 """Steps of an environment after the first checkpoint and before the end."""
 
 

@@ -42,9 +42,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "a2c": {"n_steps": 16},
     "sac": SMALL_BUFFER,
     "td3": {**SMALL_BUFFER, "action_noise": 0.2},
-    "tqc": SMALL_BUFFER,
-    "crossq": SMALL_BUFFER,
-    "recurrent-ppo": SMALL_PPO,
 }
 """Hyperparameters of short trainings."""
 
@@ -194,9 +191,8 @@ def algorithm(algo: str, **changes: Any) -> WorkerSpec:
         "algo": algo,
         "total_timesteps": 1300,
         "checkpoint_every": 512,
-        "hyperparameters": SMALL[algo],
-        "policy_kwargs": {"net_arch": [8]}
-        | ({"lstm_hidden_size": 8} if algo == "recurrent-ppo" else {}),
+        "hyperparameters": SMALL.get(algo, {}),
+        "policy_kwargs": {"net_arch": [8]},
     }
     if not changes.keys() & {"env", "entry_point", "task"}:
         given["env"] = "Pendulum-v1"

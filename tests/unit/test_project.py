@@ -79,7 +79,7 @@ def test_what_a_feature_names_as_its_own_is_there_and_no_other_feature_names_it(
             assert is_gone or (ROOT / place).exists(), f"{feature.name}: {place}"
         for one in (*feature.belongings, *feature.extras):
             assert owners.setdefault(one, feature.name) == feature.name, one
-    assert extras.keys() - owners.keys() == {"contrib", "docs", "dev"}, "those of the kernel"
+    assert extras.keys() - owners.keys() == {"docs", "dev"}, "those of the kernel"
 
 
 def imported_by(file: Path, *, everywhere: bool) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.core.job import Job
 from orchestrator.core.messages import INIT_SUFFIX, ExaminationRequest
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.core.worker_spec import WorkerSpec, is_algorithm_class
 from orchestrator.machine.topology import available_memory_mib
 
 LEAST_SIMULATE_S = 0.005
@@ -19,7 +19,7 @@ MEMORY_SHARE = 0.8
 """Share of the free memory that all examining processes together may use."""
 LEAST_MEMORY_MIB = 1024
 """That one may use, whatever is free."""
-OF_INIT = ("algo", "policy", "policy_kwargs", "normalize", "init_names")
+OF_INIT = ("algo", "policy", "policy_kwargs", "normalize")
 """Fields of a spec that decide whether a policy can be the start of its training, and how."""
 
 
@@ -64,6 +64,7 @@ def _request(job: Job) -> ExaminationRequest:
         robot_maker=spec.robot_maker,
         params=spec.params,
         allow_outside=job.allow_outside,
+        job_folder=None if job.folder is None else str(job.folder),
         model_edits=spec.model_edits,
         randomize=spec.randomize,
         asymmetric=spec.asymmetric,
@@ -73,11 +74,11 @@ def _request(job: Job) -> ExaminationRequest:
         env=spec.env,
         entry_point=spec.entry_point,
         env_kwargs=spec.env_kwargs,
-        search_path=spec.search_path or (str(job.maker_folder) if job.maker_folder else None),
+        search_path=spec.search_path or (str(job.folder) if spec.robot_maker else None),
         policy=None if has_task else spec.policy,
         normalize_images=has_task or bool(spec.policy_kwargs.get("normalize_images", True)),
         use_sde=bool(spec.hyperparameters.get("use_sde", False)),
-        algo="ppo" if has_task else spec.algo,
+        algo="ppo" if has_task and not is_algorithm_class(spec.algo) else spec.algo,
         fast=spec.learner == "fast" and not has_task,
     )
 

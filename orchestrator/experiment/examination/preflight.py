@@ -131,7 +131,10 @@ def _verdict(job: Job, request: ExaminationRequest, answer: ExaminationAnswer) -
         raise_if_disk_full(answer, Path(str(request.stage_to)))
         text = answer.problem.removeprefix(f"{request.robot}: ")
         return JobVerdict(
-            problem=Problem(where=job.where, message=answer.problem),
+            problem=Problem(
+                where=job.where if answer.key is None else f"{job.where}.{answer.key}",
+                message=answer.problem,
+            ),
             source_hash=answer.source_hash,
             warnings=answer.warnings,
             settings_problem=text if answer.cause == "settings" else None,

@@ -73,8 +73,8 @@ class RobotCheck:
     included_by: str | None = None
     """The first examined file that includes this one; None also where both include each other."""
     outside: str | None = None
-    """Which file lies outside of the robot's folder, so that a job needs ``allow_outside``; None
-    for a job's robot."""
+    """Which file lies outside of the folders of the robot and of the job file, so that a job needs
+    ``allow_outside``; None for a job's robot."""
     chosen_settings: Sequence[RobotSetting] = ()
     """What a job of it has to set in the table of its format."""
     figures: Mapping[str, Any]
@@ -109,20 +109,31 @@ class _Item:
     """An example of the jobs that a run would make: others may be valid."""
 
 
+@dataclass(frozen=True, slots=True)
+class _OfFiles:
+    """What is given for files that no job file names: arguments of :func:`check`."""
+
+    settings: Mapping[str, Mapping[str, Any]]
+    job_folder: str
+
+
 def check(
     paths: Sequence[Path],
     *,
     time_limit_s: float = TIME_LIMIT_S,
     watch: side_by_side.Watch = lambda *_: None,
     robot_settings: Mapping[str, Mapping[str, Any]] | None = None,
+    job_folder: Path | None = None,
 ) -> list[RobotCheck]:
     """Examine files, all that may be robots by their names below folders, and the robots and tasks
     of job files.
 
     :param robot_settings: of files that no job file names, by the name of their format.
+    :param job_folder: of a job file that will name them; None: the current directory.
     :raises UsageError: a path that does not exist, or a folder without such a file.
     """
-    items = list(_items(paths, time_limit_s, robot_settings or {}))
+    of_files = _OfFiles(robot_settings or {}, str(job_folder or Path.cwd()))
+    items = list(_items(paths, time_limit_s, of_files))
     examined = [item for item in items if isinstance(item, _Item)]
     requests = [item.request for item in examined]
     processes = topology.detect().capacity
@@ -149,7 +160,7 @@ def exit_code(rows: Sequence[RobotCheck]) -> int:
 def _items(
     paths: Sequence[Path],
     time_limit_s: float,
-    robot_settings: Mapping[str, Mapping[str, Any]],
+    of_files: _OfFiles,
 ) -> Iterator[_Item | RobotCheck]:
     """What to examine, and what is a result already."""
     seen: set[str] = set()
@@ -162,7 +173,7 @@ def _items(
             yield from _of_job_file(path, time_limit_s)
             continue
         is_folder = path.is_dir()
-        below = _below(path, robot_settings) if is_folder else [_file(str(path), robot_settings)]
+        below = _below(path, of_files) if is_folder else [_file(str(path), of_files)]
         items = list(below)
         if not items:
             raise UsageError(f"{path}: {_no_robots(path)}")
@@ -172,28 +183,25 @@ def _items(
                 yield item
 
 
-def _file(
-    path: str, robot_settings: Mapping[str, Mapping[str, Any]], *, folder: Path | None = None
-) -> _Item:
+def _file(path: str, of_files: _OfFiles, *, folder: Path | None = None) -> _Item:
     """:param folder: of the user, in which it was found; None: the user names the file."""
     robot_format = format_of(path) or mjcf_format()
-    given = {} if robot_format is None else robot_settings.get(robot_format.name, {})
+    given = {} if robot_format is None else of_files.settings.get(robot_format.name, {})
     request = ExaminationRequest(
         xml=str(Path(path).absolute()),
         robot_settings=given,
         alone=True,
+        job_folder=of_files.job_folder,
         user_folders=() if folder is None else (str(folder.absolute()),),
         simulate_s=SIMULATE_S,
     )
     return _Item(path=path, request=request, is_named=folder is None)
 
 
-def _below(
-    folder: Path, robot_settings: Mapping[str, Mapping[str, Any]]
-) -> Iterator[_Item | RobotCheck]:
+def _below(folder: Path, of_files: _OfFiles) -> Iterator[_Item | RobotCheck]:
     unreadable: list[OSError] = []
     for path in robot_files(folder, unreadable.append):
-        yield _file(path, robot_settings, folder=folder)
+        yield _file(path, of_files, folder=folder)
     for error in unreadable:
         messages = (f"cannot be read: {error.strerror}",)
         yield RobotCheck(path=str(error.filename), verdict="error", messages=messages, figures={})

@@ -61,7 +61,6 @@ class PlayRequest:
     seconds: float | None = None
     episodes: int | None = None
     seed: int = 0
-    stochastic: bool = False
     nominal: bool = False
     """Whether nothing of the job's ``randomize`` is drawn."""
     xml: Path | None = None
@@ -71,9 +70,7 @@ class PlayRequest:
 
     def arguments(self) -> list[str]:
         """The command line arguments of :attr:`module`."""
-        found = [
-            f"--{name}" for name in ("interactive", "stochastic", "nominal") if getattr(self, name)
-        ]
+        found = [f"--{name}" for name in ("interactive", "nominal") if getattr(self, name)]
         for name in ("checkpoint", "policy", "seconds", "episodes", "seed", "xml", "output"):
             value = getattr(self, name)
             if value is not None:

@@ -232,7 +232,7 @@ def decisive_keys(job: Job) -> dict[str, object]:
         if name == "unknown":
             keys |= value
             continue
-        key = job.spec.algo if name == "hyperparameters" else JOB_FILE_KEYS.get(name, name)
+        key = job.spec.algo_table if name == "hyperparameters" else JOB_FILE_KEYS.get(name, name)
         if isinstance(value, Mapping) and name not in NOT_IN_FINGERPRINT:
             keys |= {f"{key}.{inner}": part for inner, part in value.items()}
         elif name not in NOT_IN_FINGERPRINT:

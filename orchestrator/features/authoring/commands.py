@@ -15,6 +15,7 @@ from orchestrator.commands.shared_options import (
     stoppable,
 )
 from orchestrator.core.errors import UsageError
+from orchestrator.core.paths import absolute
 
 app = typer.Typer()
 
@@ -36,15 +37,6 @@ def init(
         ),
     ] = None,
     force: Annotated[bool, Option("--force", help="Replace the job file if it exists.")] = False,
-    allow_outside: Annotated[
-        bool,
-        Option(
-            "--allow-outside",
-            help="Include robots that use files outside of their folders that are no meshes, images or "
-            "MJCFs. They are copied into the run directory. "
-            "Only for robots that you trust.",
-        ),
-    ] = False,
     settings: Annotated[
         list[str] | None,
         Option(
@@ -90,6 +82,7 @@ def init(
             paths,
             time_limit_s=time_limit,
             watch=side_by_side.with_check(show, stops.check),
+            job_folder=absolute(output).parent,
             robot_settings=given.of_formats,
         )
         made = init_selection.draft(
@@ -98,7 +91,6 @@ def init(
             output,
             timesteps=env_steps,
             jobs_at_once=topology.detect().capacity,
-            allow_outside=allow_outside,
             settings=given.defaults,
         )
         stops.check()

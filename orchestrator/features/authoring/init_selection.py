@@ -73,7 +73,6 @@ def draft(
     *,
     timesteps: int | None,
     jobs_at_once: int,
-    allow_outside: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> RobotJobFile:
     """The job file ``target`` for the robots that were checked.
@@ -85,17 +84,18 @@ def draft(
     :raises UsageError: no robot can be trained; the message says why.
     """
     named = {str(location_of(str(path))) for path in paths if not path.is_dir()}
-    trained, left_out = _sorted_out(rows, named, allow_outside=allow_outside)
+    trained, left_out = _sorted_out(rows, named)
     if not trained:
         raise UsageError(_nothing_to_train(rows, left_out, paths))
     time = estimate(trained, timesteps or TIMESTEPS, jobs_at_once)
     base = absolute(target).parent.resolve()
     by_path = {location_of(row.path): row for row in trained}
     folders = [location_of(str(path)) for path in paths if path.is_dir()]
-    kinds = {path: f"{row.task} {row.chosen_settings}" for path, row in by_path.items()}
-    lines = _head(
-        paths, target, timesteps, time, allow_outside=allow_outside, settings=settings or {}
-    )
+    kinds = {
+        path: f"{row.task} {row.outside is None} {row.chosen_settings}"
+        for path, row in by_path.items()
+    }
+    lines = _head(paths, target, timesteps, time, settings or {})
     for table in entries(kinds, base, folders):
         lines += _table(table, [by_path[path] for path in table.paths], base)
     lines += _remarks(left_out, base)
@@ -115,10 +115,10 @@ def location_of(path: str) -> Path:
 
 
 def _sorted_out(
-    rows: Sequence[RobotCheck], named: set[str], *, allow_outside: bool
+    rows: Sequence[RobotCheck], named: set[str]
 ) -> tuple[list[RobotCheck], list[LeftOut]]:
     """The robots to be trained, and all other files with the reason."""
-    faults = {row.path: _fault(row, allow_outside=allow_outside) for row in rows}
+    faults = {row.path: _fault(row) for row in rows}
     trained = list[RobotCheck]()
     left_out = list[LeftOut]()
     # Folders on the command line may overlap: the first row of a file counts.
@@ -136,7 +136,7 @@ def _sorted_out(
     return trained, left_out
 
 
-def _fault(row: RobotCheck, *, allow_outside: bool) -> str | None:
+def _fault(row: RobotCheck) -> str | None:
     """Why this file cannot be trained; None when it can."""
     if row.verdict in ("error", "fragment"):
         return row.messages[0]
@@ -144,8 +144,6 @@ def _fault(row: RobotCheck, *, allow_outside: bool) -> str | None:
         return "its path holds characters that cannot be printed, so no job file can name it; rename the file or folder"
     if row.task is None:
         return row.task_reason or "no built-in task suits this robot"
-    if row.outside is not None and not allow_outside:
-        return f"{row.outside}; `init --allow-outside` sets it for all robots"
     return None
 
 
@@ -170,8 +168,6 @@ def _head(
     target: Path,
     timesteps: int | None,
     time: TrainingTime,
-    *,
-    allow_outside: bool,
     settings: Mapping[str, Any],
 ) -> list[str]:
     name = _experiment_name(paths, target)
@@ -185,7 +181,7 @@ def _head(
         *aligned_lines([(f"name = {toml(name)}", f"the results go to runs/{safe_name(name)}")]),
         "",
         "[defaults]",
-        *aligned_lines(_defaults(timesteps, allow_outside=allow_outside)),
+        *aligned_lines(_defaults(timesteps)),
         *(f"{key} = {toml(value)}" for key, value in settings.items()),
     ]
     n_steps = min(N_STEPS, max(8, (timesteps or TIMESTEPS) // (ITERATIONS * N_ENVS) // 8 * 8))
@@ -202,7 +198,7 @@ def _head(
     return lines
 
 
-def _defaults(timesteps: int | None, *, allow_outside: bool) -> list[tuple[str, str]]:
+def _defaults(timesteps: int | None) -> list[tuple[str, str]]:
     """Lines of the table, each with its remark."""
     advice = f'for quick results, with {toml(TIMESTEPS)} env_steps; "standard" and "thorough" train for longer'
     defaults = [('preset = "quick"', advice)]
@@ -221,8 +217,6 @@ def _defaults(timesteps: int | None, *, allow_outside: bool) -> list[tuple[str, 
                 "true makes a video of every policy, which takes about 15 s of CPU time each",
             )
         )
-    if allow_outside:
-        defaults.append(("allow_outside = true", "robots may use files outside of their folders"))
     return defaults
 
 
@@ -251,6 +245,8 @@ def _table(entry: RobotEntry, robots: Sequence[RobotCheck], base: Path) -> list[
             (xml, ""),
             (task, f"{acts}; {robots[0].task_reason}"),
         ]
+    if robots[0].outside is not None:
+        lines.append(("allow_outside = true", "uses files elsewhere, which are copied"))
     return ["", "[[jobs]]", *aligned_lines(lines), *_chosen_lines(robots[0], base)]
 
 

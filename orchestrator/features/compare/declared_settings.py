@@ -126,7 +126,8 @@ def _declared_settings(rows: Sequence[JobRow]) -> dict[str, Any]:
     """
     job = min(rows, key=lambda row: row.job.spec.seed).job
     spec = job.spec
-    defaults = {f"{spec.algo}.{key}": value for key, value in DEFAULTS[spec.algo].items()}
+    of_algorithm = DEFAULTS.get(spec.algo, {})
+    defaults = {f"{spec.algo}.{key}": value for key, value in of_algorithm.items()}
     keys = {key: value for key, value in decisive_keys(job).items() if key not in OF_ONE_JOB}
     hashes = sorted({row.robot_hash[:HASH_SHOWN] for row in rows if row.robot_hash})
     return {

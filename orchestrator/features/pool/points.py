@@ -19,7 +19,7 @@ Scalar: TypeAlias = str | int | float | bool | None
 MOST_KEYS = 100
 LONGEST_NAME = 64
 LONGEST_TEXT = 1000
-NO_PARAMETERS = ("name", "init", "init_names", "seeds")
+NO_PARAMETERS = ("name", "init", "seeds")
 """Settings that are no parameters of a training."""
 
 

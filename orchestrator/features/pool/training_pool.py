@@ -421,7 +421,6 @@ class TrainingPool:
             if key in settings or key in self._defaults:
                 raise UsageError(f"{caller}: {key}: {advice}")
         used = {**self._defaults, **settings}
-        code = used.get("entry_point") or used.get("env") or used.get("task")
         # A program that trains hundreds of robots does not look at each: it would wait for the
         # pictures at the end.
         without_pictures = {"preview": False} if is_job_key("preview") else {}
@@ -433,7 +432,7 @@ class TrainingPool:
             "jobs": [entry],
         }
         with python_program():
-            base = api.code_folder(code) or self.run_dir
+            base = api.code_folder(*(used.get(key) for key in api.CODE_KEYS)) or self.run_dir
             try:
                 return from_mapping(data, source="orchestrator.TrainingPool", base=base)
             except SpecError as error:

@@ -33,9 +33,6 @@ from orchestrator.ledger import Ledger
 from orchestrator.machine.slots import MaxParallel
 from orchestrator.results import ExperimentResult, Result, pandas_for, result_of
 
-CODE = ("entry_point", "env", "task")
-"""Settings of a job that may name a class of the user's."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
@@ -300,7 +297,7 @@ def _checked_robot(xml: Any) -> str:
 def _experiment_of(declared: _Declared, robot: str, run_dir: Path) -> Experiment:
     """Resolve what is declared as the content of a job file."""
     here = current_directory()
-    base = _base(declared, robot, here) or run_dir
+    base = _base(declared, robot) or run_dir
     is_path = robot.strip() and not (is_maker(robot) or collection_of(robot))
     xml = str(absolute(robot)) if is_path and base != here else robot
     data = {
@@ -312,26 +309,12 @@ def _experiment_of(declared: _Declared, robot: str, run_dir: Path) -> Experiment
     return from_mapping(data, source="orchestrator.Search", base=base)
 
 
-def _base(declared: _Declared, robot: str, here: Path | None) -> Path | None:
-    """The folder that relative paths refer to, which has the user's code; see
-    :func:`_code_folder`.
-    """
-    named = [declared.defaults.get(key) for key in CODE]
+def _base(declared: _Declared, robot: str) -> Path | None:
+    """The folder that relative paths refer to, which has the user's code."""
+    named = [declared.defaults.get(key) for key in api.CODE_KEYS]
     if is_maker(robot):
         named.insert(0, robot)
-    return _code_folder([*named, declared.search.get("sampler")], here)
-
-
-def _code_folder(named: Sequence[Any], here: Path | None) -> Path | None:
-    """The folder of the first class or function of the user's among ``named`` that is not in the
-    present one; without any such, the present one, which is ``here``.
-    """
-    for name in named:
-        if isinstance(name, str) and ":" in name:
-            folder = api.code_folder(name)
-            if folder != here:
-                return folder
-    return here
+    return api.code_folder(*named, declared.search.get("sampler"))
 
 
 def _results(reader: TrialReader, ledger: Ledger) -> list[TrialResult]:

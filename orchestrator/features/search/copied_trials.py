@@ -14,7 +14,6 @@ from orchestrator.core.errors import RunDirError, UsageError, disk_full_explaine
 from orchestrator.core.files.atomic_files import clone_tree
 from orchestrator.core.job import Job
 from orchestrator.core.paths import JobPaths, RunPaths, absolute
-from orchestrator.core.robot_hash import main_file
 from orchestrator.core.worker_spec import INIT_JOB
 from orchestrator.features.search.history import Trial
 from orchestrator.jobfile.expand import SAME_IN_SPEC
@@ -107,7 +106,7 @@ def _copy_modules(job: Job, target: Path) -> None:
     for.
     """
     spec = job.spec
-    for text in (spec.task, spec.env, spec.entry_point):
+    for text in (spec.task, spec.env, spec.entry_point, spec.algo):
         module, colon, _ = (text or "").partition(":")
         if not colon or spec.search_path is None:
             continue
@@ -127,8 +126,6 @@ def _entry(trial: Trial, jobs: Sequence[Job]) -> Iterator[str]:
     yield f"name = {toml(without_seed(job.job_id, job.spec.seed))}"
     if job.spec.xml is not None:
         yield f"xml = {toml(f'{job.job_id}/{job.spec.xml}')}"
-        if "/" in main_file(job.spec.xml):
-            yield "allow_outside = true"
     defaults = Settings().model_dump()
     for key, value in _settings(job).items():
         differing = value
@@ -140,8 +137,6 @@ def _entry(trial: Trial, jobs: Sequence[Job]) -> Iterator[str]:
     if job.spec.init is not None:
         if trial.parent is None and not job.spec.init.startswith(INIT_JOB):
             yield f"init = {toml(job.spec.init)}"
-            if job.spec.init_names:
-                yield f"init_names = {toml(_plain(job.spec.init_names))}"
         else:
             yield comment(
                 f"It started from the policy of {job.spec.init}, and will now start from nothing."
@@ -158,7 +153,7 @@ def _settings(job: Job) -> dict[str, Any]:
     return {
         **{name: _plain(getattr(spec, name)) for name in _SAME_IN_JOB_FILE},
         **{name: _plain(table) for name, table in tables.items()},
-        spec.algo: _plain(spec.hyperparameters),
+        spec.algo_table: _plain(spec.hyperparameters),
         "checkpoint_every": f"{spec.checkpoint_every_s:f}s" if every is None else every,
         "resources": {
             "ranks": resources.ranks,

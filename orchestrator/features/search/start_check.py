@@ -36,10 +36,7 @@ def problem(experiment: Experiment, turn: Callable[[], object]) -> Problem | Non
     bodies: dict[str, Job] = {}
     if search.start == "reference":
         init = f"{INIT_JOB}{reference.job_id}"
-        bodies = {
-            what: job.with_spec(init=init, init_names={})
-            for what, job in _bodies(experiment, search)
-        }
+        bodies = {what: job.with_spec(init=init) for what, job in _bodies(experiment, search)}
 
     def watch(*_: int) -> None:
         turn()

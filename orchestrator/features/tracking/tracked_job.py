@@ -142,13 +142,14 @@ def results(paths: JobPaths, row: SummaryRow) -> JobResults:
     """Of a job that has ended."""
     evaluation = run_reader.evaluation(paths.eval) or {}
     means: dict[str, float | None] = {}
-    for kind in run_reader.EPISODE_KINDS:
-        if kind in evaluation:
-            episodes = evaluation[kind]
-            means |= {
-                f"eval/{kind}/{name}": episodes[name] for name in ("mean", "std", "length_mean")
-            }
-            means |= {f"eval/{kind}/{name}": value for name, value in episodes["measures"].items()}
+    if "deterministic" in evaluation:
+        episodes = evaluation["deterministic"]
+        means |= {
+            f"eval/deterministic/{name}": episodes[name] for name in ("mean", "std", "length_mean")
+        }
+        means |= {
+            f"eval/deterministic/{name}": value for name, value in episodes["measures"].items()
+        }
     means |= {
         f"eval/grid/{_place(point['at'])}": point["mean"] for point in evaluation.get("grid", ())
     }

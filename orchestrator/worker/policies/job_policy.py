@@ -337,7 +337,7 @@ def _refuse_modules_of_others(spec: WorkerSpec) -> None:
     """:raises UsageError: this process has a module of another folder under the name of one of the
     job's own.
     """
-    for name in (spec.task, spec.entry_point, spec.env):
+    for name in (spec.task, spec.entry_point, spec.env, spec.algo):
         if spec.search_path is None or name is None or ":" not in name:
             continue
         module = name.partition(":")[0].partition(".")[0]

@@ -46,7 +46,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--episodes", type=int)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--stochastic", action="store_true")
     parser.add_argument("--nominal", action="store_true")
     parser.add_argument("--xml", type=Path)
     parser.add_argument("--output", type=Path)
@@ -82,10 +81,7 @@ def play(options: argparse.Namespace) -> None:
         in_window = False
     label = "" if trained is None else f"-{trained.label}"
     if exported is None:
-        is_deterministic = not options.stochastic
-        act = load_policy(
-            spec, paths, scene.venv, trained, deterministic=is_deterministic, seed=options.seed
-        )
+        act = load_policy(spec, paths, scene.venv, trained, seed=options.seed)
     else:
         act = exported_policy(exported, scene.venv)
         label = f"-{options.policy.name.replace('.', '-')}"

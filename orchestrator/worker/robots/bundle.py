@@ -14,6 +14,7 @@ from orchestrator.worker.robots.file_collector import (
     BundleError,
     FileCollector,
     lexical,
+    why_outside,
 )
 from orchestrator.worker.robots.mjcf_elements import elements
 
@@ -32,12 +33,23 @@ class Bundle:
     """Relative path → the user's own file, where that lies at another place."""
     modes: dict[str, int] = field(default_factory=dict, repr=False)
     """Relative path → permission bits of the user's own file."""
-    outside: str | None = None
-    """What leads out of the folder of the main MJCF, for a message; None: nothing does."""
+    named: dict[str, str] = field(default_factory=dict, repr=False)
+    """Relative path → what names the file, for messages."""
 
     @property
     def hash(self) -> str:
         return robot_hash(self.main, self.contents)
+
+    def outside(self, job_folder: str | None = None) -> str | None:
+        """Return which file needs ``allow_outside``, and why, or None if all lie below the folder of
+        the main MJCF or below ``job_folder``.
+        """
+        folders = [self.users_path(self.main).parent]
+        if job_folder is not None:
+            folders.append(Path(job_folder))
+        others = ((name, named) for name, named in self.named.items() if name != self.main)
+        reasons = (why_outside(named, self.users_path(name), folders) for name, named in others)
+        return next(filter(None, reasons), None)
 
     def write(self, folder: Path) -> Path:
         """Copy everything below ``folder``, for the same readers; returns the path of the main MJCF
@@ -120,5 +132,5 @@ def collect(xml: Path, limit_bytes: int = MAX_TOTAL_BYTES) -> Bundle:
             if lexical(source) != target
         },
         modes={name(target): mode for target, mode in collector.modes.items()},
-        outside=collector.outside,
+        named={name(target): named for target, named in collector.named.items()},
     )

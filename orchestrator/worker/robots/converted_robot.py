@@ -24,6 +24,8 @@ class ConvertedRobot:
     """What was added to the file of the user, in sentences."""
     warnings: Sequence[str] = ()
     notes: Sequence[str] = ()
+    outside: str | None = None
+    """Which of its files lies outside of the allowed folders, if it is examined alone."""
     chosen: Sequence[RobotSetting] = ()
     """Settings that the request leaves out, and that were chosen by the robot, if it is examined
     alone."""
@@ -49,7 +51,7 @@ def answer_about_source(
     def with_users_file(text: str) -> str:
         return text.replace(str(made.xml), str(request.xml))
 
-    warnings = list(made.warnings)
+    warnings = [*made.warnings, *([] if made.outside is None else [made.outside])]
     warnings += [with_users_file(text) for text in answer.warnings]
     notes = [*made.notes, *(f"added: {text}" for text in made.added)]
     notes += [with_users_file(text) for text in answer.notes]
@@ -58,7 +60,7 @@ def answer_about_source(
         problem=None if answer.problem is None else with_users_file(answer.problem),
         warnings=tuple(warnings),
         notes=tuple(notes),
-        outside=None,
+        outside=made.outside,
         chosen_settings=made.chosen,
         includes=(),
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.core.messages import ExaminationRequest
-from orchestrator.core.worker_spec import CONTRIB, OFF_POLICY, fast_refused
+from orchestrator.core.worker_spec import OFF_POLICY, fast_refused, is_algorithm_class
 from orchestrator.worker.runtime import failures, user_env
 
 if TYPE_CHECKING:
@@ -22,15 +22,19 @@ if TYPE_CHECKING:
 
 
 class UnfitError(Exception):
-    """The robot or environment cannot be trained; the message and ``cause`` are those of the
-    answer's ``problem``.
+    """The robot or environment cannot be trained; the message, ``cause`` and ``key`` are those of
+    the answer's ``problem``.
     """
 
     def __init__(
-        self, message: str, cause: Literal["robot", "code", "settings", "init"] = "robot"
+        self,
+        message: str,
+        cause: Literal["robot", "code", "settings", "init"] = "robot",
+        key: str | None = None,
     ) -> None:
         super().__init__(message)
         self.cause = cause
+        self.key = key
 
 
 def check_environment(request: ExaminationRequest, xml: Path | None) -> Spaces:
@@ -107,10 +111,11 @@ def _take_step(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> Non
 
 def _check_spaces(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> None:
     """Refuse what the algorithm, or the fast learner where it is required, would refuse after
-    launch.
+    launch. What an algorithm that is a class can use is not known.
     """
-    package = "sb3-contrib" if request.algo in CONTRIB else "Stable-Baselines3"
-    algorithm = f"{package}'s {request.algo.upper()}"
+    if is_algorithm_class(request.algo):
+        return
+    algorithm = f"Stable-Baselines3's {request.algo.upper()}"
     _check_kinds(env.observation_space, env.action_space, request.algo, algorithm)
     _check_actions(env.action_space, request, algorithm)
     misfits = _policy_misfits(env.observation_space, request)

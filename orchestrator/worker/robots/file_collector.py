@@ -9,8 +9,7 @@ beside the main file, and the attribute that names it is rewritten in the copy; 
 as they are. So names and contents do not depend on where the robot lies.
 
 A robot may come from strangers: no file is taken that MuJoCo would not read, and none of the
-kernel's. Outside of the robot's own folder a file may be what its element reads, which its content
-shows. The first other one there is noted, for who decides whether it is allowed.
+kernel's. What names each file is noted, for :func:`why_outside`.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.files.regular_files import open_regular, read_up_to
-from orchestrator.worker.robots.file_kinds import KINDS
 from orchestrator.worker.robots.mjcf_elements import Attribute, Element, elements, escaped
 
 ASSET_TAGS = frozenset({"mesh", "texture", "hfield", "skin", "flexcomp"})
@@ -77,6 +75,21 @@ def read_regular_file(path: Path, named: str, limit_bytes: int = MAX_BYTES) -> b
         raise BundleError(f"{named}: cannot be read: {reason}") from None
 
 
+def why_outside(named: str, path: Path, folders: Iterable[Path]) -> str | None:
+    """Return why a file of a robot needs ``allow_outside``, or None if it lies below one of
+    ``folders``, after links are resolved.
+
+    :param named: what names it, for messages.
+    """
+    real = Path(os.path.realpath(path))
+    if any(real.is_relative_to(os.path.realpath(folder)) for folder in folders):
+        return None
+    return (
+        f"{named}: leads to {real}, outside of the folders of the robot and of the job file; move "
+        "the file there or, if you trust the robot, set allow_outside = true in its job or [defaults]"
+    )
+
+
 def lexical(path: Path) -> Path:
     """Without ``.`` and ``..``: as MuJoCo reads a path, and as the file lies in the copy, which has
     no links.
@@ -110,14 +123,6 @@ class _Mjcf:
     is_included: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """The element and the attribute of it that lead to a file."""
-
-    tag: str
-    attribute: str
-
-
 class FileCollector:
     """Reads a main MJCF and every file that it refers to.
 
@@ -130,9 +135,8 @@ class FileCollector:
         """Path in the copy → the file that was read."""
         self.modes: dict[Path, int] = {}
         """Path in the copy → permission bits of the file that was read."""
-        self.outside: str | None = None
-        """Which attribute leads, after resolving links, out of the folder of ``xml`` to a file
-        that its element does not read, if any does."""
+        self.named: dict[Path, str] = {}
+        """Path in the copy → what names the file, for messages."""
         self.folders: list[Path] = []
         """Absolute folders that were named, in order."""
         self.climbs = 0
@@ -145,7 +149,6 @@ class FileCollector:
         self._total_bytes = 0
         self._elsewhere = ELSEWHERE
         main = xml.absolute()
-        self._inside = Path(os.path.realpath(main.parent))
         while os.path.lexists(main.parent / self._elsewhere):
             self._elsewhere += "_"
         self._read_document(MappedPath(main, main), str(xml), ())
@@ -191,8 +194,7 @@ class FileCollector:
             raise BundleError(f"{named}: includes itself: {cycle}; remove one of these includes")
         if any(file.mapped.target == mapped.target for file in files):
             return
-        tag = "include" if files else "model"
-        content = self._read(mapped, named, _Reader(tag, "file") if including else None)
+        content = self._read(mapped, named)
         if content.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise BundleError(
                 f"{named}: is encoded in UTF-16, which MuJoCo cannot read; save it as UTF-8"
@@ -259,7 +261,7 @@ class FileCollector:
             candidates += [MappedPath(absolute, absolute)] if absolute else []
             raise _missing_file_error(attribute.value, candidates, here)
         for mapped in existing:
-            self._put(mapped, self._read(mapped, named, _Reader(tag, attribute.name)), named)
+            self._put(mapped, self._read(mapped, named), named)
 
     def _find(
         self, attribute: Attribute, folders: list[MappedPath], file: _Mjcf, here: str
@@ -294,11 +296,7 @@ class FileCollector:
         edits[attribute.start, attribute.end] = escaped(moved)
         return moved
 
-    def _read(self, mapped: MappedPath, named: str, reader: _Reader | None) -> bytes:
-        """The content of a file, noting whether it is a strange one outside of the robot's folder.
-
-        :param reader: what leads to the file; None for the main file.
-        """
+    def _read(self, mapped: MappedPath, named: str) -> bytes:
         earlier = self._contents.get(mapped.target, b"")  # of the same file, which counts once
         left = self._limit_bytes - self._total_bytes + len(earlier)
         if left < MAX_BYTES and _exists(mapped.source):
@@ -308,27 +306,12 @@ class FileCollector:
                     f"{named}: has {size:_} bytes, which are too many: the files of a robot may have "
                     f"{self._limit_bytes:_} bytes together, which have to fit into memory"
                 )
-        content = read_regular_file(mapped.source, named, min(left, MAX_BYTES))
-        if reader is not None and self.outside is None:
-            self.outside = self._outside(mapped.source, content, named, reader)
-        return content
-
-    def _outside(self, source: Path, content: bytes, named: str, reader: _Reader) -> str | None:
-        """Why a file needs permission; None: it needs none."""
-        real = Path(os.path.realpath(source))
-        kind = KINDS[reader.tag]
-        if real.is_relative_to(self._inside) or kind.fits(content):
-            return None
-        return (
-            f"{named}: the attribute {reader.attribute} leads to {real}, outside of the robot's "
-            f"folder {self._inside}, which is not {kind.expected}; correct the name, move the file "
-            "into that folder or, if you trust the robot, set allow_outside = true in its job or "
-            "[defaults]"
-        )
+        return read_regular_file(mapped.source, named, min(left, MAX_BYTES))
 
     def _put(self, mapped: MappedPath, content: bytes, named: str) -> None:
         mode = stat.S_IMODE(mapped.source.stat().st_mode)
         self.modes[mapped.target] = self.modes.get(mapped.target, mode) & mode
+        self.named.setdefault(mapped.target, named)
         earlier = self.sources.setdefault(mapped.target, mapped.source)
         if mapped.target not in self._contents:
             self._total_bytes += len(content)

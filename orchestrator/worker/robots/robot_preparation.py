@@ -23,6 +23,7 @@ from orchestrator.core.robot_sources import (
     how_made,
     robot_formats,
 )
+from orchestrator.core.worker_spec import is_algorithm_class
 from orchestrator.worker.envs.simulation_factory import observed_simulation
 from orchestrator.worker.mjspec.spec_elements import EditError
 from orchestrator.worker.robots import converted_robot, made_robot, model_checks
@@ -42,6 +43,7 @@ from orchestrator.worker.robots.mjcf_elements import elements
 from orchestrator.worker.robots.model_checks import ModelFindings
 from orchestrator.worker.robots.model_edits import EditedRobot, RobotVariants
 from orchestrator.worker.robots.model_examination import examined_model
+from orchestrator.worker.runtime import failures
 from orchestrator.worker.tasks import find_task, gymnasium_tasks
 
 GYMNASIUM = "gymnasium:"
@@ -57,9 +59,12 @@ def refusal(problem: str, *, errno: int | None = None) -> ExaminationAnswer:
 
 
 def unfit(error: BundleError | UnfitError) -> ExaminationAnswer:
-    cause = error.cause if isinstance(error, UnfitError) else "robot"
+    told = error if isinstance(error, UnfitError) else UnfitError(str(error))
     return dataclasses.replace(
-        refusal(str(error)), cause=cause, process_exits=isinstance(error, MujocoAbortedError)
+        refusal(str(error)),
+        cause=told.cause,
+        key=told.key,
+        process_exits=isinstance(error, MujocoAbortedError),
     )
 
 
@@ -134,6 +139,7 @@ class RobotPreparation:
     def prepared(self, request: ExaminationRequest) -> Prepared:
         """What ``request`` names. :raises BundleError, UnfitError: it cannot be trained."""
         _import_before_users(request)
+        _check_algorithm(request)
         if request.robot_maker is not None:
             return self._made(request)
         xml = _xml(request)
@@ -230,7 +236,9 @@ class RobotPreparation:
         if plain.answer.fragment is not None or not plain.answer.figures:
             return plain
         completed = self._converted(mjcf, request)
-        answer = dataclasses.replace(completed.answer, includes=plain.answer.includes)
+        answer = dataclasses.replace(
+            completed.answer, includes=plain.answer.includes, outside=plain.answer.outside
+        )
         return completed.with_answer(answer)
 
     def _alone(self, request: ExaminationRequest, xml: Path) -> Prepared:
@@ -337,6 +345,20 @@ def _import_before_users(request: ExaminationRequest) -> None:
                 find_task(request.task)
 
 
+def _check_algorithm(request: ExaminationRequest) -> None:
+    """:raises UnfitError: the algorithm is to be a class, and there is none."""
+    if not is_algorithm_class(request.algo):
+        return
+    from orchestrator.worker.training import algorithms
+
+    if request.search_path and request.search_path not in sys.path:
+        sys.path.insert(0, request.search_path)
+    try:
+        algorithms.class_of(request.algo)
+    except failures.AlgorithmError as error:
+        raise UnfitError(str(error), "settings", "algo") from None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
     """The robot before ``model_edits``."""
@@ -346,7 +368,7 @@ class _Source:
     """None where nothing is edited."""
     hash: str
     outside: str | None
-    """What it refers to outside of its folder, if that is not allowed."""
+    """Which file lies outside of the allowed folders."""
 
 
 def _read_source(
@@ -355,14 +377,14 @@ def _read_source(
     """The robot as its files are.
 
     :raises BundleError: as :func:`collect`.
-    :raises UnfitError: it refers to files outside of its folder, and is not examined alone.
+    :raises UnfitError: a file lies outside of the allowed folders, and it is not examined alone.
     """
     limit_bytes = MAX_TOTAL_BYTES
     if request.memory_mib is not None:
         limit_bytes = min(limit_bytes, request.memory_mib << 20)
     variants = recent.variants(xml, limit_bytes) if request.model_edits else None
     bundle = collect(xml, limit_bytes) if variants is None else variants.bundle
-    outside = None if request.allow_outside else bundle.outside
+    outside = None if request.allow_outside else bundle.outside(request.job_folder)
     if outside is not None:
         if not request.alone:
             raise UnfitError(outside)

@@ -15,10 +15,10 @@ from orchestrator.core.decoding import from_values
 from orchestrator.core.errors import UsageError
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.messages import INIT_SUFFIX, ExaminationAnswer, ExaminationRequest
+from orchestrator.core.worker_spec import is_algorithm_class
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.robots.env_check import UnfitError
 from orchestrator.worker.training import algorithms, start_policy_reader
-from orchestrator.worker.training.init_names import with_names_of
 from orchestrator.worker.training.start_policy import (
     Names,
     StartPolicy,
@@ -85,7 +85,6 @@ def check_init(
             initial = _untrained_policy(request, of_source or environment)
         _check_training(request, initial)
         names, spaces = _names_and_spaces(environment)
-        initial = with_names_of(initial, names, request.init.get("init_names", {}))
         copied = _copy_note(request, initial, names, spaces)
     except UnfitStartPolicyError as error:
         raise UnfitError(f"init: {source}: {error}", "init") from None
@@ -132,6 +131,10 @@ def _untrained_policy(request: ExaminationRequest, environment: Simulation | Spa
     then.
     """
     source = request.init["source"]
+    if is_algorithm_class(source["algo"]):
+        raise UnfitStartPolicyError(
+            f"is trained with {source['algo']}; {start_policy_reader.FROM_NAMED}"
+        )
     if source["policy"] != request.init["policy"]:
         raise UnfitStartPolicyError(
             f"its policy is {source['policy']}, and it is {request.init['policy']} here"

@@ -38,10 +38,8 @@ class GpuMemoryError(Exception):
     """
 
 
-class MissingPackageError(UsageError):
-    """A package of an optional extra is not installed; the message says which, and how to install
-    it.
-    """
+class AlgorithmError(UsageError):
+    """What ``algo`` names is no algorithm, or cannot be imported; the message says why."""
 
 
 class Interrupted(Exception):
@@ -70,7 +68,7 @@ def classify(error: BaseException) -> tuple[ExitCode, str, str]:
         return ExitCode.DIVERGED, message, trace
     if isinstance(error, RankLostError):
         return ExitCode.RANK_LOST, message, trace
-    if isinstance(error, CheckpointError | GpuMemoryError | MissingPackageError):
+    if isinstance(error, CheckpointError | GpuMemoryError | AlgorithmError):
         return ExitCode.ERROR, message, trace
     return ExitCode.ERROR, describe(error), trace
 

@@ -27,9 +27,6 @@ LAST_ORIGINAL_OBS = "_last_original_obs"
 """The same before normalisation, of off-policy algorithms."""
 LAST_EPISODE_STARTS = "_last_episode_starts"
 """``(n_envs,)`` whether an episode starts with these observations."""
-LAST_LSTM_STATES = "_last_lstm_states"
-"""Of sb3-contrib's recurrent models: hidden and cell states of policy and value function, on their
-device."""
 N_UPDATES = "_n_updates"
 """Epochs trained."""
 EPISODE_NUM = "_episode_num"
@@ -63,6 +60,25 @@ def setup_learn(
     _, callback = model._setup_learn(total_timesteps, None, reset_num_timesteps=reset_num_timesteps)
     model._num_timesteps_at_start = 0
     return callback
+
+
+def total_timesteps(model: BaseAlgorithm) -> int:
+    """Return how long the model trains, as :func:`setup_learn` was told."""
+    return model._total_timesteps
+
+
+def saved_parts(model: BaseAlgorithm) -> list[str]:
+    """Return the names of policy, optimisers and other parts whose ``state_dict`` is in
+    ``model.zip``.
+    """
+    return model._get_torch_save_params()[0]
+
+
+def unsaved_attributes(model: BaseAlgorithm) -> set[str]:
+    """Return the names of attributes that the model's class leaves out of ``model.zip``, besides
+    those that every algorithm does.
+    """
+    return {*model._excluded_save_params()} - {*BaseAlgorithm._excluded_save_params(model)}
 
 
 def wrap_env(model: BaseAlgorithm, venv: VecEnv) -> VecEnv:

@@ -1,6 +1,7 @@
-"""The algorithms of Stable-Baselines3 and sb3-contrib behind one interface.
+"""The algorithms of Stable-Baselines3, and classes with its interface, behind one interface.
 
-:func:`collect` and :func:`update` are the two halves of the loop in ``learn()``.
+:func:`collect` and :func:`update` are the two halves of the loop in ``learn()``. An algorithm that
+is neither on- nor off-policy has one half: :func:`collect` runs its ``learn()`` to the end.
 """
 
 from __future__ import annotations
@@ -8,74 +9,102 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from stable_baselines3 import A2C, PPO, SAC, TD3
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
+from stable_baselines3.common.save_util import recursive_getattr
+from stable_baselines3.common.type_aliases import TrainFreq
+from stable_baselines3.common.utils import safe_mean
 from stable_baselines3.common.vec_env import VecEnv
 
-from orchestrator.core.worker_spec import CONTRIB
-from orchestrator.worker.runtime import sb3_internals
+from orchestrator.core.worker_spec import is_algorithm_class
+from orchestrator.worker.runtime import failures, sb3_internals, user_env
+from orchestrator.worker.runtime.failures import AlgorithmError
 
-Model: TypeAlias = OnPolicyAlgorithm | OffPolicyAlgorithm
+Model: TypeAlias = BaseAlgorithm
+OnPolicy: TypeAlias = OnPolicyAlgorithm
 OffPolicy: TypeAlias = OffPolicyAlgorithm
 
 CLASSES: Mapping[str, type[Model]] = {"ppo": PPO, "sac": SAC, "td3": TD3, "a2c": A2C}
-"""Those of Stable-Baselines3, by name in the job file."""
+"""Those with a name in the job file."""
 
 
 def class_of(algo: str) -> type[Model]:
     """The class of an algorithm, named as in the job file.
 
-    :raises MissingPackageError: it is of sb3-contrib, which is not installed.
+    :raises AlgorithmError: there is no such class, or it is no algorithm.
     """
-    if algo not in CONTRIB:
+    if not is_algorithm_class(algo):
         return CLASSES[algo]
-    from orchestrator.worker.training import contrib
+    try:
+        kind: object = user_env.load(algo)
+    except user_env.EntryPointError as error:
+        raise AlgorithmError(f"{algo}: {error}") from None
+    except (Exception, SystemExit) as error:
+        raise AlgorithmError(
+            f"{algo}: importing its module raises {failures.describe(error)}"
+        ) from error
+    if not (isinstance(kind, type) and issubclass(kind, BaseAlgorithm)):
+        raise AlgorithmError(
+            f"{algo} is no algorithm; expected a class derived from "
+            "stable_baselines3.common.base_class.BaseAlgorithm"
+        )
+    return kind
 
-    return contrib.class_of(algo)
+
+def is_named(model: Model) -> bool:
+    """Return whether the model is of an algorithm with a name in the job file."""
+    return type(model) in CLASSES.values() or isinstance(model, sb3_internals.ExtendedPPO)
 
 
 def policy_class(algo: str, policy: str) -> type[BasePolicy]:
-    """The class of a policy, named as in the job file.
-
-    :raises MissingPackageError: as :func:`class_of`.
-    """
-    return class_of(algo).policy_aliases[policy_alias(algo, policy)]
-
-
-def policy_alias(algo: str, policy: str) -> str:
-    """The algorithm's own name of a policy of the job file: recurrent PPO has ``MlpLstmPolicy`` for
-    ``MlpPolicy``.
-    """
-    return policy.replace("Policy", "LstmPolicy") if algo == "recurrent-ppo" else policy
+    """The class of a policy, both named as in the job file."""
+    return CLASSES[algo].policy_aliases[policy]
 
 
 def collect(model: Model, env: VecEnv, callback: BaseCallback) -> None:
     """Collect one rollout from ``env`` into the model's buffer."""
-    if not isinstance(model, OffPolicy):
+    if isinstance(model, OnPolicy):
         model.collect_rollouts(env, callback, model.rollout_buffer, model.n_steps)
-        return
-    assert model.replay_buffer is not None
-    assert isinstance(model.train_freq, TrainFreq), "the model's set-up converts the hyperparameter"
-    when = model.train_freq
-    starts = model.learning_starts
-    model.collect_rollouts(
-        env, callback, when, model.replay_buffer, model.action_noise, starts, log_interval=None
-    )
+    elif isinstance(model, OffPolicy):
+        assert model.replay_buffer is not None
+        assert isinstance(model.train_freq, TrainFreq), (
+            "the model's set-up converts the hyperparameter"
+        )
+        model.collect_rollouts(
+            env,
+            callback,
+            model.train_freq,
+            model.replay_buffer,
+            model.action_noise,
+            model.learning_starts,
+            log_interval=None,
+        )
+    else:
+        _learn(model, env)
+
+
+def _learn(model: Model, env: VecEnv) -> None:
+    """Run ``learn()`` to its end."""
+    own = model.env
+    model.env = env
+    try:
+        left = sb3_internals.total_timesteps(model) - model.num_timesteps
+        model.learn(left, reset_num_timesteps=False)
+    finally:
+        model.env = own
 
 
 def update(model: Model, steps: int, total_timesteps: int) -> None:
     """Learn from the buffer, after a rollout of ``steps`` env_steps."""
-    if not isinstance(model, OffPolicy):
+    if isinstance(model, OnPolicy):
         sb3_internals.update_progress(model, total_timesteps)
         model.train()
-    elif model.num_timesteps > model.learning_starts:
+    elif isinstance(model, OffPolicy) and model.num_timesteps > model.learning_starts:
         gradient_steps = model.gradient_steps if model.gradient_steps >= 0 else steps
         if gradient_steps > 0:
             model.train(gradient_steps=gradient_steps, batch_size=model.batch_size)
@@ -83,38 +112,31 @@ def update(model: Model, steps: int, total_timesteps: int) -> None:
 
 def dump_logs(model: Model, iteration: int) -> None:
     """Write the logged values to the logger's outputs."""
-    if isinstance(model, OffPolicy):
+    if isinstance(model, OnPolicy):
+        model.dump_logs(iteration)
+    elif isinstance(model, OffPolicy):
         model.dump_logs()
     else:
-        model.dump_logs(iteration)
-
-
-def steps_a_rollout(model: Model) -> int | None:
-    """Steps of each environment in a rollout; None where it is whole episodes."""
-    if not isinstance(model, OffPolicy):
-        return model.n_steps
-    assert isinstance(model.train_freq, TrainFreq), "the model's set-up converts the hyperparameter"
-    return model.train_freq.frequency if model.train_freq.unit == TrainFrequencyUnit.STEP else None
+        episodes = model.ep_info_buffer or ()
+        for name, key in (("rew", "r"), ("len", "l")):
+            model.logger.record(
+                f"rollout/ep_{name}_mean", safe_mean([episode[key] for episode in episodes])
+            )
+        model.logger.record("time/total_timesteps", model.num_timesteps)
+        model.logger.dump(model.num_timesteps)
 
 
 def optimizers(model: Model) -> dict[str, torch.optim.Optimizer]:
     """All optimisers, by the names of their files in ``model.zip``."""
-    if not isinstance(model, OffPolicy):
-        return {"policy.optimizer": model.policy.optimizer}
-    parts: Any = model  # each has them, and the base class does not say so
-    by_name: dict[str, torch.optim.Optimizer] = {
-        "actor.optimizer": parts.actor.optimizer,
-        "critic.optimizer": parts.critic.optimizer,
+    parts: dict[str, Any] = {
+        name: recursive_getattr(model, name) for name in sb3_internals.saved_parts(model)
     }
-    of_temperature = getattr(model, "ent_coef_optimizer", None)
-    if of_temperature is not None:
-        by_name["ent_coef_optimizer"] = of_temperature
-    return by_name
+    return {name: part for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)}
 
 
 def temperature(model: Model) -> torch.Tensor | None:
-    """The logarithm of a learnt entropy coefficient (SAC, TQC, CrossQ), not part of the policy;
-    None elsewhere.
+    """The logarithm of a learnt entropy coefficient (SAC), not part of the policy; None
+    elsewhere.
     """
     learnt: torch.Tensor | None = getattr(model, "log_ent_coef", None)
     return learnt
@@ -126,15 +148,3 @@ def activation(name: str) -> type[torch.nn.Module]:
         key.lower(): value for key, value in vars(torch.nn).items()
     }
     return classes[name.replace("_", "")]
-
-
-def add_action_noise(model: Model, actions: NDArray[np.floating]) -> NDArray[np.floating]:
-    """``actions`` ``(n_envs, …)`` with the action noise of training, where the model has one."""
-    if model.action_noise is None:
-        return actions
-    # Training has a copy of the noise for each environment; all are drawn from one here.
-    noise_of_one = getattr(model.action_noise, "base_noise", model.action_noise)
-    noise = np.stack([noise_of_one() for _ in actions])
-    scaled = model.policy.scale_action(actions) + noise
-    noisy: NDArray[np.floating] = model.policy.unscale_action(np.clip(scaled, -1.0, 1.0))
-    return noisy

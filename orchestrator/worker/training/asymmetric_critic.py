@@ -47,9 +47,6 @@ def set_to_zero(model: Model, count: int) -> None:
 def _first_weights(model: Model) -> Iterator[torch.Tensor]:
     """``(units, observations)`` of the actor's first layer, and of its copy where there is one."""
     policy: Any = model.policy
-    if hasattr(policy, "lstm_actor"):  # of recurrent PPO: observations enter its LSTM
-        yield policy.lstm_actor.weight_ih_l0
-        return
     if not isinstance(model, OffPolicy):
         networks = [policy.mlp_extractor.policy_net]
     else:

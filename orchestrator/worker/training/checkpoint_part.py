@@ -11,8 +11,9 @@ from typing import Any
 from orchestrator.core.text import joined
 from orchestrator.worker.runtime import csv_tables
 from orchestrator.worker.runtime.progress import say
-from orchestrator.worker.training import asymmetric_critic, training_state
-from orchestrator.worker.training.algorithms import OffPolicy
+from orchestrator.worker.training import algorithms, asymmetric_critic, saved_model, training_state
+from orchestrator.worker.training import replay as replay_files
+from orchestrator.worker.training.algorithms import Model, OffPolicy, OnPolicy
 from orchestrator.worker.training.attempt import Attempt
 from orchestrator.worker.training.checkpoint import CheckpointStore, explaining_failure
 from orchestrator.worker.training.replay import Replay
@@ -30,6 +31,7 @@ class Checkpointing:
         self._attempt = attempt
         attempt.before_writing()
         self._replay = _open_replay(attempt)
+        _say_what_is_lost(attempt.model)
         self._store = CheckpointStore(
             attempt.paths.checkpoints,
             spec.fingerprint(),
@@ -179,13 +181,32 @@ class Checkpointing:
             self._store.drop_replay()
 
 
+def _say_what_is_lost(model: Model) -> None:
+    """Say in the log what a resumed training with an algorithm of any class lacks."""
+    if algorithms.is_named(model):
+        return
+    if not isinstance(model, OnPolicy | OffPolicy):
+        kind = type(model).__name__
+        say(f"{kind} is neither on- nor off-policy: it has no checkpoint before its end")
+        return
+    lost = saved_model.lost_attributes(model)
+    if isinstance(model, OffPolicy) and not replay_files.is_known(model.replay_buffer):
+        lost.append("replay_buffer")
+    if lost:
+        say(f"no checkpoint has {joined(lost)}: a resumed training begins with new ones")
+
+
 def _open_replay(attempt: Attempt) -> Replay | None:
-    """The files of the model's replay buffer, beside its checkpoints; None where it has none."""
+    """The files of the model's replay buffer, beside its checkpoints; None where it has none, or one
+    of an unknown class.
+    """
     model = attempt.model
     spec = attempt.spec
     if not isinstance(model, OffPolicy):
         return None
     assert model.replay_buffer is not None
+    if not replay_files.is_known(model.replay_buffer):
+        return None
     replay = Replay(attempt.paths.replay(attempt.ranks.rank), model.replay_buffer)
     rows = min(model.replay_buffer.buffer_size, math.ceil(spec.total_timesteps / spec.n_envs))
     size_mib = rows * replay.bytes_a_row / 2**20

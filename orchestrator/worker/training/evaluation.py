@@ -1,5 +1,5 @@
-"""Evaluation of the trained policy: whole episodes in fresh environments, without and with
-exploration.
+"""Evaluation of the trained policy: whole episodes in fresh environments, with the policy's most
+likely actions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GRID_AT_ONCE = 128
 """Environments in a batch of points of a grid: so many share the cost of the policy, and need
 little memory."""
 _ENVIRONMENTS = 1
-_ACTIONS = 2
+_GENERATORS = 2
 """Purposes of random numbers, so that evaluation's seeds differ from training's and from each
 other."""
 
@@ -85,7 +85,7 @@ class OutcomeSummary(TypedDict):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Deterministic or stochastic episodes, in the order in which they ended; at least one."""
+    """Episodes in the order in which they ended; at least one."""
 
     episodes: Sequence[EvaluatedEpisode]
 
@@ -117,25 +117,20 @@ class Outcome:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationResult:
     deterministic: Outcome
-    """Episodes with the policy's most likely actions."""
-    stochastic: Outcome
-    """With actions drawn from the policy, as in training; the episodes start from the same
-    states."""
     moment: bytes | None
-    """The best moment of the deterministic episodes, where the spec asks for one:
+    """The best moment of these episodes, where the spec asks for one:
     :meth:`BestMoment.content`."""
     seed: int
     """Environment *i* had ``seed + i`` (the batch of a built-in task has ``seed`` as a whole)."""
     n_envs: int
     nominal: Outcome | None
-    """Deterministic episodes of the robot of the file, where the others are of drawn ones."""
+    """Episodes of the robot of the file, where the others are of drawn ones."""
     grid: Sequence[tuple[GridPoint, Outcome]]
-    """Deterministic episodes at each point of the spec's grid."""
+    """Episodes at each point of the spec's grid."""
 
     def to_json(self) -> str:
         content: dict[str, Any] = {
             "deterministic": self.deterministic.summary,
-            "stochastic": self.stochastic.summary,
             "episodes": len(self.deterministic.episodes),
             "seed": self.seed,
             "n_envs": self.n_envs,
@@ -147,17 +142,15 @@ class EvaluationResult:
         return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
     def __str__(self) -> str:
-        """One line for people; the measures are means of the deterministic episodes."""
-        deterministic = self.deterministic.summary
-        stochastic = self.stochastic.summary
-        means = {name: measure["mean"] for name, measure in deterministic["measures"].items()}
+        """One line for people, with the means of the measures."""
+        summary = self.deterministic.summary
+        means = {name: measure["mean"] for name, measure in summary["measures"].items()}
         measures = ", ".join(
             f"{name} {mean:,.4g}" for name, mean in means.items() if mean is not None
         )
         text = (
             f"{count(len(self.deterministic.episodes), 'episode')}: "
-            f"return {deterministic['mean']:,.1f} ± {deterministic['std']:,.1f} deterministic, "
-            f"{stochastic['mean']:,.1f} ± {stochastic['std']:,.1f} stochastic"
+            f"return {summary['mean']:,.1f} ± {summary['std']:,.1f}"
         )
         return f"{text}; {measures}" if measures else text
 
@@ -186,8 +179,7 @@ def _summary(values: list[float | None]) -> MeasureSummary:
 def evaluate(
     spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[[], None]
 ) -> EvaluationResult:
-    """Run ``spec.eval_episodes`` deterministic episodes and as many stochastic ones, with
-    normalisation frozen.
+    """Run ``spec.eval_episodes`` episodes with deterministic actions and frozen normalisation.
 
     The number of episodes of each environment is fixed beforehand: taking the first to end would
     favour short ones. ``each_step`` is called after every step and may raise to end the evaluation.
@@ -201,16 +193,11 @@ def evaluate(
     moment = BestMoment() if spec.preview and not spec.video else None
     grid = EvaluationGrid.parse(spec.evaluate)
     return EvaluationResult(
-        deterministic=Outcome(evaluation.run(n_envs, moment, deterministic=True)),
-        stochastic=Outcome(evaluation.run(n_envs, deterministic=False)),
+        deterministic=Outcome(evaluation.run(n_envs, moment)),
         moment=None if moment is None else moment.content(),
         seed=evaluation.seed,
         n_envs=n_envs,
-        nominal=(
-            Outcome(evaluation.run(n_envs, deterministic=True, nominal=True))
-            if spec.randomize
-            else None
-        ),
+        nominal=Outcome(evaluation.run(n_envs, nominal=True)) if spec.randomize else None,
         grid=[] if grid is None else list(evaluation.run_on(grid)),
     )
 
@@ -238,7 +225,6 @@ class _Evaluation:
         n_envs: int,
         watched: BestMoment | None = None,
         *,
-        deterministic: bool,
         grid: GridPlaces | None = None,
         nominal: bool = False,
     ) -> Sequence[EvaluatedEpisode]:
@@ -254,7 +240,7 @@ class _Evaluation:
             # A diverging robot far from those trained on is a result, and the training succeeded.
             spec = dataclasses.replace(spec, on_divergence="end-episode")
         seed = self.seed
-        with _seed_generators(_seed(spec, _ACTIONS), self.model.device):
+        with _seed_generators(_seed(spec, _GENERATORS), self.model.device):
             venv = env_factory.make(
                 spec,
                 self.job_dir,
@@ -267,25 +253,18 @@ class _Evaluation:
             try:
                 venv.seed(seed)
                 prepared = _prepared_env(self.spec, self.model, venv)
-                return _run(
-                    self.model,
-                    prepared,
-                    remaining,
-                    self.each_step,
-                    watched,
-                    deterministic=deterministic,
-                )
+                return _run(self.model, prepared, remaining, self.each_step, watched)
             finally:
                 venv.close()
 
     def run_on(self, grid: EvaluationGrid) -> Iterator[tuple[GridPoint, Outcome]]:
-        """Deterministic episodes at each point."""
+        """Episodes at each point."""
         at_each = min(self.spec.eval_episodes, GRID_AT_ONCE)
         at_once = GRID_AT_ONCE // at_each
         for first in range(0, len(grid.points), at_once):
             points = grid.points[first : first + at_once]
             places = GridPlaces(grid, points, at_each)
-            episodes = self.run(len(points) * at_each, deterministic=True, grid=places)
+            episodes = self.run(len(points) * at_each, grid=places)
             for number, point in enumerate(points):
                 here = [episode for episode in episodes if episode.env // at_each == number]
                 yield point, Outcome(here)
@@ -305,9 +284,7 @@ def _seed(spec: WorkerSpec, purpose: int) -> int:
 
 @contextmanager
 def _seed_generators(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's generator, which draws the actions, and those that environments may use; restore
-    them afterwards.
-    """
+    """Seed the process's generators, which environments may use; restore them afterwards."""
     before = generators(device)
     random.seed(seed)
     np.random.seed(seed)
@@ -337,8 +314,6 @@ def _run(
     remaining: np.ndarray,
     each_step: Callable[[], None],
     watched: BestMoment | None,
-    *,
-    deterministic: bool,
 ) -> Sequence[EvaluatedEpisode]:
     """Run episodes. :param remaining: ``(n_envs,)`` episodes still to run in each environment;
     counted down here.
@@ -349,7 +324,7 @@ def _run(
     observations = venv.reset()
     if watched is not None:
         watched.begin(venv)
-    policy = ActingPolicy(model, len(remaining), deterministic=deterministic)
+    policy = ActingPolicy(model, len(remaining))
     while remaining.any():
         observations, rewards, dones, infos = venv.step(policy.act(observations))
         policy.see_ends(dones)

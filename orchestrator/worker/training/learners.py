@@ -1,8 +1,8 @@
-"""Makes the model of a job's spec: a stock algorithm of Stable-Baselines3 or sb3-contrib, or PPO
-with less overhead.
+"""Makes the model of a job's spec: a stock algorithm of Stable-Baselines3, PPO with less overhead, or
+a class that the job names.
 
-Only objects of torch and of these packages go into the model, so that ``model.zip`` loads where
-this package is not installed.
+Only objects of torch and Stable-Baselines3 go into the model, so that ``model.zip`` loads where this
+package is not installed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,17 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
 from orchestrator.core.processes.environment_variables import LOCAL_RANK_VARIABLE
-from orchestrator.core.worker_spec import SCHEDULES, WorkerSpec, fast_refused, parse_schedule
+from orchestrator.core.worker_spec import (
+    SCHEDULES,
+    WorkerSpec,
+    fast_refused,
+    is_algorithm_class,
+    parse_schedule,
+)
 from orchestrator.worker.distributed.process_group import ProcessGroup
 from orchestrator.worker.distributed.ranks import ALONE, Ranks
 from orchestrator.worker.training import algorithms, asymmetric_critic
-from orchestrator.worker.training.algorithms import Model, OffPolicy
+from orchestrator.worker.training.algorithms import Model, OnPolicy
 from orchestrator.worker.training.distributed_ppo import DistributedPPO
 from orchestrator.worker.training.fast.policy import UnsuitableError
 from orchestrator.worker.training.fast.ppo import FastPPO
@@ -63,19 +69,16 @@ def build(spec: WorkerSpec, venv: VecEnv, ranks: Ranks = ALONE) -> Learner:
     if "activation_fn" in policy_kwargs:
         policy_kwargs["activation_fn"] = algorithms.activation(policy_kwargs["activation_fn"])
 
-    arguments = {
-        name: _argument(name, value, venv) for name, value in _hyperparameters(spec, ranks).items()
+    arguments: dict[str, Any] = {
+        "policy": spec.policy,
+        "policy_kwargs": policy_kwargs or None,
+        **_hyperparameters(spec, ranks),
     }
+    if not is_algorithm_class(spec.algo):
+        arguments = {name: _argument(name, value, venv) for name, value in arguments.items()}
 
     def make(kind: type[Model]) -> Model:
-        return kind(
-            algorithms.policy_alias(spec.algo, spec.policy),
-            venv,
-            seed=spec.seed,
-            device=device(spec),
-            policy_kwargs=policy_kwargs or None,
-            **arguments,
-        )
+        return kind(env=venv, seed=spec.seed, device=device(spec), **arguments)
 
     choice = _choose(spec, venv)
     try:
@@ -159,7 +162,10 @@ def logged_columns(model: Model) -> list[str]:
     Giving them beforehand saves rewriting the table when they appear. (Success rates, which some
     environments report, still add a column.)
     """
-    count = "iterations"
+    time = ["iterations", "total_timesteps", "time_elapsed", "fps"]
+    rollout = ["rollout/ep_rew_mean", "rollout/ep_len_mean"]
+    if not algorithms.is_named(model):
+        return ["time/total_timesteps", *rollout]
     has_std = hasattr(model.policy, "log_std")
     others = ["learning_rate", "n_updates"]
     attributes = vars(model)
@@ -174,11 +180,11 @@ def logged_columns(model: Model) -> list[str]:
             "clip_fraction",
             "clip_range",
         ]
-    elif not isinstance(model, OffPolicy):
+    elif isinstance(model, OnPolicy):
         losses = ["policy_loss", "value_loss", "entropy_loss", "explained_variance"]
     else:
         losses = ["actor_loss", "critic_loss"]
-        count = "episodes"
+        time[0] = "episodes"
         has_std = model.use_sde
     if "ent_coef_optimizer" in attributes:
         losses.append("ent_coef")
@@ -188,11 +194,9 @@ def logged_columns(model: Model) -> list[str]:
         others.append("std")
     if attributes.get("clip_range_vf") is not None:
         others.append("clip_range_vf")
-    time = [f"time/{name}" for name in (count, "total_timesteps", "time_elapsed", "fps")]
     return [
-        *time,
-        "rollout/ep_rew_mean",
-        "rollout/ep_len_mean",
+        *(f"time/{name}" for name in time),
+        *rollout,
         *(f"train/{name}" for name in losses + others),
     ]
 

@@ -14,7 +14,7 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.worker.runtime.failures import Diverged
 from orchestrator.worker.runtime.sb3_internals import LAST_OBS
 from orchestrator.worker.training import replay
-from orchestrator.worker.training.algorithms import Model, OffPolicy
+from orchestrator.worker.training.algorithms import Model, OffPolicy, OnPolicy
 from orchestrator.worker.training.fast.update import NonFiniteGradient
 
 LOSSES = (
@@ -121,7 +121,11 @@ def _rollout_arrays(model: Model, steps: int) -> list[tuple[str, NDArray[Any]]]:
     """The arrays of the last rollout, each ``(steps, n_envs, …)``, by name."""
     if isinstance(model, OffPolicy):
         assert model.replay_buffer is not None
+        if not replay.is_known(model.replay_buffer):
+            return []
         return replay.latest(model.replay_buffer, min(steps, model.replay_buffer.size()))
+    if not isinstance(model, OnPolicy):
+        return []
     buffer = model.rollout_buffer
     observations = buffer.observations
     parts = observations if isinstance(observations, dict) else {"observations": observations}

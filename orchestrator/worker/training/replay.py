@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 
 from orchestrator.core.files.atomic_files import remove_partial_files, write_whole
 
@@ -159,6 +159,14 @@ class Replay:
             for path, match in matches
             if match is not None
         ]
+
+
+def is_known(buffer: ReplayBuffer | None) -> bool:
+    """Return whether all that the buffer holds is in its arrays, its position and whether it is
+    full.
+    """
+    kinds = (ReplayBuffer, DictReplayBuffer, NStepReplayBuffer)
+    return buffer is not None and type(buffer) in kinds and not buffer.optimize_memory_usage
 
 
 def latest(buffer: ReplayBuffer, rows: int) -> list[tuple[str, NDArray[Any]]]:

@@ -23,7 +23,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.files.file_status import status_of
 from orchestrator.core.job_reader import outcome_sentence, read_job
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.worker_spec import Algorithm, WorkerSpec
+from orchestrator.core.worker_spec import Algorithm, WorkerSpec, is_algorithm_class
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.simulation_factory import observed_simulation
 from orchestrator.worker.runtime import failures
@@ -38,10 +38,7 @@ from orchestrator.worker.training.start_policy import (
 
 EXPECTED = "expected a job's directory, RUN_DIR/jobs/JOB_ID, or a model.zip of Stable-Baselines3"
 _MARKS: Mapping[Algorithm, set[str]] = {
-    "recurrent-ppo": {"clip_range", "lstm_actor.weight_ih_l0"},
     "ppo": {"clip_range"},
-    "tqc": {"target_entropy", "top_quantiles_to_drop_per_net"},
-    "crossq": {"target_entropy", "policy_delay"},
     "sac": {"target_entropy"},
     "td3": {"target_policy_noise"},
     "a2c": {"gae_lambda"},
@@ -50,6 +47,7 @@ _MARKS: Mapping[Algorithm, set[str]] = {
 CLIPPING = {"clip_obs": 10.0, "epsilon": 1e-8}
 """How the ``VecNormalize`` of every job is set: its defaults."""
 TRIES = 3
+FROM_NAMED = f"a training can start from policies of {', '.join(get_args(Algorithm))} alone"
 
 
 def read(source: Path) -> StartPolicy:
@@ -92,6 +90,8 @@ def _read(source: Path, _version: tuple[tuple[Any, ...], ...]) -> StartPolicy:
             f"{source}: no such file or directory; {EXPECTED}; `run RUN_DIR` resumes jobs without it"
         )
     paths, spec = read_job(source)
+    if is_algorithm_class(spec.algo):
+        raise UsageError(f"{source}: was trained with {spec.algo}; {FROM_NAMED}")
     newest = max(paths.checkpoints_by_steps(), default=spec.total_timesteps)
     is_trained_further = newest < spec.total_timesteps
     if paths.model.exists() and not is_trained_further:

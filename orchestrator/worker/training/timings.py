@@ -23,7 +23,7 @@ from orchestrator.worker.distributed.ranks import Ranks
 from orchestrator.worker.runtime.csv_tables import CsvTable
 from orchestrator.worker.runtime.resources import UsageReader
 from orchestrator.worker.training import algorithms
-from orchestrator.worker.training.algorithms import Model, OffPolicy
+from orchestrator.worker.training.algorithms import Model, OffPolicy, OnPolicy
 from orchestrator.worker.training.fast.ppo import FastPPO
 from orchestrator.worker.training.loop_parts import LoopPart
 
@@ -80,7 +80,7 @@ class PhaseTimers:
         self._seconds = dict.fromkeys(("policy_s", "gae_s", "backward_s", "optimizer_s"), 0.0)
         if isinstance(model, OffPolicy):
             self._time_method(model.policy, "predict", "policy_s")
-        else:
+        elif isinstance(model, OnPolicy):
             for acting in ("forward", "get_distribution", "predict_values"):
                 self._time_method(model.policy, acting, "policy_s")
             self._time_method(model.rollout_buffer, "compute_returns_and_advantage", "gae_s")

@@ -19,7 +19,7 @@ from orchestrator.core.feature import named_modules
 from orchestrator.core.files.regular_files import open_regular
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.text import alternatives, joined
-from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
+from orchestrator.core.worker_spec import WorkerSpec, is_algorithm_class
 from orchestrator.worker.runtime import failures
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 LATEST = "latest"
 """Names the checkpoint with the most env_steps."""
-_POLICY_HYPERPARAMETERS = ("use_sde", "sde_sample_freq", "action_noise", "train_freq")
-"""The hyperparameters that policy and exploration are built from."""
 Policy = Callable[[Any], tuple[Any, bool]]
 """Takes an observation (None to start), steps, and returns the next one and whether the episode has
 ended."""
@@ -131,25 +129,20 @@ def load_policy(
     venv: VecEnv,
     trained: Checkpoint | None,
     *,
-    deterministic: bool,
     seed: int,
 ) -> Policy:
     """The policy in ``venv``.
 
-    :param seed: of its episodes, and of actions that are drawn.
+    :param seed: of its episodes.
     :raises PolicyError: as :func:`load_model` and :func:`normalized_env`.
     """
-    import torch
-
     from orchestrator.worker.runtime import sb3_internals
     from orchestrator.worker.training.acting import ActingPolicy
 
     model = load_model(spec, paths, venv, trained)
-    # Making a model seeds both with the seed of the job.
-    venv.seed(seed)
-    torch.manual_seed(seed)
+    venv.seed(seed)  # making a model seeds it with the seed of the job
     wrapped: Any = sb3_internals.wrap_env(model, normalized_env(spec, paths, venv, trained))
-    policy = ActingPolicy(model, venv.num_envs, deterministic=deterministic)
+    policy = ActingPolicy(model, venv.num_envs)
 
     def act(observation: Any) -> tuple[Any, bool]:
         if observation is None:
@@ -222,8 +215,11 @@ def load_model(
     :param venv: an environment of the job; not kept.
     :raises PolicyError: the file is damaged, or the checkpoint is of another job.
     """
+    from orchestrator.worker.training import algorithms
+
     # A model must not allocate gigabytes for a replay buffer that it does not use.
-    small_buffer = {"buffer_size": 1} if spec.algo in OFF_POLICY else {}
+    is_off_policy = issubclass(algorithms.class_of(spec.algo), algorithms.OffPolicy)
+    small_buffer = {"buffer_size": 1} if is_off_policy else {}
     if trained is None:
         return _load_finished(spec, paths.model, small_buffer)
     return _load_checkpoint(spec, trained, venv, small_buffer)
@@ -245,11 +241,9 @@ def _load_checkpoint(
     from orchestrator.worker.training import learners
 
     state = trained.state
-    needed = {
-        name: value
-        for name, value in spec.hyperparameters.items()
-        if name in _POLICY_HYPERPARAMETERS
-    }
+    needed = spec.hyperparameters
+    if not is_algorithm_class(spec.algo):  # only this one decides how a policy is built
+        needed = {name: value for name, value in needed.items() if name == "use_sde"}
     stock = dataclasses.replace(
         spec,
         learner="sb3",
@@ -266,9 +260,6 @@ def _load_checkpoint(
             f"{trained.path} belongs to another job: its network has other shapes than that of {spec.job_id}"
         ) from None
     if model.use_sde:
-        # Its noise is drawn once a rollout, which has n_steps.
-        if "n_steps" in spec.hyperparameters:
-            vars(model)["n_steps"] = spec.hyperparameters["n_steps"]
         model.policy.reset_noise(venv.num_envs)  # type: ignore[operator]
     model.num_timesteps = state["env_steps"]
     model.env = None

@@ -19,7 +19,7 @@ from orchestrator.core.decoding import field_values
 from orchestrator.worker.envs import env_state
 from orchestrator.worker.runtime import sb3_internals as sb3
 from orchestrator.worker.runtime.progress import say
-from orchestrator.worker.training import algorithms, contrib
+from orchestrator.worker.training import algorithms, saved_model
 from orchestrator.worker.training.algorithms import Model
 
 _NORMALIZATION = ("obs_rms", "ret_rms", "returns", "old_obs", "old_reward")
@@ -82,7 +82,7 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
         "last_obs": _each_array(attributes[sb3.LAST_OBS], _in_memory_order),
         "last_original_obs": _each_array(attributes[sb3.LAST_ORIGINAL_OBS], _in_memory_order),
         "last_episode_starts": attributes[sb3.LAST_EPISODE_STARTS],
-        "lstm_states": contrib.lstm_states(model),
+        "model": None if algorithms.is_named(model) else saved_model.save(model),
         "normalization": _normalization_state(model),
         "spaces": pickle.dumps((model.observation_space, model.action_space)),
         "envs": envs,
@@ -125,6 +125,8 @@ def restore(model: Model, state: dict[str, Any], rank: int = 0) -> LoopState:
     assert model.env is not None
     if "ranks" in state:
         state = {**state, **state["ranks"][rank]}
+    if state["model"] is not None:
+        saved_model.restore(model, state["model"])
     model.policy.load_state_dict(state["policy"])
     for name, optimizer in algorithms.optimizers(model).items():
         optimizer.load_state_dict(state["optimizers"][name])
@@ -154,9 +156,6 @@ def restore(model: Model, state: dict[str, Any], rank: int = 0) -> LoopState:
             state["last_original_obs"], _in_original_order
         )
         attributes[sb3.LAST_EPISODE_STARTS] = state["last_episode_starts"]
-        lstm_states = state["lstm_states"]
-        if lstm_states is not None:
-            contrib.restore_lstm_states(model, lstm_states)
     restore_generators(state["generators"])
     loop = state["loop"]
     return LoopState(**{**loop, "parts": job_parts.restored_facts(loop["parts"])})

@@ -171,20 +171,15 @@ def test_a_part_is_not_trained_beside_the_robot_that_includes_it_unless_it_is_na
     assert len(named.robots) == 2
 
 
-def test_robots_with_files_elsewhere_are_left_out_unless_they_are_allowed(tmp_path: Path) -> None:
-    path = tmp_path / "a.xml"
-    path.touch()
+def test_permission_for_files_elsewhere_is_written_where_it_is_needed(tmp_path: Path) -> None:
     rows = [
-        row(path, outside="leads to /etc", verdict="warning"),
-        row(path.with_name("b.xml"), task=None),
+        row(tmp_path / "a.xml", outside="leads to /etc", verdict="warning"),
+        row(tmp_path / "b.xml"),
     ]
-    with pytest.raises(
-        UsageError, match=r"no robot that can be trained.*\n.*leads to /etc.*--allow-outside"
-    ) as error:
-        drafted(rows, tmp_path)
-    assert "no built-in task suits" in str(error.value)
-    _, experiment = drafted(rows, tmp_path, allow_outside=True)
-    assert [job.allow_outside for job in experiment.jobs] == [True]
+    for one in "ab":
+        (tmp_path / f"{one}.xml").touch()
+    _, experiment = drafted(rows, tmp_path)
+    assert [job.allow_outside for job in experiment.jobs] == [True, False]
 
 
 def test_the_preset_decides_what_is_not_asked_for(tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ def test_export_writes_the_policy_of_a_finished_job(
         ),
         (("export", "hopper", "--to", "hopper.h", "--check"), "as .npz"),
         (
-            ("play", "hopper", "--policy", "a.npz", "--stochastic"),
-            "leave out --checkpoint, --stochastic",
+            ("play", "hopper", "--policy", "a.npz", "--checkpoint", "latest"),
+            "leave out --checkpoint",
         ),
         (("play", "hopper", "--policy", "gone.npz"), "gone.npz cannot be read: FileNotFoundError"),
     ],

@@ -313,21 +313,29 @@ def test_mesh_of_a_package_is_found(tmp_path: Path) -> None:
     package.mkdir()
     (package / "a.obj").write_text(TETRAHEDRON.format(size=0.2))
     text, ask = with_mesh("package://hand/meshes/a.obj"), examiner(own)
+    of_job = {"job_folder": str(tmp_path)}
     for asset_paths in ([], [tmp_path / "robots"], [tmp_path / "robots" / "hand"]):
-        answer = ask(text, task="forward", base="floating", asset_paths=[*map(str, asset_paths)])
-        assert answer.problem is None
+        settings: dict[str, Any] = {"base": "floating", "asset_paths": [*map(str, asset_paths)]}
+        assert ask(text, task="forward", request=of_job, **settings).problem is None
+        assert (ask(text, task="forward", **settings).problem is None) == bool(asset_paths)
     strip = '<mujoco><compiler meshdir="../meshes" strippath="true"/></mujoco>'
-    assert ask(with_mesh("C:\\cad\\a.obj", strip), task="forward", base="floating").problem is None
+    stripped = with_mesh("C:\\cad\\a.obj", strip)
+    assert ask(stripped, task="forward", base="floating", request=of_job).problem is None
 
 
-def test_a_file_elsewhere_that_is_no_mesh_is_refused(tmp_path: Path) -> None:
+def test_a_mesh_elsewhere_needs_permission(tmp_path: Path) -> None:
     own = tmp_path / "urdf"
     own.mkdir()
-    (tmp_path / "a.obj").write_text("-----BEGIN OPENSSH PRIVATE KEY-----")
+    (tmp_path / "a.obj").write_text(TETRAHEDRON.format(size=0.2))
     text = with_mesh("../a.obj")
-    refused = str(examiner(own)(text, request={"allow_outside": True}).problem)
-    assert "outside of the robot's folder" in refused
-    assert "is not a mesh" in refused
+    job = {"task": "forward", "base": "floating"}
+    assert "allow_outside" in str(examiner(own)(text, **job).problem)
+    allowed = examiner(own)(text, request={"allow_outside": True}, **job)
+    assert (allowed.problem, allowed.outside) == (None, None)
+    alone = examiner(own)(text, base="floating")
+    assert alone.problem is None
+    assert "allow_outside" in str(alone.outside)
+    assert alone.outside in alone.warnings
 
 
 def test_meshes_of_one_name_in_two_folders_stay_two(tmp_path: Path) -> None:

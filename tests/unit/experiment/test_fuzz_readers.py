@@ -107,7 +107,6 @@ LIVE = LiveFacts(
 EVALUATION = {
     "episodes": 2,
     "deterministic": {"mean": 1.0, "std": 0.5, "measures": {"speed": {"mean": 2.0}}},
-    "stochastic": {"mean": 1.0, "std": 0.5, "measures": {}},
 }
 SESSION = {
     **{
@@ -245,7 +244,6 @@ FACT_NAMES = (
         "std",
         "measures",
         "deterministic",
-        "stochastic",
         "episodes",
         "versions",
         "git",

@@ -35,16 +35,13 @@ def test_a_job_gets_the_table_of_its_algorithm_and_the_others_in_defaults_are_fo
         *({"name": algo, "algo": algo} for algo in ALGORITHMS),
         {"name": "own", "algo": "sac", "sac": {"gamma": 0.5}},
         defaults=tables,
-        **{"a2c.n_steps": 7, "tqc.top_quantiles_to_drop_per_net": 1, "recurrent-ppo.n_steps": 64},
+        **{"a2c.n_steps": 7},
     )
     assert [job.spec.hyperparameters for job in jobs] == [
         {"n_steps": 256},
         {"gamma": 0.9, "ent_coef": "auto_0.1"},
         {"action_noise": 0.1},
         {"n_steps": 7},
-        {"top_quantiles_to_drop_per_net": 1},
-        {},
-        {"n_steps": 64},
         {"gamma": 0.5, "ent_coef": "auto_0.1"},
     ]
     assert all(WorkerSpec.from_json(job.spec.to_json()) == job.spec for job in jobs)
@@ -88,9 +85,7 @@ def test_a_wrong_table_of_another_algorithm_keeps_nobody_from_being_judged() -> 
         ({}, 2048 * 8, 2048 * 8),
         ({"ppo": {"n_steps": 8}}, 64, 64),
         ({"algo": "a2c"}, 40, 520),
-        ({"algo": "recurrent-ppo"}, 1024, 1024),
-        ({"algo": "recurrent-ppo", "recurrent-ppo": {"n_steps": 16}}, 128, 512),
-        ({"algo": "crossq"}, 8, 512),
+        ({"algo": "sb3_contrib:TQC"}, None, LEAST_ITERATION),
         ({"algo": "a2c", "a2c": {"n_steps": 100}}, 800, 800),
         ({"algo": "sac"}, 8, 512),
         ({"algo": "sac", "n_envs": 3, "sac": {"train_freq": [4, "step"]}}, 12, 516),

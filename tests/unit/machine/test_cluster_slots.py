@@ -26,9 +26,6 @@ def nodes_of(slots: Iterable[Slot | None]) -> list[str | None]:
     ]
 
 
-# -- slots
-
-
 def test_jobs_go_where_most_cores_are_free() -> None:
     slots = slots_of((2, 0, 100), (4, 0, 100))
     assert nodes_of(slots.acquire(1) for _ in range(7)) == ["b", "b", "a", "b", "a", "b", None]
@@ -121,15 +118,13 @@ def test_a_node_that_is_paused_gets_nothing_more_until_it_is_resumed() -> None:
     assert nodes_of(slots.acquire(1) for _ in range(5)) == ["a"] * 4 + [None]
 
 
-# -- versions
-
 HERE = {
     "python": "3.11.7",
     "torch": "2.13.0+cpu",
     "numpy": "2.4.6",
     "psutil": "7.2.2",
     CODE: "abc",
-} | {"sb3-contrib": "2.9.2"}
+}
 
 
 @pytest.mark.parametrize(
@@ -139,7 +134,10 @@ HERE = {
         ({"torch": "2.12.0+cpu"}, True),
         ({"torch": "2.13.0+cu130"}, False),
         ({"python": "3.12.1"}, True),
+        ({"python": "3.11.9"}, False),
         ({"psutil": "6.0.0"}, False),
+        ({"psutil": None}, False),
+        ({"numpy": None}, True),
         ({CODE: "abd"}, True),
     ],
 )

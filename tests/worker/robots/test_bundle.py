@@ -11,11 +11,7 @@ from pathlib import Path
 
 import mujoco
 import pytest
-from bundle_helpers import (
-    MESH,
-    ROBOTS,
-    lay_out,
-)
+from bundle_helpers import MESH, ROBOTS, lay_out
 from model_helpers import differences
 
 from orchestrator.core.robot_hash import hash_of_copy
@@ -144,38 +140,39 @@ def test_a_file_that_mujoco_does_not_read_is_not_taken(text: str, tmp_path: Path
     (tmp_path / "secret.png").write_text("secret")
     (tmp_path / "secret.obj").write_text("secret")
     robot = collect(tmp_path / "main.xml")
-    assert (list(robot.contents), robot.outside) == (["main.xml"], None)
+    assert (list(robot.contents), robot.outside()) == (["main.xml"], None)
     mujoco.MjModel.from_xml_path(str(robot.write(tmp_path / "robot")))
 
 
 @pytest.mark.parametrize(
-    ("text", "attribute"),
+    "text",
     [
-        ('<mesh file="../a.obj"/>', "file"),
-        ('<mesh file="@/a.obj"/>', "file"),
-        ('<mesh file="link.obj"/>', "file"),
-        ('<compiler meshdir=".."/><mesh file="a.obj"/>', "file"),
-        ('<texture type="cube" fileup="../a.obj"/>', "fileup"),
-        ('<include file="../part.xml"/>', "file"),
-        ('<model file="../part.xml"/>', "file"),
-        ('<include file="part/inner.xml"/>', "file"),
+        '<mesh file="../a.obj"/>',
+        '<mesh file="@/a.obj"/>',
+        '<mesh file="link.obj"/>',
+        '<compiler meshdir=".."/><mesh file="a.obj"/>',
+        '<texture type="cube" fileup="../a.obj"/>',
+        '<include file="../part.xml"/>',
+        '<model file="../part.xml"/>',
+        '<include file="part/inner.xml"/>',
     ],
 )
-def test_what_leads_out_of_the_robots_folder_to_another_kind_of_file_is_noted(
-    text: str, attribute: str, tmp_path: Path
+def test_what_leads_out_of_the_robots_folder_is_outside_unless_it_is_in_that_of_the_job_file(
+    text: str, tmp_path: Path
 ) -> None:
     inner = '<mujoco><mesh file="../a.obj"/></mujoco>'
     lay_out(
         tmp_path,
         {"r/main.xml": f"<mujoco>\n{text}</mujoco>", "a.obj": "mesh", "r/part/inner.xml": inner},
     )
-    (tmp_path / "a.obj").write_text("secret")
-    (tmp_path / "part.xml").write_text("<settings/>")
+    (tmp_path / "part.xml").write_text("<mujoco/>")
     (tmp_path / "r/link.obj").symlink_to("../a.obj")
-    outside = str(collect(tmp_path / "r/main.xml").outside)
-    assert f"attribute {attribute} leads to {tmp_path}/" in outside
-    assert outside.startswith(f"{tmp_path}/r/")
-    assert "allow_outside = true" in outside
+    (tmp_path / "other").mkdir()
+    (tmp_path / "job").symlink_to(tmp_path)
+    bundle = collect(tmp_path / "r/main.xml")
+    for folder in (None, str(tmp_path / "other")):
+        assert f"{tmp_path}/r/" in str(bundle.outside(folder))
+    assert bundle.outside(str(tmp_path / "job")) is None
 
 
 def test_what_lies_below_the_robots_folder_is_not_outside(tmp_path: Path) -> None:
@@ -183,5 +180,5 @@ def test_what_lies_below_the_robots_folder_is_not_outside(tmp_path: Path) -> Non
     lay_out(tmp_path, {"r/main.xml": text, "r/m/a.obj": "mesh", "r/b.obj": "mesh"})
     (tmp_path / "r/m/b.obj").symlink_to("../b.obj")
     (tmp_path / "link").symlink_to("r")
-    assert collect(tmp_path / "r/main.xml").outside is None
-    assert collect(tmp_path / "link/main.xml").outside is None
+    assert collect(tmp_path / "r/main.xml").outside() is None
+    assert collect(tmp_path / "link/main.xml").outside() is None

@@ -10,7 +10,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from sb3_contrib import RecurrentPPO
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import Logger
@@ -26,9 +25,6 @@ def models() -> dict[str, BaseAlgorithm]:
     models: dict[str, BaseAlgorithm] = {
         "on": PPO("MlpPolicy", "Pendulum-v1", n_steps=8, batch_size=8, n_epochs=3, device="cpu"),
         "off": SAC("MlpPolicy", "Pendulum-v1", learning_starts=4, buffer_size=100, device="cpu"),
-        "recurrent": RecurrentPPO(
-            "MlpLstmPolicy", "Pendulum-v1", n_steps=8, batch_size=8, device="cpu"
-        ),
     }
     return {name: model.learn(16) for name, model in models.items()}
 
@@ -50,17 +46,24 @@ def models() -> dict[str, BaseAlgorithm]:
         ("on", sb3_internals.EPISODE_NUM, lambda value: value == 0),
         ("off", sb3_internals.EPISODE_NUM, lambda value: value == 0),
         ("on", sb3_internals.PROGRESS_REMAINING, lambda value: value == 0.0),
-        (
-            "recurrent",
-            sb3_internals.LAST_LSTM_STATES,
-            lambda value: value.pi[0].shape == value.vf[1].shape == (1, 1, 256),
-        ),
     ],
 )
 def test_a_model_has_the_attribute(
     models: dict[str, BaseAlgorithm], kind: str, name: str, holds: Callable[[Any], bool]
 ) -> None:
     assert holds(vars(models[kind])[name])
+
+
+def test_a_model_names_what_it_saves(models: dict[str, BaseAlgorithm]) -> None:
+    assert sb3_internals.saved_parts(models["on"]) == ["policy", "policy.optimizer"]
+    assert sb3_internals.saved_parts(models["off"]) == [
+        "policy",
+        *(f"{name}.optimizer" for name in ("actor", "critic")),
+        "ent_coef_optimizer",
+    ]
+    assert sb3_internals.unsaved_attributes(models["on"]) == set()
+    assert sb3_internals.unsaved_attributes(models["off"]) == {"actor", "critic", "critic_target"}
+    assert sb3_internals.total_timesteps(models["on"]) == 16
 
 
 def test_update_info_buffer_counts_episodes(models: dict[str, BaseAlgorithm]) -> None:

@@ -1,6 +1,3 @@
-"""SAC, TD3, A2C and those of sb3-contrib: the stock packages' own numbers, and all that a training
-with PPO has."""
-
 from __future__ import annotations
 
 import base64
@@ -24,7 +21,7 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.progress_columns import progress_columns
-from orchestrator.core.worker_spec import CONTRIB, WorkerSpec
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.examination.examination_requests import requests_of
 from orchestrator.jobfile import from_mapping
 from orchestrator.worker.envs import env_factory
@@ -34,7 +31,6 @@ from orchestrator.worker.training import algorithms, learners, nan_guard, traine
 from orchestrator.worker.training.checkpoint import CheckpointStore
 
 ALGORITHMS = ("sac", "td3", "a2c")
-ALL = (*ALGORITHMS, *CONTRIB)
 
 
 def stock(spec: WorkerSpec, directory: Path, **changes: Any) -> tuple[algorithms.Model, Path, Path]:
@@ -48,7 +44,7 @@ def stock(spec: WorkerSpec, directory: Path, **changes: Any) -> tuple[algorithms
         venv = VecNormalize(venv)
     hyperparameters = {**spec.hyperparameters, **changes}
     model = algorithms.class_of(spec.algo)(
-        algorithms.policy_alias(spec.algo, spec.policy),
+        spec.policy,
         venv,
         seed=spec.seed,
         device="cpu",
@@ -63,7 +59,12 @@ def stock(spec: WorkerSpec, directory: Path, **changes: Any) -> tuple[algorithms
 
 
 NOISE = NormalActionNoise(np.zeros(1), np.full(1, 0.2))
-BY_HAND: dict[str, dict[str, Any]] = {**{algo: {} for algo in ALL}, "td3": {"action_noise": NOISE}}
+
+
+BY_HAND: dict[str, dict[str, Any]] = {
+    **{algo: {} for algo in ALGORITHMS},
+    "td3": {"action_noise": NOISE},
+}
 """What is written otherwise for Stable-Baselines3 than in a job file."""
 
 
@@ -71,7 +72,7 @@ BY_HAND: dict[str, dict[str, Any]] = {**{algo: {} for algo in ALL}, "td3": {"act
     scope="module",
     params=[
         algo if algo in ("sac", "a2c") else pytest.param(algo, marks=pytest.mark.nightly)
-        for algo in ALL
+        for algo in ALGORITHMS
     ],
 )
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> JobPaths:
@@ -152,7 +153,7 @@ def seen(
 ) -> list[bytes]:
     """Observations of an episode played, which its actions made."""
     venv = env_factory.make(spec, paths.root, n_envs=1, seed=seed)
-    act = trained_policy.load_policy(spec, paths, venv, checkpoint, deterministic=True, seed=seed)
+    act = trained_policy.load_policy(spec, paths, venv, checkpoint, seed=seed)
     observation, _ = act(None)
     found = []
     for _ in range(20):
@@ -230,15 +231,16 @@ def test_an_environment_that_does_not_suit_is_refused_before_launch() -> None:
     jobs = from_mapping(
         {
             "name": "test",
-            "jobs": [{"name": algo, "algo": algo, "env": "CartPole-v1"} for algo in ("ppo", *ALL)],
+            "jobs": [
+                {"name": algo, "algo": algo, "env": "CartPole-v1"} for algo in ("ppo", *ALGORITHMS)
+            ],
         },
         source="robots.toml",
         base=Path(),
     ).jobs
     asked = [request for request, _ in requests_of(jobs)[0].values()]
     problems = {request.algo: check(request).problem for request in asked}
-    assert problems["ppo"] is problems["a2c"] is problems["recurrent-ppo"] is None
-    assert "sb3-contrib's CROSSQ needs a Box" in str(problems["crossq"])
+    assert problems["ppo"] is problems["a2c"] is None
     assert "its action space is Discrete(2); Stable-Baselines3's SAC needs a Box" in str(
         problems["sac"]
     )
@@ -272,3 +274,6 @@ def test_a_loss_that_is_not_finite_is_named() -> None:
     model.logger.record("train/critic_loss", float("inf"))
     with pytest.raises(nan_guard.NonFinite, match="train/critic_loss is not finite: inf"):
         nan_guard.check_losses(model)
+
+
+"""SAC, TD3 and A2C: Stable-Baselines3's own numbers, and all that a training with PPO has."""

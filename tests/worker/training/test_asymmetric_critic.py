@@ -19,7 +19,7 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.worker_spec import CONTRIB, WorkerSpec
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
 from orchestrator.worker.policies import job_policy
@@ -89,9 +89,8 @@ def test_the_last_observations_are_what_the_episode_has_drawn() -> None:
             pytest.param(which, marks=pytest.mark.nightly)
             for which in (("sac",), ("ppo", "sb3"), ("a2c",), ("td3",))
         ),
-        *(pytest.param((algo,), marks=pytest.mark.nightly) for algo in CONTRIB),
     ],
-    ids=["fast", "sac", "sb3", "a2c", "td3", *CONTRIB],
+    ids=["fast", "sac", "sb3", "a2c", "td3"],
 )
 def test_the_actor_is_blind_to_them_after_training_and_the_critic_is_not(
     which: tuple[str, ...], trained: Callable[..., tuple[WorkerSpec, JobPaths]]
@@ -113,11 +112,6 @@ def test_the_actor_is_blind_to_them_after_training_and_the_critic_is_not(
 
 def critic(model: Any, observations: torch.Tensor) -> np.ndarray:
     with torch.no_grad():
-        if hasattr(model.policy, "lstm_actor"):
-            states = torch.zeros(1, len(observations), 8)
-            return model.policy.predict_values(
-                observations, (states, states), torch.ones(len(observations))
-            ).numpy()
         if hasattr(model.policy, "predict_values"):
             return model.policy.predict_values(observations).numpy()
         return model.critic(observations, torch.zeros(len(observations), 8))[0].numpy()

@@ -1,5 +1,4 @@
-"""The tables of hyperparameters in a job file have Stable-Baselines3's and sb3-contrib's own names
-and defaults."""
+"""The tables of hyperparameters in a job file have Stable-Baselines3's own names and defaults."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from orchestrator.core.worker_spec import CONTRIB, Algorithm
+from orchestrator.core.worker_spec import Algorithm
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, POLICY_KEYS, PolicyKwargs
 from orchestrator.jobfile.toml_models import Settings
 from orchestrator.worker.training import algorithms
@@ -41,12 +40,7 @@ OF_CODE = {
 
 
 def test_algorithms_of_job_file_and_worker_are_the_same() -> None:
-    assert (
-        set(ALGORITHMS)
-        == {*algorithms.CLASSES, *CONTRIB}
-        == set(POLICY_KEYS)
-        == set(get_args(Algorithm))
-    )
+    assert set(ALGORITHMS) == {*algorithms.CLASSES} == set(POLICY_KEYS) == set(get_args(Algorithm))
     assert {"policy_kwargs", *ALGORITHMS} <= Settings.model_fields.keys()
 
 
@@ -62,12 +56,10 @@ def test_names_and_defaults_are_those_of_stable_baselines3(algo: str) -> None:
 @pytest.mark.parametrize("algo", CLASSES)
 def test_policy_kwargs_are_those_of_its_policies(algo: str) -> None:
     defaults = PolicyKwargs().model_dump()
-    for policy in (
-        ("MlpPolicy",) if algo == "crossq" else ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
-    ):
+    for policy in ("MlpPolicy", "CnnPolicy", "MultiInputPolicy"):
         parameters = inspect.signature(algorithms.policy_class(algo, policy)).parameters
         assert POLICY_KEYS[algo] <= parameters.keys()
         missing = parameters.keys() - POLICY_KEYS[algo] - OF_CODE
-        assert missing <= {"dist_kwargs", "lstm_kwargs"}, policy
+        assert missing <= {"dist_kwargs"}, policy
         for key in POLICY_KEYS[algo]:
             assert defaults[key] in (None, parameters[key].default)

@@ -30,7 +30,6 @@ from orchestrator.worker.tasks import gymnasium_tasks
 from orchestrator.worker.tasks.base import States
 from orchestrator.worker.training import learners, start_policy, start_policy_reader, weights
 from orchestrator.worker.training.algorithms import Model
-from orchestrator.worker.training.init_names import with_names_of
 from orchestrator.worker.training.start_policy import StartPolicy
 
 slow = pytest.mark.nightly
@@ -273,131 +272,6 @@ def test_a_model_zip_of_an_environment_starts_one_with_equal_shapes(stock: Path)
     examined = answer(stock, env="CartPole-v1", normalize=False)
     assert examined.problem is None
     assert "exact copy" in str(examined.init)
-
-
-# -- other names
-
-
-def test_parts_of_other_names_are_carried_over_by_init_names(
-    parent: JobPaths, tmp_path: Path
-) -> None:
-    robot = body(tmp_path / "robot/body.xml", "upper", "lower")
-    examined = answer(parent.root, robot, init_names={"upper": "hip", "lower": "knee"})
-    assert examined.problem is None
-    assert "exact copy" in str(examined.init)
-    initial = StartPolicy.from_file(robot.parent / "staged.init", str(examined.init_sha256))
-    source = start_policy_reader.read(parent.root)
-    assert initial.names is not None
-    assert initial.names.actions == ("actuator of upper", "actuator of lower")
-    assert all(torch.equal(initial.policy[name], value) for name, value in source.policy.items())
-    other = answer(parent.root, robot, init_names={"upper": "knee", "lower": "hip"})
-    assert other.init_sha256 != examined.init_sha256, "the names decide what is trained"
-    unmapped = answer(parent.root, robot)
-    assert "no action has the same name in both" in str(unmapped.problem)
-
-
-def test_a_training_starts_from_the_policy_of_a_robot_with_other_names(
-    parent: JobPaths, tmp_path: Path
-) -> None:
-    robot = body(tmp_path / "robot/body.xml", "upper", "lower", "tail")
-    pairs = {"upper": "hip", "lower": "knee"}
-    examined = answer(parent.root, robot, init_names=pairs)
-    child = spec_of("child-s3", init="there", init_names=pairs, init_sha256=examined.init_sha256)
-    paths = helpers.job(tmp_path, child)
-    (robot.parent / "staged.init").rename(paths.init)
-    record, log = helpers.train_here(paths)
-    assert record.code == ExitCode.SUCCEEDED, log
-    assert "2 of 3 actions by name, new: actuator of tail" in log
-
-
-def names(*joints: str) -> start_policy.Names:
-    observations = [f"{joint} {what}" for joint in joints for what in ("position", "velocity")]
-    return start_policy.Names(
-        ("root velocity x", *observations, *(f"body.{joint}_link.mass" for joint in joints)),
-        tuple(f"actuator of {joint}" for joint in joints),
-    )
-
-
-def of_source(*joints: str) -> StartPolicy:
-    return StartPolicy(
-        label="", algo="ppo", activation="tanh", names=names(*joints), policy={}, statistics=None
-    )
-
-
-RENAMED: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, str], tuple[str, ...]]] = {
-    # claim: joints there, joints here, init_names, what the joints there are here
-    "a prefix": (("hip", "knee"), ("FL_hip", "FL_knee"), {"FL_*": "*"}, ("FL_hip", "FL_knee")),
-    "two parts": (("l.hip",), ("left_hip_joint",), {"left_*_joint": "l.*"}, ("left_hip_joint",)),
-    "swapped": (("a", "b"), ("a", "b"), {"a": "b", "b": "a"}, ("b", "a")),
-    "by itself first": (
-        ("l1", "l2"),
-        ("r1", "r3"),
-        {"r*": "l*", "r3": "l2"},
-        ("r1", "r3"),
-    ),
-    "a word of other names": (("x",), ("rail",), {"rail": "x"}, ("rail",)),
-}
-
-
-@pytest.mark.parametrize("case", RENAMED)
-def test_names_of_the_source_become_those_of_the_job(case: str) -> None:
-    there, here, pairs, expected = RENAMED[case]
-    given = of_source(*there)
-    pairs |= {f"{new}_link": f"{old}_link" for new, old in pairs.items()}
-    renamed = with_names_of(given, names(*here), pairs).names
-    assert renamed is not None
-    assert renamed == names(*expected)
-
-
-def test_a_name_that_another_part_has_in_the_job_is_none_of_it() -> None:
-    renamed = with_names_of(of_source("a", "b"), names("a", "c"), {"a": "b"}).names
-    assert renamed is not None
-    assert renamed.actions == ("actuator of a of the source", "actuator of a")
-    own = start_policy.Names((), ("actuator of a", "actuator of a of the source"))
-    renamed = with_names_of(of_source("a", "b"), own, {"a": "b"}).names
-    assert renamed is not None
-    assert renamed.actions[1] == "actuator of a"
-    assert renamed.actions[0] not in own.actions
-
-
-def test_a_hint_has_no_places_of_parts_without_names() -> None:
-    own = start_policy.Names(("base/0 position",), ("actuator of base/0+",))
-    with pytest.raises(start_policy.UnfitStartPolicyError) as raised:
-        with_names_of(of_source("FL_hip"), own, {"FL_hip": "FL_hip"})
-    assert str(raised.value).endswith('called "FL_hip"; there are base')
-
-
-@pytest.mark.parametrize(
-    ("pairs", "words"),
-    [
-        ({"hups": "hip"}, ['of this robot is called "hups"', "did you mean 'hop'"]),
-        ({"hop": "hap"}, ['of the policy to start from is called "hap"', "'hip'"]),
-        ({"hop": "hip", "kny": "hip"}, ["hop position and kny position", "name each part there"]),
-        ({"k*": "h*", "hop": "hip", "kny": "hip"}, ["hop position and kny position"]),
-        ({"hop": "hip_link"}, ["both are there, but nothing of both is alike"]),
-    ],
-)
-def test_init_names_that_fit_nothing_are_refused(pairs: dict[str, str], words: list[str]) -> None:
-    with pytest.raises(start_policy.UnfitStartPolicyError) as raised:
-        with_names_of(of_source("hip", "knee"), names("hop", "kny"), pairs)
-    for text in ("init_names: ", *words):
-        assert text in str(raised.value)
-
-
-def test_a_policy_without_names_takes_no_init_names(stock: Path) -> None:
-    examined = answer(stock, env="CartPole-v1", normalize=False, init_names={"a": "b"})
-    assert "have none" in str(examined.problem)
-
-
-def test_a_job_that_is_still_to_be_trained_is_compared_by_init_names(tmp_path: Path) -> None:
-    source = ExaminationRequest(
-        xml=str(body(tmp_path / "a/body.xml", "hip", "knee")), task="forward"
-    )
-    robot = body(tmp_path / "b/body.xml", "tail", "upper", "lower")
-    examined = from_job(source, robot, init_names={"upper": "hip", "lower": "knee"})
-    assert "5 of 7 observations by name, new: tail position, tail velocity" in examined.init
-    unknown = from_job(source, robot, init_names={"uper": "hip"})
-    assert "did you mean 'upper'?" in str(unknown.problem)
 
 
 # -- what is refused

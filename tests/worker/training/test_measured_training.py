@@ -64,7 +64,6 @@ def attempt(directory: Path, spec: WorkerSpec, number: int = 0) -> ExitRecord:
         ("ppo", "fast"),
         pytest.param("ppo", "sb3", marks=slow),
         pytest.param("sac", "sb3", marks=slow),
-        pytest.param("recurrent-ppo", "sb3", marks=slow),
     ],
 )
 def test_measured_training_has_the_same_weights_and_the_means_of_its_last_episodes(

@@ -17,7 +17,7 @@ from torch import nn
 from orchestrator.core.worker_spec import Activation
 from orchestrator.features.export.worker.exported_policy import DenseLayer, ExportError
 from orchestrator.features.export.worker.input_spaces import entries_of, is_vector
-from orchestrator.worker.training import algorithms, contrib
+from orchestrator.worker.training import algorithms
 from orchestrator.worker.training.algorithms import Model, OffPolicy
 
 ELSEWHERE = "orchestrator.load gives the policy to a script, and play shows it"
@@ -46,17 +46,12 @@ def network_of(model: Model) -> Network:
     layers: list[DenseLayer] = []
     limit = math.inf
     parts = _leaves(_modules(model, CombinedExtractor if entries else FlattenExtractor))
-    pending = None
     if isinstance(model, TD3):
         parts.pop()  # its tanh is that of squashed actions
     for part in parts:
-        if (normalization := contrib.frozen_normalization(part)) is not None:
-            pending = normalization  # a linear layer always follows, into which it goes
-            continue
         match part:
             case nn.Linear():
-                layers.append(_dense(part, pending))
-                pending = None
+                layers.append(_dense(part))
             case nn.Hardtanh() if part is parts[-1]:
                 limit = float(part.max_val)
             case _ if type(part) in NAMES and layers and not layers[-1].activation:
@@ -76,9 +71,11 @@ def _modules(model: Model, extractor_kind: type[nn.Module]) -> list[nn.Module]:
     :raises ExportError: it needs more than that.
     """
     policy: Any = model.policy
-    if contrib.lstm_states(model) is not None:
-        text = "it is recurrent: an action also depends on the states of its LSTM, which no format holds"
-        raise ExportError(f"{text}; {ELSEWHERE}")
+    if not algorithms.is_named(model):
+        named = ", ".join(algorithms.CLASSES)
+        raise ExportError(
+            f"it is one of {type(model).__name__}; only policies of {named} can be exported; {ELSEWHERE}"
+        )
     if isinstance(model, OffPolicy):
         latent = [policy.actor.latent_pi] if hasattr(policy.actor, "latent_pi") else []
         extractor = policy.actor.features_extractor
@@ -104,11 +101,9 @@ def _leaves(modules: Iterable[nn.Module]) -> list[nn.Module]:
     ]
 
 
-def _dense(layer: nn.Linear, before: contrib.Affine | None) -> DenseLayer:
-    """The layer, with a normalisation of its inputs in its weights."""
-    weight = layer.weight.detach().cpu().double().numpy()
-    bias = layer.bias.detach().cpu().double().numpy()
-    if before is not None:
-        bias = bias + weight @ before.shift
-        weight = weight * before.scale
-    return DenseLayer(weight=weight.astype(np.float32), bias=bias.astype(np.float32), activation="")
+def _dense(layer: nn.Linear) -> DenseLayer:
+    return DenseLayer(
+        weight=layer.weight.detach().cpu().numpy().astype(np.float32),
+        bias=layer.bias.detach().cpu().numpy().astype(np.float32),
+        activation="",
+    )

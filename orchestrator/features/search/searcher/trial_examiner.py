@@ -61,8 +61,7 @@ class TrialExaminer:
             if is_start:  # one policy for all seeds
                 sources *= len(jobs)
             children = [
-                job.with_spec(init=source, init_names={})
-                for job, source in zip(jobs, sources, strict=True)
+                job.with_spec(init=source) for job, source in zip(jobs, sources, strict=True)
             ]
             verdicts = self._verdicts(children)
             is_unfit = any(verdict.has_unfit_init for verdict in verdicts.values())

@@ -50,7 +50,7 @@ def make_robot(request: ExaminationRequest, folder: Path) -> ConvertedRobot:
 
     :param folder: an empty one, for the MJCF and its files.
     :raises BundleError: as :func:`collect`.
-    :raises UnfitError: it does not compile, or the settings do not fit it; the message says what
+    :raises UnfitError: it does not compile, a file lies elsewhere, or the settings do not fit it; the message says what
         would.
     """
     xml = Path(str(request.xml))
@@ -58,8 +58,9 @@ def make_robot(request: ExaminationRequest, folder: Path) -> ConvertedRobot:
     settings = MjcfSettings(**{**given, "passive": tuple(given.get("passive", ()))})
     limit_bytes = MAX_TOTAL_BYTES if request.memory_mib is None else request.memory_mib << 20
     bundle = collect(xml, limit_bytes)
-    if bundle.outside is not None and not request.allow_outside:
-        raise UnfitError(bundle.outside)
+    outside = None if request.allow_outside or request.alone else bundle.outside(request.job_folder)
+    if outside is not None:
+        raise UnfitError(outside)
     main = bundle.write(folder)
     with guard_compiler(xml, request.memory_mib):
         model = compile_staged(main, bundle, ModelFindings(), request.memory_mib)

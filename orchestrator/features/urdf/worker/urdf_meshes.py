@@ -8,8 +8,8 @@ package or be the package; then in the folders above the URDF that are called NA
 which a URDF was found that is examined alone, are looked into last, as if they were of
 ``asset_paths``.
 
-A robot may come from strangers: what lies neither in the folder of the URDF nor in one of
-``asset_paths`` has to be a mesh by its content.
+A robot may come from strangers: what lies below neither the folder of the URDF, nor that of the job
+file, nor one of ``asset_paths`` needs ``allow_outside``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from orchestrator.worker.robots.file_collector import (
     MAX_TOTAL_BYTES,
     BundleError,
     read_regular_file,
+    why_outside,
 )
-from orchestrator.worker.robots.file_kinds import MESH
 
 READABLE = (".stl", ".obj", ".msh")
 PACKAGES = ("package", "model")
@@ -46,6 +46,7 @@ class UrdfMeshes:
         folder: Path,
         limit_bytes: int,
         user_folders: Sequence[str] = (),
+        job_folder: str | None = None,
     ) -> None:
         self.copied: dict[Path, tuple[Path, int]] = {}
         """Copy → the file that it is of, and the line that names it first."""
@@ -53,12 +54,16 @@ class UrdfMeshes:
         """Which files were taken in the place of those that MuJoCo cannot read, in words."""
         self.folders_needed: list[str] = []
         """Those of ``user_folders`` in which meshes were found that are nowhere else."""
+        self.outside: UrdfError | None = None
+        """The first mesh that needs ``allow_outside``."""
         self._user_folders = user_folders
         self._xml = xml
         self._folder = folder
         self._left = min(limit_bytes, MAX_TOTAL_BYTES)
         self._asset_paths = [Path(path) for path in asset_paths]
-        self._inside = [Path(os.path.realpath(path)) for path in (xml.parent, *self._asset_paths)]
+        self._inside = [xml.parent, *self._asset_paths, *map(Path, user_folders)]
+        if job_folder is not None:
+            self._inside.append(Path(job_folder))
         self._mesh_folder = xml.parent / (
             compiler.attributes.get("meshdir") or compiler.attributes.get("assetdir", "")
         )
@@ -148,22 +153,15 @@ class UrdfMeshes:
                 content = read_regular_file(source, f"{here} {source}", self._left)
             except BundleError as error:
                 raise UrdfError(str(error), line) from None
-            self._refuse_strange(Path(real), content, here, line)
+            why = why_outside(f"{here} {source}", source, self._inside)
+            if why is not None and self.outside is None:
+                self.outside = UrdfError(why, line)
             self._left -= len(content)
             self._copies[real] = self._unused_name(source)
             copy = self._folder / self._copies[real]
             copy.write_bytes(content)
             self.copied[copy] = source, line
         return self._copies[real]
-
-    def _refuse_strange(self, real: Path, content: bytes, here: str, line: int) -> None:
-        if any(map(real.is_relative_to, self._inside)) or MESH.fits(content):
-            return
-        raise UrdfError(
-            f"{here} leads to {real}, outside of the robot's folder {self._inside[0]}, "
-            f"which is not {MESH.expected}; correct the name",
-            line,
-        )
 
     def _unused_name(self, source: Path) -> str:
         """A file name whose stem, by which MuJoCo calls the mesh, no other copy has."""

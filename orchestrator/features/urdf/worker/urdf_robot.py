@@ -88,13 +88,19 @@ def make_robot(request: ExaminationRequest, folder: Path) -> ConvertedRobot:
             folder,
             limit_bytes,
             user_folders=() if "asset_paths" in request.robot_settings else request.user_folders,
+            job_folder=request.job_folder,
         )
         _choose_geometry(robot, compiler, settings, meshes)
+        outside = None if request.allow_outside else meshes.outside
+        if outside is not None and not request.alone:
+            raise outside
         dropped = drop_dummy_inertias(structure, settings.collision)
         with guard_compiler(xml, request.memory_mib):
             target = folder / f"{xml.stem}.xml"
             made = _complete_robot(robot, structure, settings, target, meshes, request)
-            return dataclasses.replace(made, notes=dropped)
+            return dataclasses.replace(
+                made, notes=dropped, outside=None if outside is None else str(outside)
+            )
     except JointValueError as error:
         raise UnfitError(f"{xml}: {error}") from None
     except UrdfError as error:
