@@ -124,12 +124,6 @@ class Feature:
     python: Callable[[], Mapping[str, str]] | None = None
     """Further names of ``import orchestrator``, and the modules that define them, which are
     imported when a name is first used."""
-    belongings: tuple[str, ...] = ()
-    """Of the program's own features only, for ``.ci/without-a-feature``: what of the repository
-    belongs to it besides its folder. That is its tests, job files, benchmarks, and pages of
-    ``docs/`` that no other page needs."""
-    extras: tuple[str, ...] = ()
-    """Likewise: extras of ``pyproject.toml`` with packages that it alone needs."""
 
 
 @functools.cache

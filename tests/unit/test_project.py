@@ -1,16 +1,12 @@
 """Documents, example files and help texts say what the code does."""
 
-import ast
 import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import typer
 
 from orchestrator.cli import app
-from orchestrator.core.feature import features
 from orchestrator.jobfile import json_schema
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,54 +58,3 @@ def test_links_between_documents_lead_somewhere() -> None:
             assert "://" in target or (document.parent / target).exists(), (
                 f"{document.name}: {target}"
             )
-
-
-def test_what_a_feature_names_as_its_own_is_there_and_no_other_feature_names_it() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
-    owners: dict[str, str] = {}
-    names = {feature.name for feature in features()}
-    for feature in features():
-        assert {*feature.extras} <= extras.keys(), feature.name
-        for place in feature.belongings:
-            is_gone = Path(place).parts[:2] == ("tests", "features") and (
-                Path(place).parts[2] not in names
-            )  # with the other feature whose tests it is among
-            assert is_gone or (ROOT / place).exists(), f"{feature.name}: {place}"
-        for one in (*feature.belongings, *feature.extras):
-            assert owners.setdefault(one, feature.name) == feature.name, one
-    assert extras.keys() - owners.keys() == {"docs", "dev"}, "those of the kernel"
-
-
-def imported_by(file: Path, *, everywhere: bool) -> Iterator[str]:
-    """Names of modules, and of what is taken from them. :param everywhere: in functions, too."""
-    tree = ast.parse(file.read_text())
-    for node in ast.walk(tree) if everywhere else tree.body:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-@pytest.mark.nightly
-def test_what_imports_a_feature_or_what_belongs_to_it_belongs_to_it() -> None:
-    """So that it goes with the feature. Types of tests are not checked, so these may import it in a
-    function that is run only where the feature is there.
-    """
-    benchmarks = set((ROOT / "benchmarks").rglob("*.py"))
-    files = benchmarks | set((ROOT / "tests").rglob("*.py"))
-    imports = {
-        file: [f"{name}." for name in imported_by(file, everywhere=file in benchmarks)]
-        for file in files
-    }
-    for feature in features():
-        own = [f"orchestrator/features/{feature.name}", *feature.belongings]
-        modules = tuple(f"{place.removesuffix('.py').replace('/', '.')}." for place in own)
-        strangers = [
-            file.relative_to(ROOT).as_posix()
-            for file, names in imports.items()
-            if not any(file.is_relative_to(ROOT / place) for place in own)
-            and any(name.startswith(modules) for name in names)
-        ]
-        assert strangers == [], feature.name

@@ -18,5 +18,4 @@ FEATURE = Feature(
     about="init: job files made of robots.",
     commands=_commands,
     rank=10,
-    belongings=("tests/features/authoring",),
 )

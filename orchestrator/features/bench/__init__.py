@@ -40,16 +40,4 @@ FEATURE = Feature(
     commands=_commands,
     report=_report,
     rank=89,
-    belongings=(
-        "tests/features/bench",
-        "docs/bench.md",
-        "benchmarks/machine.py",
-        "benchmarks/machine_figures.py",
-        "benchmarks/ant.toml",
-        "tests/unit/benchmarks/test_machine_benchmark.py",
-        "tests/unit/benchmarks/test_learning_comparison.py",
-        "tests/helpers/machine_helpers.py",
-        "tests/bench/test_machine_command.py",
-        "tests/features/compare/test_compare_machines.py",
-    ),
 )

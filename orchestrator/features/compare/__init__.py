@@ -38,5 +38,4 @@ FEATURE = Feature(
     python=_python,
     report_sections=_report_sections,
     rank=97,
-    belongings=("tests/features/compare",),
 )

@@ -31,9 +31,4 @@ FEATURE = Feature(
     about="The table curriculum of a job: stages of its training, and the conditions between them.",
     job_parts=_job_parts,
     job_tables=_job_tables,
-    belongings=(
-        "tests/features/curriculum",
-        "jobs/curriculum.toml",
-        "docs/curricula.md",
-    ),
 )

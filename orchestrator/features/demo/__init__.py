@@ -18,5 +18,4 @@ FEATURE = Feature(
     about="demo: three robots that the program brings, trained in half a minute.",
     commands=_commands,
     rank=5,
-    belongings=("tests/features/demo",),
 )

@@ -28,10 +28,4 @@ FEATURE = Feature(
     commands=_commands,
     rank=31,
     policy_readers=_policy_readers,
-    belongings=(
-        "tests/features/export",
-        "docs/deploy.md",
-        "docs/export.md",
-    ),
-    extras=("export",),
 )

@@ -20,10 +20,4 @@ FEATURE = Feature(
     about="serve: experiments in a browser, while they run.",
     commands=_commands,
     rank=70,
-    belongings=(
-        "tests/features/live_page",
-        "tests/helpers/live_page_helpers.py",
-        "docs/live-page.md",
-    ),
-    extras=("web",),
 )

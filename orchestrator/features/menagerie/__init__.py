@@ -21,6 +21,4 @@ FEATURE = Feature(
     name="menagerie",
     about="Robots of MuJoCo Menagerie by name: menagerie:NAME.",
     robot_sources=_robot_sources,
-    belongings=("tests/features/menagerie", "docs/menagerie.md"),
-    extras=("menagerie",),
 )

@@ -32,5 +32,4 @@ FEATURE = Feature(
     about="The table [notify]: programs that are started when a job fails and when the run ends.",
     job_file=_job_file,
     beside_run=_beside_run,
-    belongings=("tests/features/notifications",),
 )

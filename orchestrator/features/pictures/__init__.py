@@ -42,5 +42,4 @@ FEATURE = Feature(
     job_keys=_job_keys,
     beside_run=_beside_run,
     play_all=_play_all,
-    belongings=("tests/features/pictures",),
 )

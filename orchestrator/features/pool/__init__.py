@@ -15,9 +15,4 @@ FEATURE = Feature(
     name="pool",
     about="orchestrator.TrainingPool: robots are trained as a Python program submits them.",
     python=_python,
-    belongings=(
-        "tests/features/pool",
-        "docs/training-pool.md",
-        "docs/tutorial-evolve.md",
-    ),
 )

@@ -52,12 +52,4 @@ FEATURE = Feature(
     about="The executor ray: jobs run on the machines of a Ray cluster, which `cluster` makes.",
     commands=_commands,
     executors=_executors,
-    belongings=(
-        "tests/features/ray",
-        "tests/simulation/cluster.py",
-        "tests/simulation/fake_ray.py",
-        "tests/simulation/mutations_of_ray.py",
-        "docs/cluster.md",
-    ),
-    extras=("ray",),
 )

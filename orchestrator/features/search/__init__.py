@@ -90,12 +90,4 @@ FEATURE = Feature(
     watch=_watch,
     report_sections=_report_sections,
     python=_python,
-    belongings=(
-        "tests/features/search",
-        "jobs/evolve.toml",
-        "examples/evolve_a_body.ipynb",
-        "tests/bench/test_tables_of_bodies.py",
-        "docs/search.md",
-    ),
-    extras=("search",),
 )

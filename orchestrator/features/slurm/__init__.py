@@ -56,10 +56,4 @@ FEATURE = Feature(
     executors=_executors,
     job_file=_job_file,
     doctor=_doctor,
-    belongings=(
-        "tests/features/slurm",
-        "tests/simulation/pilots.py",
-        "tests/simulation/mutations_of_slurm.py",
-        "docs/slurm.md",
-    ),
 )

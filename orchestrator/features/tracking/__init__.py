@@ -36,9 +36,4 @@ FEATURE = Feature(
     about="The table [track]: TensorBoard, W&B and MLflow are told of jobs.",
     job_file=_job_file,
     beside_run=_beside_run,
-    belongings=(
-        "tests/features/tracking",
-        "docs/trackers.md",
-    ),
-    extras=("tensorboard", "wandb", "mlflow"),
 )

@@ -39,5 +39,4 @@ FEATURE = Feature(
     robot_sources=_robot_sources,
     job_parts=_job_parts,
     job_tables=_job_tables,
-    belongings=("tests/features/urdf", "jobs/urdf.toml", "mjcf/urdf", "docs/urdf.md"),
 )

@@ -30,5 +30,4 @@ FEATURE = Feature(
     commands=_commands,
     report_sections=_report_sections,
     rank=85,
-    belongings=("tests/features/verify", "docs/verify.md"),
 )

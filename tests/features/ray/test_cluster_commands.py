@@ -152,7 +152,7 @@ def without_token() -> Iterator[tuple[Machine, Machine, str]]:
 def test_a_cluster_without_token_needs_the_option_insecure(
     without_token: tuple[Machine, Machine, str],
 ) -> None:
-    """``test_cluster_document.py`` joins with it."""
+    """Another node joins with it."""
     _, node, address = without_token
     assert grpc_probe.call("127.0.0.1", int(address.partition(":")[2]), ANY_METHOD) == "0", (
         "it answers everyone"
