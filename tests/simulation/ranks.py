@@ -4,15 +4,15 @@ attempt has ended.
 
 from __future__ import annotations
 
+import functools
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.executors.base import Exited, Handle
+from orchestrator.executors.base import Exited
 from orchestrator.executors.rank_group import CAUSE_WITHIN_S, RankExit, RankGroup
-from tests.simulation.scenario import SimulatedJob
 from tests.simulation.worker import Worker
 from tests.simulation.world import World
 
@@ -28,19 +28,10 @@ class Follower:
 
     world: World
     team: Team
-    job: SimulatedJob
     rank: int
     pid: int
-    pid_start: float
     ended: Callable[[int], None]
-    node: str = ""
-    cpus: tuple[int, ...] = ()
-    ranks_here: int = 0
-    """The ranks for whose room on its machine it stands; rank 0 stands for others beside it."""
     is_alive: bool = True
-    is_apart: bool = False
-    is_orphan: bool = False
-    frozen_until: float = 0.0
     rss_mib: float = 50.0
 
     def ask(self) -> None:
@@ -49,7 +40,7 @@ class Follower:
 
     def save(self) -> None:
         if self.team.worker is not None:
-            self.team.worker.saves_next = True
+            self.team.worker.save()
 
     def kill(self) -> None:
         self.exit(-signal.SIGKILL)
@@ -59,7 +50,7 @@ class Follower:
             return
         self.is_alive = False
         self.world.lives.pop(self.pid, None)
-        self.world.log(f"rank {self.rank} of {self.team.handle.job_id} ends with {code}")
+        self.world.log(f"rank {self.rank} of {self.team.job_id} ends with {code}")
         self.team.has_ended(self.rank, code)
         self.ended(code)
 
@@ -69,10 +60,10 @@ Process: TypeAlias = Worker | Follower
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Team:
-    """All ranks of an attempt, on one machine or on several."""
+    """All ranks of an attempt, as they know each other."""
 
     world: World
-    handle: Handle
+    job_id: str
     ranks: int
     worker: Worker | None = None
     followers: dict[int, Follower] = field(default_factory=dict)
@@ -84,24 +75,18 @@ class Team:
         return self.worker is not None and len(self.followers) == self.ranks - 1
 
     def lose_one(self) -> None:
-        """The last rank is killed, and not by its supervisor."""
+        """Kill the last rank, which its supervisor does not know."""
         self.followers[self.ranks - 1].kill()
 
     def has_ended(self, rank: int, code: int) -> None:
         self.lost_at = self.world.now if self.lost_at is None else self.lost_at
-        others: list[Process] = [one for one in self.followers.values() if one.rank != rank]
+        when = self.world.now + NOTICE_S
         if rank and self.worker is not None:
-            others.insert(0, self.worker)
-        for other in others:
-            agreed = code if code in AGREED and not rank else int(ExitCode.RANK_LOST)
-            self._tell(other, agreed)
-
-    def _tell(self, process: Process, code: int) -> None:
-        when = max(self.world.now + NOTICE_S, process.frozen_until)
-        if isinstance(process, Worker):
-            self.world.at(when, process.lose_ranks)
-        else:
-            self.world.at(when, lambda: process.exit(code))
+            self.world.at(when, self.worker.lose_ranks)
+        agreed = code if code in AGREED and not rank else int(ExitCode.RANK_LOST)
+        for follower in self.followers.values():
+            if follower.rank != rank:
+                self.world.at(when, functools.partial(follower.exit, agreed))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -117,12 +102,12 @@ class Member:
         self.process.save()
 
     def kill(self) -> None:
-        self.process.world.after(0.0, self.process.kill)  # the group goes through its members
+        self.process.world.after(0.0, self.process.kill)  # the group iterates over its members
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class RanksOfMachine:
-    """The ranks of an attempt on one machine, which end together."""
+class Ranks:
+    """The ranks of an attempt, as their executor knows them."""
 
     world: World
     group: RankGroup[Any]
@@ -146,7 +131,7 @@ class RanksOfMachine:
         return sum(process.rss_mib for process in self.processes if process.is_alive)
 
     def kill(self) -> None:
-        for process in list(self.processes):
+        for process in self.processes:
             process.kill()
 
     def _settle(self) -> None:

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 from commit_helpers import number_of_this_commit
+from tests.simulation.mutations import MUTATIONS, Mutation, planted
+from tests.simulation.mutations_elsewhere import ELSEWHERE
 
 from orchestrator.core.files.atomic_files import write_whole
 from tests.simulation import disk, rarer, richer, seams, spoiling, stories
 from tests.simulation.disk import UnsimulatedError
 from tests.simulation.executor import Processes, SimulatedKind
-from tests.simulation.mutations import MUTATIONS, Mutation, planted
-from tests.simulation.mutations_elsewhere import ELSEWHERE
 from tests.simulation.play import HAS_RAY, HAS_SLURM, Outcome, play
 from tests.simulation.scenario import (
     OF_NODES,
@@ -340,9 +340,10 @@ def kind_of_executor(world: World) -> SimulatedKind:
 @pytest.mark.skipif(not HAS_SLURM, reason="the feature was taken away")
 def test_what_a_pilot_has_written_is_not_delayed_by_what_it_writes_later(tmp_path: Path) -> None:
     """Of seed 775571948: else two delays add up, and a stop is not obeyed in time."""
+    from tests.simulation.pilots import NetworkOutbox
+
     from orchestrator.features.slurm.mailbox import Inbox
     from orchestrator.features.slurm.pilot_messages import PilotBeat, PilotBye
-    from tests.simulation.pilots import NetworkOutbox
 
     late = [Trouble(kind="late", at_event=event, for_s=4.0) for event in (1, 2)]
     world = World(root=tmp_path, scenario=Scenario(jobs=(), troubles=tuple(late)))
