@@ -8,6 +8,7 @@ only where a supervisor lives long, others where everything goes wrong at once.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tests.simulation import stories
@@ -26,7 +27,7 @@ STORY_SHARE = 0.22
 CHANGES_SHARE = 0.35
 """Of all scenarios, those whose job files change."""
 RANKS_SHARE = 0.2
-DENSE_SHARE = 0.5
+DENSE_SHARE = 0.55
 LONGEST_S = 25.0
 """Troubles come within this time."""
 MOST_POINTS = 500
@@ -45,7 +46,7 @@ def made(seed: int) -> Scenario:
 
 def _drawn(chance: random.Random) -> Scenario:
     jobs: list[SimulatedJob] = []
-    for number in range(chance.choice((1, 2, 2, 3, 3, 4, 5, 6))):
+    for number in range(chance.choice((1, 2, 2, 3, 3, 4, 5))):
         jobs.append(_made_job(chance, number, jobs))
     if chance.random() < RANKS_SHARE:
         jobs = [_ranked(chance, job) if chance.random() < 0.6 else job for job in jobs]
@@ -150,6 +151,18 @@ DEATH_POINTS = ("", "commit", "committed", "remove requests/", "ask ", "submitte
 """The same for deaths in sequences."""
 
 
+NUMBERS: Mapping[str, Sequence[int]] = {"set": (1, 2, 3), "io": (0, 1, 2, 4, 9, 20)}
+DURATIONS: Mapping[str, Sequence[float]] = {
+    "unremoved": (2.0, 8.0, 20.0),
+    "lock": (0.3, 2.0, 8.0),
+    "full": (0.3, 2.0, 8.0),
+    "io": (0.0, 0.0, 0.3, 2.0, 8.0),
+    "jump": (-7200.0, -1.0, 3600.0),
+    "fills": (1.5, 4.0, 10.0),
+}
+"""How long troubles last, or by how much a clock jumps."""
+
+
 def _made_trouble(chance: random.Random, jobs: list[SimulatedJob]) -> Trouble:
     kind = chance.choice(KINDS)
     may_wait = kind in ("kill", "power", *COMMANDS)
@@ -159,37 +172,13 @@ def _made_trouble(chance: random.Random, jobs: list[SimulatedJob]) -> Trouble:
         at_point=chance.randrange(1, MOST_POINTS) if comes_at_point else None,
         at_s=None if comes_at_point else round(chance.uniform(0.0, LONGEST_S), 2),
         at_what=chance.choice(POINTS) if may_wait and not comes_at_point else "",
-        for_s=_duration(chance, kind),
+        for_s=chance.choice(DURATIONS.get(kind, (0.0,))),
         job=chance.choice(jobs).job_id if kind in OF_JOBS else "",
-        number=_number(chance, kind),
+        number=chance.choice(NUMBERS.get(kind, (0,))),
         elsewhere=kind in COMMANDS and chance.random() < 0.3,
         choice=chance.randrange(1000) if kind == "power" else 0,
         what=chance.choice(("", "", "unknown")) if kind == "fills" else "",
     )
-
-
-def _number(chance: random.Random, kind: TroubleKind) -> int:
-    match kind:
-        case "set":
-            return chance.choice((1, 2, 3))
-        case "io":
-            return chance.choice((0, 1, 2, 4, 9, 20))
-    return 0
-
-
-def _duration(chance: random.Random, kind: TroubleKind) -> float:
-    match kind:
-        case "unremoved":
-            return chance.choice((2.0, 8.0, 20.0))
-        case "lock" | "full":
-            return chance.choice((0.3, 2.0, 8.0))
-        case "io":
-            return chance.choice((0.0, 0.0, 0.3, 2.0, 8.0))
-        case "jump":
-            return chance.choice((-7200.0, -1.0, 3600.0))
-        case "fills":
-            return chance.choice((1.5, 4.0, 10.0))
-    return 0.0
 
 
 def _made_delivery(chance: random.Random) -> Trouble:
@@ -244,9 +233,9 @@ def _made_sequence(chance: random.Random, jobs: list[SimulatedJob]) -> list[Trou
                 kind=kind,
                 at_s=round(when, 2),
                 at_what=chance.choice(points) if dies else "",
-                for_s=_duration(chance, kind),
+                for_s=chance.choice(DURATIONS.get(kind, (0.0,))),
                 job=job if kind in OF_JOBS else "",
-                number=_number(chance, kind),
+                number=chance.choice(NUMBERS.get(kind, (0,))),
                 elsewhere=kind in COMMANDS and chance.random() < elsewhere,
                 choice=chance.randrange(1000) if kind == "power" else 0,
             )

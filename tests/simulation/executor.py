@@ -31,7 +31,7 @@ from orchestrator.executors.rank_group import RankGroup
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Cpu, Machine
 from tests.simulation.disk import full_error
-from tests.simulation.ranks import Follower, Ranks, Team
+from tests.simulation.ranks import Follower, Process, Ranks
 from tests.simulation.scenario import Behaviour, SimulatedJob
 from tests.simulation.worker import Worker
 from tests.simulation.world import World
@@ -97,17 +97,16 @@ class Processes:
         self.launched(worker)
         worker.start()
 
-    def follow(self, team: Team, rank: int, ended: Callable[[int], None]) -> Follower:
+    def follow(self, ranks: Ranks, rank: int) -> Follower:
         """A rank other than 0 starts."""
-        world = team.world
-        pid = world.new_pid()
+        pid = self.world.new_pid()
 
-        def has_ended(code: int) -> None:
+        def ended(code: int) -> None:
             del self.followers[pid]
-            ended(code)
+            ranks.ended(rank, code)
 
-        follower = Follower(world=world, team=team, rank=rank, pid=pid, ended=has_ended)
-        self.followers[pid] = team.followers[rank] = follower
+        follower = Follower(world=self.world, ranks=ranks, rank=rank, pid=pid, ended=ended)
+        self.followers[pid] = follower
         return follower
 
     def kill(self, pid: int) -> None:
@@ -158,9 +157,8 @@ class SimulatedExecutor:
         self.processes.submitted(launch.job_id, launch.number)
         pid = world.new_pid()
         handle = Handle(launch.job_id, launch.number, pid, world.lives[pid])
-        group: RankGroup[Any] = RankGroup(handle=handle, ranks=launch.ranks, running=[])
+        group: RankGroup[Process] = RankGroup(handle=handle, ranks=launch.ranks, running=[])
         ranks = Ranks(world=world, group=group, send=self._send)
-        team = Team(world=world, job_id=launch.job_id, ranks=launch.ranks)
         worker = Worker(
             world=world,
             job=self.processes.jobs[launch.job_id],
@@ -172,13 +170,11 @@ class SimulatedExecutor:
             cpus=launch.cpus,
             report=lambda progress: self._send(Progressed(handle, progress)),
             ended=lambda code: self._worker_ended(handle, code),
-            team=team if launch.ranks > 1 else None,
+            ranks=ranks,
         )
-        team.worker = worker
-        ranks.add(worker)
-        for rank in range(1, launch.ranks):
-            ended = functools.partial(ranks.ended, rank)
-            ranks.add(self.processes.follow(team, rank, ended))
+        ranks.worker = worker
+        ranks.followers += [self.processes.follow(ranks, rank) for rank in range(1, launch.ranks)]
+        group.running = [worker, *ranks.followers]
         self.workers[handle], self.ranks[handle] = worker, ranks
         self.processes.add(worker)
         if not self._is_sampling:
@@ -204,21 +200,21 @@ class SimulatedExecutor:
                 self.processes.kills(worker)
                 worker.was_killed = True
             if kill:
-                self.ranks[handle].kill()
+                self.ranks[handle].group.kill()
             elif worker.is_alive:
-                worker.ask()
+                worker.request_exit()
         self.world.point("cancelled")
 
     def checkpoint(self, handle: Handle) -> None:
         self.world.point(f"checkpoint {handle.job_id}/{handle.number}")
         if (worker := self.workers.get(handle)) is not None:
-            worker.saves_next = True
+            worker.request_checkpoint()
 
     def close(self) -> None:
         self.world.point("close the executor")
         self.is_closed = True
         for ranks in self.ranks.values():
-            ranks.kill()
+            ranks.group.kill()
         self._ready.clear()
 
     @property

@@ -561,8 +561,8 @@ class Monitor:
         age_s, silent_s = now - worker.began, now - worker.reported
         self._claim(age_s <= job.timeout_s + late_s, f"{job.job_id} is over its timeout")
         self._claim(silent_s <= job.stall_timeout_s + late_s, f"{job.job_id} hangs")
-        if worker.team is not None and worker.team.lost_at is not None:
-            stays_s = now - worker.team.lost_at
+        if worker.ranks.lost_at is not None:
+            stays_s = now - worker.ranks.lost_at
             is_in_time = stays_s <= CAUSE_WITHIN_S + LATE_S + self._latest_s
             self._claim(is_in_time, f"{job.job_id} stays {stays_s:.1f} s after one of its ranks")
         if worker.grew_at is not None:
@@ -572,8 +572,8 @@ class Monitor:
 
     def life_ended(self) -> None:
         """A supervisor has ended by itself."""
-        teams = [one.team for one in self.processes.followers.values()]
-        workers = [*self.processes.alive.values(), *(team.worker for team in teams if team.worker)]
+        followed = [follower.ranks.worker for follower in self.processes.followers.values()]
+        workers = [*self.processes.alive.values(), *followed]
         left = {worker.job.job_id for worker in workers if not worker.is_orphan}
         self._claim(not left, f"the supervisor has ended, and these train: {left}")
         if self.paths.error_log.exists():
@@ -608,7 +608,7 @@ class Monitor:
         self._claim(in_table == states, f"summary.csv has {in_table}, the ledger {states}")
         status = {row["job_id"]: row["state"] for row in shown}
         self._claim(status == states, f"`status` shows {status}, the ledger has {states}")
-        self._claim(_facts(rows) == _facts(shown), "summary.json and `status` differ")
+        self._claim(rows == list(shown), "summary.json and `status` differ")
         return rows, code_shown
 
     def everything_agrees(self, exit_code: int, run: Collection[str]) -> None:
@@ -702,7 +702,3 @@ def _verb(before: str, state: State) -> str:
         case _, "PAUSED":
             return "pause"
     return ""
-
-
-def _facts(rows: Any) -> list[dict[str, Any]]:
-    return [dict(sorted(row.items())) for row in rows]

@@ -56,7 +56,6 @@ class Outcome:
     """What did not hold; empty where everything did."""
     trace: list[str]
     counts: Counter[str]
-    simulated_s: float
 
 
 class _Reporter:
@@ -111,7 +110,6 @@ def _play(scenario: Scenario) -> Outcome:
             violation=violation.replace(str(root), ""),
             trace=world.trace,
             counts=world.counts,
-            simulated_s=world.now,
         )
 
 

@@ -19,7 +19,7 @@ from tests.simulation.scenario import STEPS, Behaviour, SimulatedJob
 from tests.simulation.world import Violation, World
 
 if TYPE_CHECKING:
-    from tests.simulation.ranks import Team
+    from tests.simulation.ranks import Ranks
 
 VERSION = "version"
 """Key of ``env_kwargs`` of jobs that are declared otherwise."""
@@ -65,10 +65,10 @@ class Worker:
     report: Callable[[Progress], None]
     ended: Callable[[int], None]
     """Told once, with the exit code, when the process is gone."""
+    ranks: Ranks
+    """Of its attempt; it is the first."""
     exit_record: ExitRecord | None = None
     """What it has written of its end."""
-    team: Team | None = None
-    """The ranks of its attempt, where it has several."""
     began: float = 0.0
     env_steps: int = 0
     resumed_from: int = 0
@@ -99,17 +99,17 @@ class Worker:
         """Whether its supervisor wants it to save a checkpoint and exit."""
         return self.asked_at is not None
 
-    def ask(self) -> None:
+    def request_exit(self) -> None:
         if self.asked_at is None:
             self.asked_at = self.world.now
 
-    def save(self) -> None:
+    def request_checkpoint(self) -> None:
         self.saves_next = True
 
     def kill(self) -> None:
         self._exit(-signal.SIGKILL)
 
-    def lose_ranks(self) -> None:
+    def lose_ranks(self, _code: int) -> None:
         """Another rank has ended. One that is deaf waits for it for ever."""
         if self.behaviour.asked != "deaf":
             self._step(self._leave_alone)
@@ -135,7 +135,7 @@ class Worker:
                 self._exit(ExitCode.DISK_FULL)
 
     def _load(self) -> None:
-        if self.team is not None and not self.team.is_complete:  # the other ranks are to come
+        if not self.ranks.is_complete:  # the other ranks are to come
             self.world.after(0.2, lambda: self._step(self._load))
             return
         saved = self.paths.checkpoints_by_steps()
@@ -156,8 +156,8 @@ class Worker:
         if ending != "done" and self.iterations >= self.behaviour.after:
             if ending == "hangs":
                 return
-            if ending == "rank-dies" and self.team is not None:
-                self.team.lose_one()
+            if ending == "rank-dies" and self.ranks.followers:
+                self.ranks.lose_one()
                 return
             if ending == "grows":
                 self.rss_mib = self.job.all_memory_mib + 50.0
@@ -261,6 +261,4 @@ class Worker:
         self.is_alive = False
         self.world.lives.pop(self.pid, None)
         self.world.log(f"worker {self.job.job_id}/{self.number} ends with {int(code)}")
-        if self.team is not None:
-            self.team.has_ended(0, int(code))
         self.ended(int(code))

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import hashlib
 import heapq
 import itertools
 import math
@@ -488,6 +487,3 @@ class World:
 
     def log(self, text: str) -> None:
         self.trace.append(f"{self.now:.3f} {text}".replace(self._root_text, ""))
-
-    def digest(self) -> str:
-        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()

@@ -54,9 +54,6 @@ FEATURE = Feature(
     executors=_executors,
     belongings=(
         "tests/features/ray",
-        "tests/simulation/cluster.py",
-        "tests/simulation/fake_ray.py",
-        "tests/simulation/mutations_of_ray.py",
         "benchmarks/executors.py",
         "benchmarks/node_streams.py",
         "benchmarks/ray_streams.py",

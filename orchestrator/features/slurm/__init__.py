@@ -59,8 +59,6 @@ FEATURE = Feature(
     belongings=(
         "orchestrator/executors/slurm",
         "tests/features/slurm",
-        "tests/simulation/pilots.py",
-        "tests/simulation/mutations_of_slurm.py",
         "benchmarks/slurm.py",
         "benchmarks/slurm_cluster.py",
         "docs/slurm.md",
