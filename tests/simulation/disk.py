@@ -156,12 +156,6 @@ class Disk:
         """Of the run directory that is there (its inode); 0 for none."""
         return self.run_dir.stat().st_ino if self.run_dir.exists() else 0
 
-    def others_change(self) -> None:
-        """Others than the program change names, for good: those until now, which reach the disk
-        before theirs, are there, too.
-        """
-        self._names.clear()
-
     def committed(self, note: Any) -> None:
         """A transaction of the ledger is in its write-ahead log."""
         log = self.run_dir / f"{LEDGER}-wal"

@@ -1,20 +1,18 @@
-"""A simulated local executor with its slots: what it is told it does, and what it reports may be
+"""A simulated local executor with real slots. It does what it is told, and what it reports may be
 late, lost, repeated or in another order.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
-import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any
 
-from orchestrator.core.errors import ClusterLostError, Problem
+from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
@@ -27,19 +25,19 @@ from orchestrator.executors.base import (
     Progressed,
     Sampled,
 )
-from orchestrator.executors.local import LocalExecutor
-from orchestrator.executors.local_backend import LocalCpuMoves, problems_on
+from orchestrator.executors.kinds import ExecutorKind
+from orchestrator.executors.local_backend import problems_on
 from orchestrator.executors.rank_group import RankGroup
 from orchestrator.machine.slots import SlotPool
+from orchestrator.machine.topology import Cpu, Machine
 from tests.simulation.disk import full_error
-from tests.simulation.machines import MACHINE_MIB, Room
-from tests.simulation.neighbours import neighbours
-from tests.simulation.ranks import Follower, RanksOfMachine, Team
+from tests.simulation.ranks import Follower, Process, Ranks
 from tests.simulation.scenario import Behaviour, SimulatedJob
 from tests.simulation.worker import Worker
-from tests.simulation.world import Violation, World
+from tests.simulation.world import World
 
 SAMPLE_EVERY_S = 2.0
+MACHINE_MIB = 1000
 
 
 class OddError(Exception):
@@ -51,6 +49,14 @@ class OddProgress:
 
     def __getattr__(self, name: str) -> Any:
         raise OddError(name)
+
+
+def machine(cpus: int) -> Machine:
+    return Machine(
+        cpus=tuple(Cpu(index=index, core=index, package=0, numa_node=0) for index in range(cpus)),
+        quota=None,
+        memory_total_mib=MACHINE_MIB,
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,36 +97,34 @@ class Processes:
         self.launched(worker)
         worker.start()
 
-    def follow(self, team: Team, rank: int, **where: Any) -> Follower:
-        """A rank other than 0 starts.
+    def follow(self, ranks: Ranks, rank: int) -> Follower:
+        """A rank other than 0 starts."""
+        pid = self.world.new_pid()
 
-        :param where: what else is known of it: fields of :class:`.Follower`.
-        """
-        world = team.world
-        pid = world.new_pid()
-        ended: Callable[[int], None] = where.pop("ended")
-
-        def has_ended(code: int) -> None:
+        def ended(code: int) -> None:
             del self.followers[pid]
-            ended(code)
+            ranks.ended(rank, code)
 
-        job = self.jobs[team.handle.job_id]
-        follower = Follower(
-            world=world,
-            team=team,
-            job=job,
-            rank=rank,
-            pid=pid,
-            pid_start=world.lives[pid],
-            ended=has_ended,
-            **where,
-        )
-        self.followers[pid] = team.followers[rank] = follower
+        follower = Follower(world=self.world, ranks=ranks, rank=rank, pid=pid, ended=ended)
+        self.followers[pid] = follower
         return follower
 
     def kill(self, pid: int) -> None:
         if (worker := self.alive.get(pid)) is not None:
             worker.kill()
+
+    def supervisor_died(self, *, is_power_cut: bool, recorded: set[int]) -> None:
+        """Workers end with their supervisor, except those that linger. The next supervisor finds
+        these by their pids in the ledger.
+        """
+        for worker in list(self.alive.values()):
+            if is_power_cut or worker.pid not in recorded:
+                worker.kill()
+            else:
+                worker.orphan()
+        if is_power_cut:
+            for follower in list(self.followers.values()):
+                follower.kill()
 
     @property
     def available_mib(self) -> int:
@@ -135,71 +139,42 @@ class SimulatedExecutor:
     world: World
     processes: Processes
     workers: dict[Handle, Worker] = field(default_factory=dict)
-    ranks: dict[Handle, RanksOfMachine] = field(default_factory=dict)
+    ranks: dict[Handle, Ranks] = field(default_factory=dict)
     is_closed: bool = False
-    node: str = ""
-    """Its machine, where there are several."""
-    _template: tuple[int, float] | None = None
-    """The process that workers are forked from: its number, and when it is ready."""
     _ready: list[Event] = field(default_factory=list)
     _is_sampling: bool = False
 
     never_forks = ""
 
     def prepare_to_fork(self) -> bool:
-        """Whether there is a process that workers can be forked from; else one is started."""
-        world = self.world
-        if not world.scenario.template_s:
-            return True
-        if self._template is None or self._template[0] != world.templates:
-            self._template = world.templates, world.now + world.scenario.template_s
-        return world.now >= self._template[1]
-
-    def _look_at_start(self, launch: Launch) -> None:
-        """A worker is forked where that was asked for, from a process that there is."""
-        start = self.processes.jobs[launch.job_id].start
-        if launch.fork == (start == "exec") and start != "auto":
-            raise Violation(f"{launch.job_id} is to be started by {start}, forked: {launch.fork}")
-        is_ready = self.world.scenario.template_s == 0 or self._template is not None
-        if launch.fork and not (is_ready and self.prepare_to_fork()):
-            raise Violation(f"{launch.job_id} is forked from nothing")
+        return True
 
     def submit(self, launch: Launch) -> Handle:
         world = self.world
-        self._look_at_start(launch)
         world.point(f"submit {launch.job_id}/{launch.number}")
         self._raise_if_due()
         behaviour = self.processes.begun(launch.job_id)
-        self._announce(launch)
+        self.processes.submitted(launch.job_id, launch.number)
         pid = world.new_pid()
         handle = Handle(launch.job_id, launch.number, pid, world.lives[pid])
-        spec = WorkerSpec.from_json((launch.job_dir / "spec.json").read_bytes())
-        group: RankGroup[Any] = RankGroup(handle=handle, ranks=launch.ranks, running=[])
-        ranks = RanksOfMachine(world=world, group=group, send=self._send)
-        team = Team(world=world, handle=handle, ranks=launch.ranks)
+        group: RankGroup[Process] = RankGroup(handle=handle, ranks=launch.ranks, running=[])
+        ranks = Ranks(world=world, group=group, send=self._send)
         worker = Worker(
             world=world,
             job=self.processes.jobs[launch.job_id],
             behaviour=behaviour,
             number=launch.number,
             paths=JobPaths(launch.job_dir),
-            spec=spec,
-            pause_at=spec.pause_at,
+            spec=WorkerSpec.from_json((launch.job_dir / "spec.json").read_bytes()),
             pid=pid,
-            pid_start=world.lives[pid],
             cpus=launch.cpus,
-            sharing=lambda: self._sharing(handle),
             report=lambda progress: self._send(Progressed(handle, progress)),
             ended=lambda code: self._worker_ended(handle, code),
-            node=self.node,
-            ranks_here=launch.ranks,
-            team=team if launch.ranks > 1 else None,
+            ranks=ranks,
         )
-        team.worker = worker
-        ranks.add(worker)
-        for rank in range(1, launch.ranks):
-            ended = functools.partial(ranks.ended, rank)
-            ranks.add(self.processes.follow(team, rank, ended=ended, node=self.node))
+        ranks.worker = worker
+        ranks.followers += [self.processes.follow(ranks, rank) for rank in range(1, launch.ranks)]
+        group.running = [worker, *ranks.followers]
         self.workers[handle], self.ranks[handle] = worker, ranks
         self.processes.add(worker)
         if not self._is_sampling:
@@ -210,8 +185,6 @@ class SimulatedExecutor:
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         self.world.polled()
-        if self.world.is_unreachable:
-            raise ClusterLostError("nothing can be reached")
         self._raise_if_due()
         if not self._ready:
             self.world.pass_time(timeout_s, until=lambda: bool(self._ready))
@@ -227,31 +200,21 @@ class SimulatedExecutor:
                 self.processes.kills(worker)
                 worker.was_killed = True
             if kill:
-                self.ranks[handle].kill()
+                self.ranks[handle].group.kill()
             elif worker.is_alive:
-                worker.ask()
+                worker.request_exit()
         self.world.point("cancelled")
 
     def checkpoint(self, handle: Handle) -> None:
         self.world.point(f"checkpoint {handle.job_id}/{handle.number}")
         if (worker := self.workers.get(handle)) is not None:
-            worker.saves_next = True
-
-    def move(self, handle: Handle, to: Mapping[int, int]) -> bool:
-        """See :meth:`orchestrator.executors.local.LocalExecutor.move`."""
-        self.world.point(f"move {handle.job_id}/{handle.number}")
-        worker = self.workers.get(handle)
-        if worker is None or not worker.is_alive or worker.behaviour.is_bound:
-            return False
-        worker.cpus = tuple(to.get(cpu, cpu) for cpu in worker.cpus)
-        self.world.point("moved")
-        return True
+            worker.request_checkpoint()
 
     def close(self) -> None:
         self.world.point("close the executor")
         self.is_closed = True
         for ranks in self.ranks.values():
-            ranks.kill()
+            ranks.group.kill()
         self._ready.clear()
 
     @property
@@ -259,19 +222,10 @@ class SimulatedExecutor:
         """Whether there is still somebody to hear of its workers."""
         return not self.is_closed and not self.world.is_dead
 
-    def _announce(self, launch: Launch) -> None:
-        """An attempt is about to start."""
-        self.processes.submitted(launch.job_id, launch.number)
-
     def _raise_if_due(self) -> None:
         if self.world.errors_due:
             self.world.errors_due -= 1
             raise OddError("the executor has an error")
-
-    def _sharing(self, handle: Handle) -> int:
-        """With how many others an attempt shares the CPU for which most compete."""
-        cpus = self.workers[handle].cpus
-        return max((self.world.others.on(cpu) for cpu in cpus), default=0)
 
     def _worker_ended(self, handle: Handle, code: int) -> None:
         worker = self.workers[handle]
@@ -310,11 +264,9 @@ class SimulatedExecutor:
         self._is_sampling = False
         if not self._is_heard:
             return
-        alive = {handle: worker for handle, worker in self.workers.items() if worker.is_alive}
+        alive = [handle for handle, worker in self.workers.items() if worker.is_alive]
         for handle in alive:
-            sharing = self._sharing(handle)
-            busy = sharing / (1 + sharing)
-            self._send(Sampled(handle, self.ranks[handle].rss_mib, (busy,)))
+            self._send(Sampled(handle, self.ranks[handle].rss_mib))
         if alive:
             self._is_sampling = True
             self.world.after(SAMPLE_EVERY_S, self._sample)
@@ -328,9 +280,7 @@ class SimulatedBackend:
     executor: SimulatedExecutor
     slots: SlotPool
 
-    @property
-    def cpu_moves(self) -> LocalCpuMoves:
-        return LocalCpuMoves(self.slots, cast(LocalExecutor, self.executor))
+    cpu_moves = None
 
     @property
     def local_slots(self) -> SlotPool:
@@ -355,87 +305,12 @@ class SimulatedBackend:
         self.slots.close()
 
 
-@dataclass(slots=True, kw_only=True)
-class SimulatedKind:
-    """In the place of the kind ``local`` (:class:`orchestrator.executors.kinds.ExecutorKind`)."""
+def simulated_kind(world: World, processes: Processes) -> ExecutorKind:
+    """Replaces the kind ``local``."""
 
-    world: World
-    processes: Processes
-    opened: list[SimulatedBackend] = field(default_factory=list)
-    is_recorded: Callable[[int], bool] = lambda _: True
-    """Whether the ledger has a process."""
+    def opened(settings: BackendSettings) -> SimulatedBackend:
+        executor = SimulatedExecutor(world=world, processes=processes)
+        slots = SlotPool(settings.machine, settings.max_parallel)
+        return SimulatedBackend(settings=settings, executor=executor, slots=slots)
 
-    name = "local"
-    options = ()
-    batch_jobs = None
-
-    def installed(self) -> contextlib.AbstractContextManager[None]:
-        """Replaces what else is needed within the block."""
-        return contextlib.nullcontext()
-
-    is_elsewhere = False
-    """Whether the jobs run on other machines."""
-    tables: ClassVar[Mapping[str, Any]] = {}
-    """Of the job file."""
-
-    def room(self, node: str) -> Room:
-        """Of the machine that is named so."""
-        cpus, max_parallel = self.world.scenario.cpus, self.world.scenario.max_parallel
-        return Room(cpus=cpus, sharing=math.ceil((max_parallel or cpus) / cpus))
-
-    def most_jobs(self) -> int:
-        """At once."""
-        scenario = self.world.scenario
-        cpus = sum(node.cpus for node in scenario.nodes) or scenario.cpus
-        planned = scenario.max_parallel or cpus
-        return max(planned, cpus) if self.world.counts["set"] else planned
-
-    def is_disturbed(self) -> bool:
-        """Whether machines are away, so that something may take longer."""
-        return False
-
-    def supervisor_died(self, *, is_power_cut: bool) -> None:
-        """Workers end with their supervisor, but for those that linger. The next supervisor finds
-        these by what is recorded of them.
-        """
-        processes = self.processes
-        for worker in list(processes.alive.values()):
-            if is_power_cut or not (worker.node or self.is_recorded(worker.pid)):
-                worker.kill()
-            else:
-                worker.orphan()
-        for follower in list(processes.followers.values()):
-            follower.is_orphan = True
-            if is_power_cut:
-                follower.kill()
-
-    @property
-    def has_taken_over(self) -> bool:
-        """Whether the supervisor that lives has what the one before has left."""
-        return True
-
-    def supervisor_begins(self) -> None:
-        """It has done nothing yet."""
-
-    def supervisor_ended(self) -> None:
-        """In order."""
-
-    def was_stopped(self, *, is_hurried: bool) -> None:
-        """A stop was requested before the supervisor has launched anything."""
-
-    def the_end(self) -> None:
-        """Nothing is left to do."""
-
-    def explains(self, error: Exception) -> bool:
-        """Whether what has happened to machines makes a run end so."""
-        return isinstance(error, ClusterLostError) and self.world.counts["unreachable"] > 0
-
-    def open(self, settings: BackendSettings) -> SimulatedBackend:
-        executor = SimulatedExecutor(world=self.world, processes=self.processes)
-        others = None
-        if self.world.scenario.has_others:
-            others = neighbours(self.world.others, lambda: self.world.monotonic)
-        slots = SlotPool(settings.machine, settings.max_parallel, others)
-        backend = SimulatedBackend(settings=settings, executor=executor, slots=slots)
-        self.opened.append(backend)
-        return backend
+    return ExecutorKind(name="local", open=opened)

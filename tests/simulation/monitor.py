@@ -7,6 +7,7 @@ keeps a record of its own of all that: none of its rules asks the program whethe
 from __future__ import annotations
 
 import json
+import math
 import re
 import sqlite3
 from collections import Counter, defaultdict
@@ -14,19 +15,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import AttemptOutcome, Job, Paused, Pending, Running, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.rank_group import CAUSE_WITHIN_S
-from orchestrator.experiment.examination.side_by_side import TIME_LIMIT_S
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.ledger import JobRow
-from tests.simulation.cpu_rules import CpuRules
 from tests.simulation.declared_jobs import Declaration, DeclaredJobs
-from tests.simulation.executor import SAMPLE_EVERY_S, SimulatedKind
-from tests.simulation.ranks import Follower, Process
-from tests.simulation.robots import REFUSED
+from tests.simulation.executor import MACHINE_MIB, SAMPLE_EVERY_S, Processes
 from tests.simulation.scenario import OF_JOBS, STEPS, SimulatedJob, Trouble
 from tests.simulation.worker import Worker
 from tests.simulation.world import FAILS, LITTLE_MIB, Violation, World
@@ -41,22 +37,16 @@ MOVES = {
 }
 """As docs/architecture.md has them; nothing takes results away here."""
 OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
-UNREAD = {"cancel", "pause", "resume", "retry", "promote", "reload", "add"}
+UNREAD = {*OF_JOBS, "reload"}
 """Requests that the next supervisor acts on, or that there are new jobs for it."""
 COUNTED = ("killed", "out-of-memory", "stalled", "launch-failed", "rank-lost")
 """Causes that use up a retry."""
-FREE_LOSSES = 10
-"""So many attempts may be lost with their machines without using up a retry."""
-LONGEST_WAIT_S = 60.0
-"""Before a retry."""
-REPORTS_S = 1.5
-"""By how much a report of another machine may come late."""
 LATE_S = 1.0
 """How much later than a limit says an attempt may end: turns of the loop, and a sample."""
 IDLE_S = 8.0
 """So long nothing may run: the longest wait before a retry, and more."""
 NEVER_S = 1000.0
-PLANTED = ("OddError", "tests/simulation/terminals.py", FAILS)
+PLANTED = ("OddError", FAILS)
 """What names errors in ``supervisor-error.log`` that a scenario has planted."""
 WHEN = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\n"
 ERROR_RECORD = re.compile(rf"^{WHEN}(?:(?!{WHEN}).*\n?)*", re.MULTILINE)
@@ -64,10 +54,8 @@ ERROR_RECORD = re.compile(rf"^{WHEN}(?:(?!{WHEN}).*\n?)*", re.MULTILINE)
 was raised from."""
 Note: TypeAlias = "tuple[int, dict[str, JobRecord], dict[str, Declaration]]"
 """The run directory, and what is known of its jobs."""
-Demand: TypeAlias = tuple[int, int, int, int, int]
-"""Ranks, cores and MiB of memory of each, MiB of free disk space, and how much a process is needed
-that the worker is forked from."""
-STARTS = {"exec": 0, "auto": 1, "fork": 2}
+Demand: TypeAlias = tuple[int, int, int, int]
+"""Ranks, cores and MiB of memory of each, MiB of free disk space."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,8 +65,6 @@ class JobRecord:
     state: str = ""
     failures: int = 0
     """Attempts that have used up a retry, since the job was last queued by its user."""
-    losses: int = 0
-    """Attempts that were lost with their machines."""
     asked: Counter[str] = field(default_factory=Counter)
     """How often users have asked for something, by verb, but where they were refused."""
     done: Counter[str] = field(default_factory=Counter)
@@ -90,12 +76,6 @@ class JobRecord:
     """How many supervisors there had been when users were last told something."""
     put_from: str = ""
     """Its state before it was entered anew."""
-    held: str = ""
-    """The state in which its user holds it back while it is FAILED, as it is declared and invalid:
-    it comes back to that state once it is valid."""
-    is_at_rung: bool = False
-    rung: int = 0
-    """env_steps of the last rung at which it was."""
     has_just_failed: bool = False
     """Whether its attempt has ended by a failure that is retried, and its state is not said."""
     not_before: float = 0.0
@@ -110,14 +90,10 @@ class JobRecord:
         return JobRecord(
             state=self.state,
             failures=self.failures,
-            losses=self.losses,
             asked=self.asked,
             done=self.done.copy(),
             last_told=self.last_told,
             put_from=self.put_from,
-            held=self.held,
-            is_at_rung=self.is_at_rung,
-            rung=self.rung,
         )
 
 
@@ -125,9 +101,7 @@ class JobRecord:
 class Monitor:
     world: World
     jobs: Mapping[str, SimulatedJob]
-    alive: Mapping[int, Worker]
-    followers: Mapping[int, Follower]
-    """Processes of ranks other than 0."""
+    processes: Processes
     paths: RunPaths
     declared: DeclaredJobs
     records: dict[str, JobRecord] = field(default_factory=lambda: defaultdict(JobRecord))
@@ -152,30 +126,21 @@ class Monitor:
     """Ways of earlier requests that nobody had acted on when the present command began."""
     busy_at: float = 0.0
     """When last a worker lived, or something was in the way of all launches."""
-    searcher_back_at: float = 0.0
-    """When the process that makes jobs is there again."""
     latest: dict[str, Worker] = field(default_factory=dict)
     """The worker of each job that was started last."""
     directory: int = 0
     """The inode of the run directory that the records are of."""
     directories: dict[int, Any] = field(default_factory=dict)
-    """What is known of others, which are under other names now (``run --fresh``)."""
+    """What is known of others, which are gone; a power cut may bring them back."""
     notes: dict[int, Note] = field(default_factory=dict)
     """Of each of them what was remembered of its last commit."""
-    machines: SimulatedKind = field(init=False)
-    """On which the jobs run."""
-    calm_since: float = 0.0
-    """When last they were."""
     asking: JobRecord = field(init=False)
     """Of the job that the last command was about, when it began: the first supervisor may make the
     run directory meanwhile."""
-    cpus: CpuRules = field(init=False)
-
     _latest_s: float = field(init=False)
     """By how much an exit may come late."""
 
     def __post_init__(self) -> None:
-        self.cpus = CpuRules(world=self.world, alive=self.alive)
         delays: dict[int | None, float] = defaultdict(float)
         for trouble in self.world.scenario.troubles:
             if trouble.kind == "late":
@@ -189,11 +154,9 @@ class Monitor:
         self.stop_by = None
         self.begun.clear()
         self.has_launched = False
-        self.cpus.life_begins()
         self.stops = 0
         self.stops_itself = self.world.is_full
         self.refusals_before = self.world.counts["full refusals"]
-        self.calm_since = self.world.now
         self.waiting.clear()
         self.places.clear()
         for record in self.records.values():
@@ -246,21 +209,14 @@ class Monitor:
         for job_id, record in self.records.items():
             committed = records.get(job_id, JobRecord())
             record.failures = committed.failures
-            record.losses = committed.losses
             record.done = committed.done.copy()
-            record.rung = committed.rung
             record.put_from = ""
-            record.held = committed.held
             record.state = committed.state
             if is_less:
                 record.last_told = ""
-        if self.declared.files.is_damaged:
-            return
-        states = {}
-        for job_id, state, cause in self._rows("SELECT job_id, state, cause FROM jobs"):
-            states[job_id] = state
+        states = self.states_in_ledger()
+        for job_id, state in states.items():
             self.records[job_id].state = state
-            self.records[job_id].is_at_rung = state == "PAUSED" and cause == "rung"
         self.declared.restore(entries, states)
 
     def has_unread_requests(self) -> bool:
@@ -293,7 +249,7 @@ class Monitor:
             connection = sqlite3.connect(self.paths.ledger)
             try:
                 return connection.execute(sql).fetchall()
-            except sqlite3.DatabaseError:  # without tables: nothing was committed; or damaged
+            except sqlite3.DatabaseError:  # without tables: nothing was committed
                 return []
             finally:
                 connection.close()
@@ -317,35 +273,25 @@ class Monitor:
         """A worker starts."""
         job_id = worker.job.job_id
         self.declared.launched(worker)
-        saved, rung = worker.paths.checkpoints_by_steps(), self.records[job_id].rung
-        goes_on = max(saved, default=0) >= rung
-        self._claim(goes_on, f"{job_id} does not go on from its rung at {rung}")
         self.latest[job_id] = worker
-        reached = [other for other in self.alive.values() if not other.is_apart]
-        twins = [other for other in reached if other.paths == worker.paths]
+        alive = self.processes.alive.values()
+        twins = [other for other in alive if other.paths == worker.paths]
         self._claim(len(twins) == 1, f"{job_id} is trained twice at once")
         self._look_at_directories(worker)
-        self.cpus.launched(worker)
-        ours = [other for other in reached if not other.is_orphan]
-        self._claim(len(ours) <= self.machines.most_jobs(), f"{len(ours)} jobs at once")
-        self._look_at_room(worker)
+        self._look_at_room([other for other in alive if not other.is_orphan])
 
-    def _look_at_room(self, worker: Worker) -> None:
-        """CPUs and memory of its machine are given once."""
-        room, job_id = self.machines.room(worker.node), worker.job.job_id
-        every: tuple[Process, ...] = (*self.alive.values(), *self.followers.values())
-        beside = [
-            other
-            for other in every
-            if other.node == worker.node and not other.is_apart and not other.is_orphan
-        ]
-        held = Counter(cpu for other in beside for cpu in other.cpus)
-        self._claim(max(held) < room.cpus, f"{job_id} has a CPU that there is not: {worker.cpus}")
-        self._claim(max(held.values()) <= room.sharing, f"a CPU is given too often: {dict(held)}")
-        promised_mib = sum(other.ranks_here * other.job.memory_mib for other in beside)
-        jobs = {other.job.job_id for other in beside}
-        is_alone = len(jobs) == 1 and not self.machines.is_elsewhere
-        fits = is_alone or promised_mib <= room.memory_mib
+    def _look_at_room(self, workers: Sequence[Worker]) -> None:
+        """No more jobs train than may, and CPUs and memory are given once."""
+        scenario = self.world.scenario
+        planned = scenario.max_parallel or scenario.cpus
+        most = max(planned, scenario.cpus) if self.world.counts["set"] else planned
+        self._claim(len(workers) <= most, f"{len(workers)} jobs at once")
+        held = Counter(cpu for worker in workers for cpu in worker.cpus)
+        self._claim(max(held) < scenario.cpus, f"CPUs are given that there are not: {dict(held)}")
+        sharing = math.ceil(planned / scenario.cpus)
+        self._claim(max(held.values()) <= sharing, f"a CPU is given too often: {dict(held)}")
+        promised_mib = sum(worker.job.all_memory_mib for worker in workers)
+        fits = len(workers) == 1 or promised_mib <= MACHINE_MIB
         self._claim(fits, f"{promised_mib} MiB are promised at once")
 
     def _look_at_directories(self, worker: Worker) -> None:
@@ -378,16 +324,13 @@ class Monitor:
     def kills(self, worker: Worker) -> None:
         """The supervisor is about to kill a worker."""
         job, now = worker.job, self.world.now
-        asked_s = None if worker.told_at is None else now - worker.told_at
+        asked_s = None if worker.asked_at is None else now - worker.asked_at
         was_patient = asked_s is not None and asked_s >= self.world.scenario.grace_s - 0.01
         is_bad = worker.rss_mib > job.all_memory_mib or job.stall_timeout_s < NEVER_S
         is_bad |= self.world.counts["odd-event"] > 0
         was_refused = self.world.counts["full refusals"] > self.refusals_before
         stops_itself = self.stops_itself or was_refused or self.world.has_erred
         is_meant = self.stops + stops_itself > 1 or self.world.scenario.grace_s == 0.0
-        # A pilot that stood still may obey only when another supervisor lives. What it does then was
-        # looked at when the order was given.
-        is_meant |= worker.was_killed
         self._claim(
             was_patient or is_bad or is_meant, f"{job.job_id} is killed without its grace time"
         )
@@ -398,15 +341,8 @@ class Monitor:
         self.waiting.pop(job_id, None)
         record.not_before = 0.0
         self.world.log(f"{job_id}: {before} -> {after}")
-        if isinstance(state, Pending) and before == after and state.failures > record.failures:
-            self._fetch_failed(job_id, state)
-            return
         if record.put_from:
             put_from, record.put_from = record.put_from, ""
-            if put_from == "FAILED" and record.held:
-                put_from = record.held
-            is_held = put_from in ("PAUSED", "CANCELLED") and after == "FAILED"
-            record.held = put_from if is_held else ""
             if put_from == after:
                 record.state = after
                 self.declared.moved(job_id, before, state)
@@ -425,11 +361,6 @@ class Monitor:
         self._claim(is_legal, f"{job_id}: {before} became {after}")
         record.state = after
         verb = "" if is_by_file else _verb(before, state)
-        if verb == "resume" and record.is_at_rung:
-            verb = "promote"
-        record.is_at_rung = isinstance(state, Paused) and state.at_rung
-        if record.is_at_rung:
-            record.rung = max(record.rung, self.jobs[job_id].pause_at or 0)
         if verb:
             record.done[verb] += 1
             self._claim(
@@ -451,22 +382,6 @@ class Monitor:
         if after == "FAILED" and not is_by_file:
             self._look_at_failure(job_id, before, getattr(state, "cause", ""))
 
-    def _fetch_failed(self, job_id: str, state: Pending) -> None:
-        """A job waits again, as the process that examined the policy that it starts from was
-        killed, and so was the one after it; or as it hung.
-        """
-        record, job = self.records[job_id], self.jobs[job_id]
-        is_founded = job.starts and self.world.has_lost_examiners
-        self._claim(is_founded, f"{job_id} waits again without a reason")
-        record.put_from = ""
-        record.failures += 1
-        self._claim(
-            state.failures == record.failures <= job.max_retries,
-            f"{job_id} waits again with {state.failures} failures, of at most {job.max_retries}, and"
-            f" had {record.failures - 1}",
-        )
-        record.not_before = self.world.now + min(60.0, 2.0 ** (record.failures - 1))
-
     def _queue_again(self, job_id: str) -> None:
         """A job that has begun is queued by its user, behind those like it."""
         if job_id in self.begun:
@@ -476,20 +391,15 @@ class Monitor:
     def _look_at_failure(self, job_id: str, before: str, cause: str) -> None:
         record, job = self.records[job_id], self.jobs[job_id]
         if before == "PENDING":
-            is_here = not self.machines.is_elsewhere
-            is_too_large = is_here and job.all_cores > self.world.scenario.cpus
+            is_too_large = job.all_cores > self.world.scenario.cpus
             is_right = is_too_large and cause == "too-large"
             self._claim(is_right, f"{job_id} FAILED ({cause}) before its launch")
-        elif cause in (*COUNTED, "node-lost"):
+        elif cause in COUNTED:
             most = job.max_retries + 1
             self._claim(
                 record.failures >= most,
                 f"{job_id} FAILED ({cause}) after {record.failures} of {most} attempts",
             )
-
-    def moves(self, job_id: str, before: Sequence[int], after: Sequence[int]) -> None:
-        """The supervisor says that an attempt runs on other CPUs."""
-        self.cpus.moves(self.latest[job_id], before, after)
 
     def put(self, job: Job) -> None:
         """A job is entered anew, PENDING."""
@@ -500,61 +410,15 @@ class Monitor:
         record.state = "PENDING"
         record.failures = 0
 
-    def rebuilds(self) -> None:
-        """A ledger is made from the directories of jobs: these do not say what was asked for.
-        ``summary.json`` says which jobs were cancelled.
-        """
-        cancelled = self._cancelled_in_summary() & self.declared.files.call.jobs.keys()
-        for job_id, record in self.records.items():
-            record.state = ""
-            record.failures = record.losses = 0
-            is_kept = record.last_told == "cancel" and job_id in cancelled
-            record.last_told = "cancel" if is_kept else ""
-            record.held = ""
-            record.done.clear()
-
-    def begins_anew(self) -> None:
-        """Neither the ledger nor a directory of a job is left: the next ledger knows of no job."""
-        for record in self.records.values():
-            record.state = record.last_told = record.held = ""
-            record.failures = record.losses = record.rung = 0
-            record.done.clear()
-        self.declared.take({})
-        self.notes.pop(self.directory, None)
-
-    def _cancelled_in_summary(self) -> set[str]:
-        """Jobs that their user has cancelled, as far as ``summary.json`` knows."""
-        try:
-            with self.world.own_work():
-                rows = json.loads(self.paths.summary_json.read_bytes())
-            cancelled = [row for row in rows if row["state"] == "CANCELLED"]
-            return {row["job_id"] for row in cancelled if row["cause"] != "undeclared"}
-        except (OSError, ValueError, KeyError):  # it is not written yet; others have changed it
-            return set()
-
     def deleted(self, job_id: str) -> None:
         """A job is removed from the ledger, with its attempts."""
         self.declared.deleted(job_id)
         record = self.records[job_id]
         if job_id not in self.declared.files.call.jobs:  # else it is entered anew
             record.state = ""
-        record.failures = record.losses = record.rung = 0
-        record.last_told = record.held = ""
+        record.failures = 0
+        record.last_told = ""
         self.latest.pop(job_id, None)
-
-    def moved_away(self, job_id: str) -> None:
-        """Its user has moved its directory away, to train it again: its rung is gone with it."""
-        self.declared.moved_away(job_id)
-        _, committed, _ = self.notes.get(self.directory, (0, {}, {}))
-        for records in (self.records, committed):
-            if job_id in records:
-                records[job_id].rung = 0
-
-    def not_entered(self, job_id: str) -> None:
-        """A job that was put was not committed, after all."""
-        if job_id not in self.states_in_ledger():
-            self.declared.by_id.pop(job_id, None)
-            self.records[job_id].state = ""
 
     def attempt_ended(
         self, job_id: str, number: int, outcome: AttemptOutcome, exit_record: ExitRecord | None
@@ -563,13 +427,8 @@ class Monitor:
         self.world.log(f"{job_id}: attempt ended: {outcome.cause}")
         self._look_at_cause(job_id, number, outcome, exit_record)
         self.stops_itself |= outcome.cause == "disk-full"
-        is_lost = outcome.cause == "node-lost"
-        record.losses += is_lost
-        is_free = is_lost and record.losses <= FREE_LOSSES
-        record.has_just_failed = is_lost or outcome.cause in COUNTED
-        if is_free:
-            record.wait_s = min(LONGEST_WAIT_S, 2.0 ** (record.losses - 1))
-        elif record.has_just_failed:
+        record.has_just_failed = outcome.cause in COUNTED
+        if record.has_just_failed:
             record.failures += 1
             record.wait_s = 2.0 ** (record.failures - 1)
             most = max(self.jobs[job_id].max_retries + 1, record.granted)
@@ -590,7 +449,7 @@ class Monitor:
             case None:
                 self._claim(worker.is_finished, f"{job_id} has succeeded, and is not trained")
             case "killed":
-                is_ours = worker.was_killed or self._was_asked(worker)
+                is_ours = worker.was_killed or worker.is_asked
                 self._claim(not is_ours, f"{job_id} counts as failed, and was asked to end")
             case "timeout":
                 age_s = self.world.now - worker.began
@@ -598,14 +457,6 @@ class Monitor:
             case "memory-limit":
                 is_large = worker.rss_mib > worker.job.all_memory_mib
                 self._claim(is_large, f"{job_id} is within its memory limit")
-
-    def _was_asked(self, worker: Worker) -> bool:
-        """Whether an attempt has ended because it was asked to. One that ends by itself in the
-        moment in which Slurm has asked, and its pilot does not know yet, has not.
-        """
-        record = worker.exit_record
-        has_obeyed = record is not None and record.code == ExitCode.INTERRUPTED
-        return worker.is_asked and (has_obeyed or not worker.is_asked_by_slurm_alone)
 
     def asked(self, trouble: Trouble) -> None:
         """A command begins."""
@@ -667,7 +518,7 @@ class Monitor:
         self._claim("a request could not be handled" not in message, message)
         if "unheeded" in facts:
             files, job_id = self.declared.files, facts["job_id"]
-            is_right = job_id not in files.call.jobs or files.has_odd_rows
+            is_right = job_id not in files.call.jobs
             self._claim(is_right, f"{message}, and it is declared")
             if job_id in self.records:
                 self.records[job_id].last_told = ""
@@ -678,17 +529,12 @@ class Monitor:
         """The supervisor has come to the end of a turn."""
         now = self.world.now
         self.stops_itself |= self.world.is_full
-        is_disturbed = self.machines.is_disturbed()
-        if is_disturbed:
-            self.calm_since = now
-        for worker in self.alive.values():
+        for worker in self.processes.alive.values():
             self._look_at_limits(worker, now)
-        self.cpus.turn(self._latest_s)
-        is_excused = is_disturbed or self.world.is_full or self.world.is_locked
-        is_excused |= self.world.short_since is not None or now < self.searcher_back_at
-        is_excused |= now < self.world.examiners_hang_until + TIME_LIMIT_S
+        is_excused = self.world.is_full or self.world.is_locked
+        is_excused |= self.world.short_since is not None
         is_waiting = any(record.not_before > now for record in self.records.values())
-        if self.alive or is_excused or is_waiting or self.stops:
+        if self.processes.alive or is_excused or is_waiting or self.stops:
             self.busy_at = now
         self._claim(
             now - self.busy_at <= IDLE_S + self._latest_s, "nothing runs, and nothing happens"
@@ -697,54 +543,39 @@ class Monitor:
             # Who stops cannot be heard of before the ledger can be read and written again; only
             # then the grace time begins. An exit may come late then, too. A run that waits for a
             # lock at its end has no turn before that ends.
-            is_delayed = self.world.is_locked or is_disturbed
-            heard_at = now if is_delayed else self.world.unlocked_at
+            heard_at = now if self.world.is_locked else self.world.unlocked_at
             grace_s = self.world.scenario.grace_s if self.stops == 1 else 0.0
             self.stop_by = max(self.stop_by, heard_at + grace_s + LATE_S + self._latest_s)
         if self.stop_by is not None and now > self.stop_by:
             raise Violation(f"a stop is not obeyed by {self.stop_by:.1f}")
 
     def _look_at_limits(self, worker: Worker, now: float) -> None:
-        job, grace_s = worker.job, self.world.scenario.grace_s
+        job, late_s = worker.job, self.world.scenario.grace_s + LATE_S
         if worker.is_orphan:
             return
-        # While its machine is suspended it cannot end, also when its supervisor has given it up and
-        # no longer waits for it.
-        calm_since = max(self.calm_since, worker.frozen_until)
-        late_s = grace_s + LATE_S + self._reports_s
         if worker.asked_at is not None:
-            asked_s = now - max(worker.asked_at, calm_since)
+            asked_s = now - worker.asked_at
             self._claim(
                 asked_s <= late_s, f"{job.job_id} trains {asked_s:.1f} s after it was asked"
             )
-        over_at = max(worker.began + job.timeout_s, calm_since)
-        self._claim(now - over_at <= late_s, f"{job.job_id} is over its timeout")
-        silent_at = max(worker.reported + job.stall_timeout_s, calm_since)
-        self._claim(now - silent_at <= late_s, f"{job.job_id} hangs")
-        lost_at = None if worker.team is None else worker.team.lost_at
-        if lost_at is not None and not self.machines.is_elsewhere:
-            stays_s = now - lost_at
+        age_s, silent_s = now - worker.began, now - worker.reported
+        self._claim(age_s <= job.timeout_s + late_s, f"{job.job_id} is over its timeout")
+        self._claim(silent_s <= job.stall_timeout_s + late_s, f"{job.job_id} hangs")
+        if worker.ranks.lost_at is not None:
+            stays_s = now - worker.ranks.lost_at
             is_in_time = stays_s <= CAUSE_WITHIN_S + LATE_S + self._latest_s
             self._claim(is_in_time, f"{job.job_id} stays {stays_s:.1f} s after one of its ranks")
         if worker.grew_at is not None:
             samples = 1 + self.world.counts["lost"] - worker.lost_before_it_grew
-            late_s = samples * SAMPLE_EVERY_S + self._latest_s + LATE_S + self._reports_s
-            is_in_time = now - max(worker.grew_at, calm_since) <= late_s
-            self._claim(is_in_time, f"{job.job_id} is over its memory limit")
-
-    @property
-    def _reports_s(self) -> float:
-        """By how much reports of other machines may come late."""
-        return REPORTS_S + self._latest_s if self.machines.is_elsewhere else 0.0
+            late_s = samples * SAMPLE_EVERY_S + self._latest_s + LATE_S
+            self._claim(now - worker.grew_at <= late_s, f"{job.job_id} is over its memory limit")
 
     def life_ended(self) -> None:
         """A supervisor has ended by itself."""
-        every: tuple[Process, ...] = (*self.alive.values(), *self.followers.values())
-        reached = [process for process in every if not process.is_apart]
-        alive = [process.job.job_id for process in reached if not process.is_orphan]
-        is_ended = not alive or not self.machines.has_taken_over
-        self._claim(is_ended, f"the supervisor has ended, and these train: {alive}")
-        self.cpus.life_ended()
+        followed = [follower.ranks.worker for follower in self.processes.followers.values()]
+        workers = [*self.processes.alive.values(), *followed]
+        left = {worker.job.job_id for worker in workers if not worker.is_orphan}
+        self._claim(not left, f"the supervisor has ended, and these train: {left}")
         if self.paths.error_log.exists():
             for record in ERROR_RECORD.findall(self.paths.error_log.read_text()):
                 is_expected = any(planted in record for planted in PLANTED)
@@ -752,14 +583,14 @@ class Monitor:
 
     def interrupted(self) -> None:
         """A run has ended before its jobs: what is shown agrees with the ledger all the same."""
-        if not self.declared.files.has_odd_rows and not self._has_late_jobs:
+        if not self._has_late_jobs:
             self._shown_rows()
 
     @property
     def _has_late_jobs(self) -> bool:
         """Whether jobs came too late for the run that has ended."""
         verbs = {verb for (verb,) in self._rows("SELECT verb FROM requests")}
-        return not verbs.isdisjoint(("reload", "add"))
+        return "reload" in verbs
 
     def _shown_rows(self) -> tuple[list[dict[str, Any]], int | None]:
         """The rows of ``summary.json``, and the exit code that `status` has; they agree with the
@@ -777,7 +608,7 @@ class Monitor:
         self._claim(in_table == states, f"summary.csv has {in_table}, the ledger {states}")
         status = {row["job_id"]: row["state"] for row in shown}
         self._claim(status == states, f"`status` shows {status}, the ledger has {states}")
-        self._claim(_facts(rows) == _facts(shown), "summary.json and `status` differ")
+        self._claim(rows == list(shown), "summary.json and `status` differ")
         return rows, code_shown
 
     def everything_agrees(self, exit_code: int, run: Collection[str]) -> None:
@@ -785,8 +616,6 @@ class Monitor:
 
         :param run: the jobs of the run.
         """
-        if self.declared.files.has_odd_rows:
-            return  # nobody can read them
         states = self.states_in_ledger()
         self._claim(
             states == {id_: record.state for id_, record in self.records.items() if record.state},
@@ -800,55 +629,22 @@ class Monitor:
         self._claim(exit_code == self._exit_code(of_run), f"exit code {exit_code} with {of_run}")
         failed = {id_ for id_, state in states.items() if state in ("FAILED", "CANCELLED")}
         undeclared = {id_ for id_, entry in self.declared.by_id.items() if entry.is_undeclared}
-        # Else `status` counts more jobs, as it says; and what it says of rungs and searches is that
-        # of real searches, which decide of the exit code of the run, too.
-        has_search = bool(self.world.scenario.searcher_s) or any(map(self._is_at_rung, states))
-        if failed - undeclared <= set(run) and not has_search:
+        if failed - undeclared <= set(run):  # else `status` counts more jobs, as it says
             self._claim(exit_code == code_shown, f"exit code {exit_code}, of `status` {code_shown}")
         for job_id, state in states.items():
             if state == "SUCCEEDED":
                 self._look_at_results(job_id, rows)
-        for row in rows:
-            if row["cause"] == "invalid" and not row["attempts"]:
-                self._look_at_refused_robot(row)
-
-    def _look_at_refused_robot(self, row: Mapping[str, Any]) -> None:
-        """A robot that `run` has refused, and that is no file of its user, is kept, and its place
-        said. `reload` has files of its user alone.
-        """
-        job_id, files = row["job_id"], self.declared.files
-        declared = files.accepted.get(job_id)
-        is_kept = declared is not None and declared.is_invalid and declared.is_given
-        if not is_kept or files.call.is_directory or job_id in files.lost:
-            return
-        kept = self.paths.job(job_id).robot_invalid
-        self._claim(
-            str(kept) in row["message"] and kept.read_text() == REFUSED,
-            f"the robot of {job_id} is not kept: {row['message']}",
-        )
 
     def _exit_code(self, states: Mapping[str, str]) -> int:
-        names = [state for job_id, state in states.items() if not self._is_at_rung(job_id)]
+        names = states.values()
         if "FAILED" in names or "CANCELLED" in names:
             return 1
         if "PAUSED" in names:
             return 130
         return 0 if all(state == "SUCCEEDED" for state in names) else 1
 
-    def _is_at_rung(self, job_id: str) -> bool:
-        record = self.records[job_id]
-        return record.state == "PAUSED" and record.is_at_rung
-
     def _look_at_results(self, job_id: str, rows: list[dict[str, Any]]) -> None:
         job = self.jobs[job_id]
-        files = self.declared.files
-        declared = files.call.jobs.get(job_id)
-        is_invalid = declared is not None and declared.is_invalid
-        is_untrainable = job_id in files.lost or is_invalid
-        if is_untrainable and not self.paths.job(job_id).root.exists():
-            return  # its robot was not there, or not valid, to train it again
-        if declared is None and job_id in files.without_results:
-            return  # what the job file does not have stays as it is, and is not trained again
         steps = job.iterations * STEPS
         model = self.paths.job(job_id).model
         self._claim(
@@ -867,8 +663,7 @@ class Monitor:
                 fits = state in (*OVER, "PAUSED")
                 self._claim(fits, f"{job_id} was to be paused, and is {state}")
             case "resume":
-                fits = state != "PAUSED" or self._is_at_rung(job_id)
-                self._claim(fits, f"{job_id} was to be resumed, and is {state}")
+                self._claim(state != "PAUSED", f"{job_id} was to be resumed, and is {state}")
 
     def the_end(self) -> None:
         """Nothing is left to do, and no trouble comes any more."""
@@ -881,7 +676,7 @@ class Monitor:
                 has_to_wait = any(state != "SUCCEEDED" for state in parents)
                 self._claim(has_to_wait, f"{job_id} is not trained, and nothing keeps it")
             elif record.state == "PAUSED":
-                is_meant = record.asked["pause"] > 0 or self._is_at_rung(job_id)
+                is_meant = record.asked["pause"] > 0
                 self._claim(is_meant, f"{job_id} is paused, and nobody has asked for that")
             else:
                 self._claim(record.state in OVER, f"{job_id} ends as {record.state}")
@@ -892,12 +687,11 @@ class Monitor:
 
 
 def _demand(job: SimulatedJob) -> Demand:
-    start = "exec" if job.ranks > 1 else job.start  # ranks are never forked
-    return job.ranks, job.cores, job.memory_mib, job.min_free_disk_mib, STARTS[start]
+    return job.ranks, job.cores, job.memory_mib, job.min_free_disk_mib
 
 
 def _verb(before: str, state: State) -> str:
-    """What a user, or a rung, has to have asked for such a move."""
+    """What a user has to have asked for such a move."""
     match before, state.name:
         case ("FAILED" | "CANCELLED", "PENDING"):
             return "retry"
@@ -906,9 +700,5 @@ def _verb(before: str, state: State) -> str:
         case _, "CANCELLED":
             return "cancel"
         case _, "PAUSED":
-            return "" if isinstance(state, Paused) and state.at_rung else "pause"
+            return "pause"
     return ""
-
-
-def _facts(rows: Any) -> list[dict[str, Any]]:
-    return [dict(sorted(row.items())) for row in rows]

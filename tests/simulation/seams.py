@@ -26,15 +26,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from orchestrator.core import feature
-from orchestrator.core.feature import Feature
 from orchestrator.core.files import atomic_files
 from orchestrator.core.job import Job
-from orchestrator.core.paths import RunPaths
-from orchestrator.executors import kinds
-from orchestrator.experiment import session, start_policy_fetcher
+from orchestrator.executors.kinds import ExecutorKind
+from orchestrator.experiment import session
 from orchestrator.experiment.directory import left_batch_jobs, run_directory
-from orchestrator.experiment.examination import examining_process, preflight, side_by_side
+from orchestrator.experiment.examination import preflight
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import reload
 from orchestrator.experiment.planning import run_executor, run_plan
@@ -45,28 +42,15 @@ from orchestrator.supervisor import job_directory, recorder, stop_signals
 from orchestrator.supervisor.supervisor import Supervisor
 from tests.simulation import disk
 from tests.simulation.disk import UnsimulatedError
-from tests.simulation.executor import SimulatedKind
-from tests.simulation.machines import machine
-from tests.simulation.policies import SimulatedChild, readable, with_policy
-from tests.simulation.robots import refused, staged
+from tests.simulation.executor import machine
 from tests.simulation.signals import SimulatedSignal
-from tests.simulation.worker import INVALID
 from tests.simulation.world import FREE_MIB, World
 
 os.environ.setdefault("ORCHESTRATOR_FEATURES", "")  # none of others takes part
-kinds.executor_kinds()
-left_batch_jobs.of(RunPaths(Path("nowhere")))  # both import what features have of them
-for module in (
-    *("pictures.after_run", "search.begun_search", "search.search_process"),
-    "ray.ray_backend",
-    *("slurm.slurm_backend", "slurm.slurm_kind", "slurm.left_pilots", "slurm.pilot"),
-):
-    with contextlib.suppress(ModuleNotFoundError):  # a feature that was taken away
-        importlib.import_module(f"orchestrator.features.{module}")
+for module in ("pictures.after_run", "search.begun_search", "search.search_process"):
+    importlib.import_module(f"orchestrator.features.{module}")
 
 PACKAGES = ("core", "executors", "experiment", "keys", "ledger", "machine", "supervisor", "jobfile")
-EXECUTORS = ("orchestrator.features.ray.", "orchestrator.features.slurm.")
-"""Whose modules see the simulated ``time``, ``os``, ``socket``, ``random`` and ``datetime``."""
 
 
 class SimulatedTime:
@@ -119,7 +103,7 @@ class SimulatedOs:
         self._world.point(f"kill what is left of {pid}")
         if pid not in self._world.lives:
             raise ProcessLookupError
-        self._world.killed(pid)
+        self._world.processes.kill(pid)
 
     def statvfs(self, _path: Any) -> os.statvfs_result:
         free = 0 if self._world.is_full else self._world.free_mib
@@ -244,10 +228,10 @@ class NoRepository:
 
 
 @contextlib.contextmanager
-def installed(world: World, kind: SimulatedKind) -> Iterator[SimulatedSqlite]:
+def installed(world: World, kind: ExecutorKind) -> Iterator[SimulatedSqlite]:
     """The program sees ``world`` within the block, and no other files than its own."""
     with contextlib.ExitStack() as stack:
-        replaced = functools.partial(_replaced, stack)
+        replaced = functools.partial(replace, stack)
         modules: Mapping[ModuleType, Any] = {
             time: SimulatedTime(world),
             os: SimulatedOs(world),
@@ -261,7 +245,6 @@ def installed(world: World, kind: SimulatedKind) -> Iterator[SimulatedSqlite]:
         replaced(database_file, "sqlite3", sqlite)
         for replacement in replacements(world, kind):
             replaced(*replacement)
-        stack.enter_context(kind.installed())
         platform.platform()  # found out once, by a process
         provenance.installed_versions()
         before = set(sys.modules)
@@ -281,42 +264,21 @@ def _imports(
     return [
         (module, original)
         for name, module in list(sys.modules.items())
-        if _is_ours(name) and (name.split(".")[1] in PACKAGES or name.startswith(EXECUTORS))
+        if _is_ours(name) and name.split(".")[1] in PACKAGES
         for original in originals
         if getattr(module, original.__name__, None) is original
     ]
 
 
-def examine(
-    jobs: Sequence[Job],
-    *,
-    world: World,
-    staging: Path,
-    watch: side_by_side.Watch = lambda *_: None,
-    **_: Any,
-) -> dict[str, JobVerdict]:
-    """In the place of what examines robots: jobs say themselves whether they are invalid."""
-    if world.is_supervisor_at_work and world.scenario.template_s:  # a slow machine
-        world.pass_time(world.scenario.template_s)
-    watch(len(jobs), len(jobs))
-    found = {}
-    for job in jobs:
-        if INVALID in job.spec.evaluate:
-            found[job.job_id] = refused(job, staging, world)
-        else:
-            found[job.job_id] = with_policy(staged(job, staging, world), job, staging, world)
-    return found
+def examine(jobs: Sequence[Job], **_: Any) -> dict[str, JobVerdict]:
+    """Replaces what examines robots: no job has one."""
+    return {job.job_id: JobVerdict() for job in jobs}
 
 
 def replacements(
-    world: World, kind: SimulatedKind
+    world: World, kind: ExecutorKind
 ) -> Sequence[tuple[object, str, Callable[..., Any] | Any]]:
     """Every name that is replaced beside modules of the standard library: where, which, by what."""
-
-    known = feature.features()
-
-    def features() -> tuple[Feature, ...]:
-        return (*known, *world.features)
 
     def process_start(pid: int) -> float | None:
         return world.lives.get(pid)
@@ -332,7 +294,7 @@ def replacements(
             atomic_files._sync_tree(folder)
 
     def supervisor(**arguments: Any) -> Supervisor:
-        world.queued(arguments["rows"])
+        world.monitor.queued(arguments["rows"])
         made = Supervisor(now=lambda: world.monotonic, **arguments)
         world.supervisors.append(made)
         return made
@@ -342,16 +304,13 @@ def replacements(
         (stop_signals, "signal", SimulatedSignal(world)),
         (provenance, "Repository", NoRepository),
         (provenance, "json", PlainJson()),
-        (preflight, "examine", functools.partial(examine, world=world)),
-        (examining_process, "Child", functools.partial(SimulatedChild, world=world)),
-        (start_policy_fetcher, "readable", readable),
-        (reload, "_declared_experiment", lambda *_: world.declared()),
+        (preflight, "examine", examine),
+        (reload, "_declared_experiment", lambda *_: world.commands.files.declared()),
         (run_plan, "kind_named", lambda _: kind),
         (run_executor, "kind_named", lambda _: kind),
-        (run_executor, "executor_kinds", lambda: {"local": kind, kind.name: kind}),
+        (run_executor, "executor_kinds", lambda: {kind.name: kind}),
         (left_batch_jobs, "executor_kinds", lambda: {kind.name: kind}),
         (run_plan, "_restriction", lambda _: ""),
-        (feature, "features", features),
         (topology, "detect", lambda with_gpus=False: machine(world.scenario.cpus)),
         (run_directory, "process_start", process_start),
         (recovery, "same_process", same_process),
@@ -363,8 +322,9 @@ def replacements(
     )
 
 
-def _replaced(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
-    before = getattr(owner, name)  # one that is gone is an error
+def replace(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
+    """Replace ``owner.name`` until ``stack`` is left."""
+    before = getattr(owner, name)  # raises if it is gone
     setattr(owner, name, value)
     stack.callback(setattr, owner, name, before)
 

@@ -25,8 +25,7 @@ class SimulatedSignal:
         return getattr(signal, name)
 
     def getsignal(self, number: int) -> Handler:
-        ignored = self._world.scenario.is_nohup and number == signal.SIGHUP
-        return self._handlers.get(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
+        return self._handlers.get(number, signal.SIG_DFL)
 
     def signal(self, number: int, handler: Handler) -> Handler:
         before = self.getsignal(number)

@@ -19,16 +19,12 @@ from tests.simulation.scenario import (
     TroubleKind,
 )
 
-SHARE = 0.25
-"""Of all scenarios."""
 GAP_S = 0.5
 """Between two supervisors."""
 
 
-def with_story(scenario: Scenario, chance: random.Random) -> Scenario:
-    """A story in the place of ``scenario``, in a share of all; else as it is."""
-    if chance.random() > SHARE:
-        return scenario
+def told(chance: random.Random) -> Scenario:
+    """One of the stories."""
     return chance.choice(STORIES)(chance)
 
 
@@ -193,23 +189,6 @@ def _rank_that_stays(chance: random.Random) -> Scenario:
     return Scenario(jobs=(job,), cpus=ranks)
 
 
-def _followed_by_others(chance: random.Random) -> Scenario:
-    """Others come to the CPU of a long job, and after it to the one where that has gone."""
-    cpus = chance.choice((2, 3, 3))
-    behaviour = Behaviour(iteration_s=1.0, is_bound=chance.random() < 0.5)
-    kind: TroubleKind = chance.choice(("program", "run"))
-    stay_s = chance.choice((9.0, 15.0, 30.0))
-    troubles = tuple(
-        Trouble(kind=kind, at_s=round(2.0 + step * stay_s, 2), for_s=stay_s, number=step % cpus)
-        for step in range(4)
-    )
-    return Scenario(
-        jobs=(SimulatedJob(name="j0", iterations=60, behaviours=(behaviour,)),),
-        troubles=troubles,
-        cpus=cpus,
-    )
-
-
 def _executor_fails_again(chance: random.Random) -> Scenario:
     """The executor raises, and again while its workers are ended."""
     errors = tuple(
@@ -236,34 +215,11 @@ def _overtaken_job(chance: random.Random) -> Scenario:
     return Scenario(jobs=(long, large, *small), cpus=2)
 
 
-def _pilot_still_ending(chance: random.Random) -> Scenario:
-    """A pilot stands still, is given up, and has not ended when the next supervisor begins."""
-    kind: TroubleKind = chance.choice(("signal", "stop"))
-    sleep = _sleep_of_a_pilot(chance, 250.0)
-    end = Trouble(kind=kind, at_s=round(chance.uniform(184.0, 189.0), 2))
-    return _with_one_pilot(sleep, end)
-
-
-def _pilot_that_stays_silent(chance: random.Random) -> Scenario:
-    """A pilot stands still for longer than anybody would wait."""
-    return _with_one_pilot(_sleep_of_a_pilot(chance, 3000.0))
-
-
-def _sleep_of_a_pilot(chance: random.Random, for_s: float) -> Trouble:
-    return Trouble(kind="pilot-sleeps", at_s=round(chance.uniform(2.0, 4.0), 2), for_s=for_s)
-
-
-def _with_one_pilot(*troubles: Trouble) -> Scenario:
-    job = SimulatedJob(name="j0", iterations=6)
-    return Scenario(jobs=(job,), troubles=troubles, array=1, gap_s=GAP_S)
-
-
 STORIES: tuple[Callable[[random.Random], Scenario], ...] = (
     *(_request_from_afar,) * 3,
     *(_withdrawn_pause,) * 3,
     *(_unrecorded_attempts,) * 5,
-    *(_followed_by_others, _followed_by_others, _request_comes_back, _growth_in_the_grace_time),
-    *(_full_memory, _rank_that_stays, _executor_fails_again, _overtaken_job),
-    *(_pilot_still_ending, _pilot_that_stays_silent),
+    *(_request_comes_back, _growth_in_the_grace_time, _full_memory, _rank_that_stays),
+    *(_executor_fails_again, _overtaken_job),
 )
 """Those that show their faults more seldom are told more often."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
@@ -18,12 +18,11 @@ from orchestrator.core.worker_spec import WorkerSpec
 from tests.simulation.scenario import STEPS, Behaviour, SimulatedJob
 from tests.simulation.world import Violation, World
 
+if TYPE_CHECKING:
+    from tests.simulation.ranks import Ranks
+
 VERSION = "version"
-GIVEN = "is_given"
-"""Keys of ``env_kwargs``, in which jobs differ that are declared otherwise."""
-INVALID = "is_invalid"
-"""Key of ``evaluate``, which decides nothing of a training: what makes a job invalid need not be
-declared."""
+"""Key of ``env_kwargs`` of jobs that are declared otherwise."""
 
 CHECKPOINT_EVERY = 2
 """Iterations."""
@@ -42,20 +41,6 @@ CODES = {
     "leaves": ExitCode.INTERRUPTED,
     "orphaned": ExitCode.ORPHANED,
 }
-MEASURED: Mapping[str, Any] = {
-    "eval_mean": 2.0,
-    "measures": {"height": 1.5, "falls": None},
-    "divergences": 1,
-    "learner": "sb3",
-    "learner_reason": "auto: it is measured",
-    "training_measures": {"height": 1.0},
-}
-"""What an exit record has of a training with measures, and of its evaluation."""
-MEASURED_LINE: Mapping[str, Any] = {
-    "learner": "sb3",
-    "warning": "measuring takes time",
-}
-"""What the reports of such a training have."""
 SIGNALS = {
     "killed": signal.SIGKILL,
     "crashed": signal.SIGSEGV,
@@ -75,23 +60,15 @@ class Worker:
     paths: JobPaths
     spec: WorkerSpec
     """As it has read it."""
-    pause_at: int | None
     pid: int
-    pid_start: float
     cpus: tuple[int, ...]
-    sharing: Callable[[], int]
-    """With how many others it shares a CPU now."""
     report: Callable[[Progress], None]
     ended: Callable[[int], None]
     """Told once, with the exit code, when the process is gone."""
+    ranks: Ranks
+    """Of its attempt; it is the first."""
     exit_record: ExitRecord | None = None
     """What it has written of its end."""
-    node: str = ""
-    """Its machine, where there are several."""
-    ranks_here: int = 1
-    """Of its attempt, on its machine."""
-    team: Any = None
-    """The ranks of its attempt (:class:`.ranks.Team`), where it has several."""
     began: float = 0.0
     env_steps: int = 0
     resumed_from: int = 0
@@ -106,16 +83,8 @@ class Worker:
     is_finished: bool = False
     """Whether all of the training is done, and its results are written."""
     asked_at: float | None = None
-    is_asked_by_slurm_alone: bool = False
-    """Whether neither its supervisor nor its pilot knows that it was asked to end."""
-    told_at: float | None = None
-    """When its supervisor has first asked for that; an order may take its time."""
     was_killed: bool = False
     """By its supervisor."""
-    is_apart: bool = False
-    """Whether its machine cannot be reached."""
-    frozen_until: float = 0.0
-    """Its machine is suspended until then."""
     saves_next: bool = False
     is_orphan: bool = False
     reported: float = 0.0
@@ -130,20 +99,17 @@ class Worker:
         """Whether its supervisor wants it to save a checkpoint and exit."""
         return self.asked_at is not None
 
-    def ask(self, *, by_slurm: bool = False) -> None:
-        is_first = self.asked_at is None and self.told_at is None
-        self.is_asked_by_slurm_alone = by_slurm and (is_first or self.is_asked_by_slurm_alone)
+    def request_exit(self) -> None:
         if self.asked_at is None:
             self.asked_at = self.world.now
-            self.told_at = self.world.now if self.told_at is None else self.told_at
 
-    def save(self) -> None:
+    def request_checkpoint(self) -> None:
         self.saves_next = True
 
     def kill(self) -> None:
         self._exit(-signal.SIGKILL)
 
-    def lose_ranks(self) -> None:
+    def lose_ranks(self, _code: int) -> None:
         """Another rank has ended. One that is deaf waits for it for ever."""
         if self.behaviour.asked != "deaf":
             self._step(self._leave_alone)
@@ -151,8 +117,6 @@ class Worker:
     def orphan(self) -> None:
         """Its supervisor has died."""
         self.is_orphan = True
-        if self.is_apart:  # its machine does not hear of it
-            return
         if self.behaviour.lingers:
             self.world.after(LINGERS_S, self.kill)
         else:
@@ -160,9 +124,6 @@ class Worker:
 
     def _step(self, what: Callable[[], None]) -> None:
         if not self.is_alive:
-            return
-        if self.frozen_until > self.world.now:
-            self.world.at(self.frozen_until, lambda: self._step(what))
             return
         if self.paths.attempt(self.number + 1).root.exists():  # superseded, as real ones see it
             self._exit(ExitCode.ORPHANED)
@@ -174,25 +135,20 @@ class Worker:
                 self._exit(ExitCode.DISK_FULL)
 
     def _load(self) -> None:
-        if self.team is not None and not self.team.is_complete:  # the other ranks are to come
+        if not self.ranks.is_complete:  # the other ranks are to come
             self.world.after(0.2, lambda: self._step(self._load))
             return
         saved = self.paths.checkpoints_by_steps()
         self.env_steps = self.resumed_from = max(saved, default=0)
         if saved and saved[self.env_steps].read_text() not in self._fingerprints:
             raise Violation(f"{self.job.job_id} finds a checkpoint of another training")
-        if not saved and self.spec.init is not None and not self.paths.init.exists():
-            self._record(ExitCode.ERROR)
-            self._exit(ExitCode.ERROR)
-            return
         self._next()
 
     @property
     def _fingerprints(self) -> list[str]:
         """Of the trainings whose checkpoints it goes on from; its own is the first."""
         totals = (None, *self.spec.extended_from)
-        robot = f" {self.job.robot}" if self.job.robot else ""
-        return [f"{self.spec.fingerprint(total)}{robot}" for total in totals]
+        return [self.spec.fingerprint(total) for total in totals]
 
     def _next(self) -> None:
         """What comes at the end of an iteration, or before the first one."""
@@ -200,8 +156,8 @@ class Worker:
         if ending != "done" and self.iterations >= self.behaviour.after:
             if ending == "hangs":
                 return
-            if ending == "rank-dies" and self.team is not None:
-                self.team.lose_one()
+            if ending == "rank-dies" and self.ranks.followers:
+                self.ranks.lose_one()
                 return
             if ending == "grows":
                 self.rss_mib = self.job.all_memory_mib + 50.0
@@ -217,13 +173,8 @@ class Worker:
         elif self.env_steps >= self.spec.total_timesteps:
             self._report("evaluating")
             self.world.after(0.05, lambda: self._step(self._finish))
-        elif self.pause_at is not None and self.env_steps >= self.pause_at:
-            self._save()
-            self._record(ExitCode.PAUSED)
-            self._exit(ExitCode.PAUSED)
         else:
             iteration_s = self.behaviour.iteration_s if self.grew_at is None else SWAPPING_S
-            iteration_s *= 1 + self.sharing()
             self.world.after(iteration_s, lambda: self._step(self._iterate))
 
     def _iterate(self) -> None:
@@ -284,7 +235,6 @@ class Worker:
             wall_s=round(self.world.now - self.began, 3),
             ep_rew_mean_first=0.5,
             ep_rew_mean=1.0,
-            **(MEASURED if self.job.is_measured and code == ExitCode.SUCCEEDED else {}),
         )
         self.exit_record = record
         write_whole(self._attempt / "exit.json", record.to_json())
@@ -302,7 +252,6 @@ class Worker:
             "env_steps_per_s": STEPS / self.behaviour.iteration_s,
             "ep_rew_mean": float(self.env_steps),
             "learner": "fast",
-            **(MEASURED_LINE if self.job.is_measured else {}),
         }
         self.report(Progress.from_line(json.dumps(line).encode()))
 
@@ -312,6 +261,4 @@ class Worker:
         self.is_alive = False
         self.world.lives.pop(self.pid, None)
         self.world.log(f"worker {self.job.job_id}/{self.number} ends with {int(code)}")
-        if self.team is not None:
-            self.team.has_ended(0, int(code))
         self.ended(int(code))

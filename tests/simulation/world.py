@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import hashlib
 import heapq
 import itertools
 import math
@@ -18,11 +17,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.simulation.disk import Disk, full_error, sqlite_error
-from tests.simulation.neighbours import Others
-from tests.simulation.scenario import OF_NODES, Scenario, Trouble
+from tests.simulation.scenario import Scenario, Trouble
+
+if TYPE_CHECKING:
+    from tests.simulation.commands import Commands
+    from tests.simulation.executor import Processes
+    from tests.simulation.monitor import Monitor
 
 BEGAN = 1_800_000_000.0
 """Seconds since the epoch when the world begins."""
@@ -36,7 +39,7 @@ LEDGER_FAILS = 10
 FAILS = "disk I/O error"
 """What it says then."""
 IO_OF_USERS = "io refusals of users"
-"""Counts how often a command or a page has met that; ``io refusals`` are those of the supervisor."""
+"""Counts how often a command has met that; ``io refusals`` are those of the supervisor."""
 MOST_POLLS = 4000
 """Of one supervisor. One that needs more is stuck."""
 MOST_SLEEPS = 200
@@ -81,64 +84,31 @@ class World:
     free_mib: int | None = FREE_MIB
     """On the disk, as far as it is not full; None while that cannot be found out."""
     short_since: float | None = None
-    """Since when the disk has less space than jobs ask for."""
-    is_terminal_gone: bool = False
-    """Whether nothing can be printed any more."""
-    examiners_hang_until: float = 0.0
-    """Processes that are asked to examine a policy before then do not answer."""
-    templates: int = 0
-    """How many processes have ended that workers are forked from."""
-    fails_callback: bool = False
-    """Whether the next function of the calling program that is called raises."""
-    hung_up: Callable[[], None] = lambda: None
-    """Told that the terminal has closed."""
-    others_change: Callable[[Trouble], None] = lambda _: None
-    """Does what a trouble says that is no command, and concerns files."""
+    """When the disk came to have less space than jobs ask for; None while it has enough."""
     is_unremovable: bool = False
     """Whether files of requests cannot be removed."""
     points: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
     disk: Disk = field(init=False)
-    others: Others = field(init=False)
-    command: Callable[[Trouble], None] = lambda _: None
-    """Gives the command of a trouble."""
-    on_nodes: Callable[[Trouble], None] = lambda _: None
-    """Does to a machine of a cluster what a trouble says."""
+    monitor: Monitor = field(init=False)
+    processes: Processes = field(init=False)
+    commands: Commands = field(init=False)
     signalled: Callable[[int], None] | None = None
     """Delivers a signal to the supervisor that runs."""
-    on_death: Callable[[bool], None] = lambda _: None
-    """Told that the supervisor has died, and whether by a power cut."""
-    noted: Callable[[], Any] = lambda: None
-    """What is to be remembered of each commit, in case it is lost."""
-    fell_back: Callable[[Any, bool], None] = lambda *_: None
-    """Told of a death: what was remembered of the last commit that is left, and whether later ones
-    are lost."""
-    queued: Callable[[Any], None] = lambda _: None
-    """Told of the rows of the jobs, in order of launch, with which a supervisor begins."""
-    declared: Callable[[], Any] = lambda: None
-    """What the job file has now."""
-    features: tuple[Any, ...] = ()
-    """Beside those of the program."""
     supervisors: list[Any] = field(default_factory=list)
     """Made by the process that lives."""
-    killed: Callable[[int], None] = lambda _: None
-    """Kills the process of a worker."""
     lives: dict[int, float] = field(default_factory=dict)
     """Processes, with their start."""
-    asked_to_stop: Callable[[int], None] = lambda _: None
-    """Told how often a signal asks the supervisor to stop."""
     has_erred: bool = False
     """Whether a call of the executor has raised for the supervisor that lives."""
     errors_due: int = 0
     """Calls of the executor that are to raise."""
-    is_unreachable: bool = False
-    """Whether the executor has lost what it starts workers with."""
     _is_supervised: bool = False
     _others: int = 0
     """Processes other than the supervisor that are at work at this moment."""
     _is_users: bool = False
-    """Whether one of them is a command or a page."""
+    """Whether one of them is a command."""
     _is_alone: bool = False
     """Whether a command has the run directory for itself."""
     _sleeps: int = 0
@@ -168,7 +138,6 @@ class World:
     def __post_init__(self) -> None:
         self._root_text = str(self.root)
         self.disk = Disk(self.root, self)
-        self.others = Others(now=lambda: self.now)
         for trouble in self.scenario.troubles:
             if trouble.at_point is not None:
                 self._at_point[trouble.at_point].append(trouble)
@@ -239,9 +208,7 @@ class World:
             self._is_supervised = False
             self.signalled = None
             self.errors_due = 0
-            self.is_unreachable = False
             self.has_erred = False
-            self.is_terminal_gone = self.fails_callback = False
             self.lives.pop(pid, None)
 
     @contextlib.contextmanager
@@ -262,7 +229,7 @@ class World:
 
     @contextlib.contextmanager
     def users_process(self, pid: int, host: str = HOST) -> Iterator[None]:
-        """Likewise with a command or a page, for which the file system may fail, too."""
+        """Likewise with a command, for which the file system may fail, too."""
         before = self._is_users
         with self.other_process(pid, host):
             self._is_users = True
@@ -360,14 +327,10 @@ class World:
             directory = self.disk.directory_number()
             is_noted = self._note is not None and directory == self._noted_in
             if not (is_beside and is_noted):  # what the supervisor keeps is not in it
-                self._note = self.noted()
+                self._note = self.monitor.noted()
                 self._noted_in = directory
             self.disk.committed(self._note)
         self.point("committed")
-
-    def forget_note(self) -> None:
-        """Nothing is left of what was committed."""
-        self._note = None
 
     def polled(self) -> None:
         """The supervisor waits for events."""
@@ -414,44 +377,21 @@ class World:
                 self._wall += trouble.for_s
             case "signal" | "checkpoints":
                 if self.signalled is not None:
-                    self.asked_to_stop(kind == "signal")
+                    self.monitor.asked_to_stop(kind == "signal")
                     self.signalled(signal.SIGTERM if kind == "signal" else signal.SIGUSR1)
             case "error":
                 self.errors_due += self._is_supervised
                 self.has_erred |= self._is_supervised
-            case "program" | "run":
-                self.after(trouble.for_s, self.others.come(kind, trouble.number))
-            case "unreachable":
-                self.is_unreachable = self._is_supervised
             case "hangup":
-                if self.signalled is not None and not self.scenario.is_nohup:
-                    self.hung_up()
+                if self.signalled is not None:
+                    self.monitor.hung_up()
                     self.signalled(signal.SIGHUP)
             case "fills":
                 self.free_mib = None if trouble.what else LITTLE_MIB
                 self.short_since = None if trouble.what else self.now
                 self.after(trouble.for_s, self._make_space)
-            case "terminal":
-                self.is_terminal_gone = self._is_supervised
-            case "template":
-                self.templates += 1
-            case "examiner-hangs":
-                self.examiners_hang_until = self.now + trouble.for_s
-            case "callback":
-                self.fails_callback = self._is_supervised
-            case "odd-requests" | "robot":
-                self.others_change(trouble)
-            case _ if kind in OF_NODES:
-                self.on_nodes(trouble)
             case _:
-                self.command(trouble)
-
-    @property
-    def has_lost_examiners(self) -> bool:
-        """Whether a policy may not have been examined, as the process has hung, or two were
-        killed.
-        """
-        return self.counts["examiner"] > 1 or self.counts["examiner-hangs"] > 0
+                self.commands.give(trouble)
 
     def _make_space(self) -> None:
         self.free_mib, self.short_since = FREE_MIB, None
@@ -520,12 +460,13 @@ class World:
             if (cut := self._failed_power) is not None:
                 left = self.disk.lose_power(cut.choice)
                 self._boots += 1
-                self.others.end()
                 self._boot = 100.0 - self.now
         if left is not None:
             self._note = left
         self.fall_back(is_less=left is not None)
-        self.on_death(self._failed_power is not None)
+        self.processes.supervisor_died(
+            is_power_cut=self._failed_power is not None, recorded=self.monitor.recorded_pids()
+        )
 
     def forget_supervisors(self) -> None:
         """What they have left half done stays so: closing it would do what no dead process does."""
@@ -540,12 +481,9 @@ class World:
 
     def fall_back(self, *, is_less: bool = False) -> None:
         """What was not committed is gone. :param is_less: whether commits are gone, too."""
-        self.fell_back(self._note, is_less)
+        self.monitor.fell_back(self._note, is_less)
 
     # -- the trace
 
     def log(self, text: str) -> None:
         self.trace.append(f"{self.now:.3f} {text}".replace(self._root_text, ""))
-
-    def digest(self) -> str:
-        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
