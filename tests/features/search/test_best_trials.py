@@ -19,7 +19,6 @@ from trial_helpers import SPACE, Told, point_of, search_run
 from orchestrator import RunDirError, Search, UsageError
 from orchestrator.core.job import Job, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import is_installed
 from orchestrator.experiment import begun_source
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import (
@@ -321,10 +320,6 @@ def test_a_search_that_the_job_file_no_longer_declares_is_none(tmp_path: Path) -
     for question in (search.trials, search.best, search.to_dataframe):
         with pytest.raises(RunDirError, match="no search has been run"):
             question()
-    if is_installed("optuna"):
-        exported = commands.invoke("search", "export", paths.root, cwd=tmp_path)
-        assert exported.returncode == 2
-        assert "there is no search here" in " ".join(exported.stderr.split())
 
 
 def test_of_plain_jobs_those_that_started_from_another_one_are_told_apart(tmp_path: Path) -> None:

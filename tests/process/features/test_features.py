@@ -39,7 +39,7 @@ def first_of(names: Mapping[str, str]) -> str | None:
     return None
 
 
-GROUP = first_of({"search": "search", "ray": "cluster"})
+GROUP = first_of({"ray": "cluster"})
 """A group of commands of a feature."""
 TABLE = first_of({"search": "search", "tracking": "track", "notifications": "notify"})
 """A table of the job file of a feature."""
