@@ -12,12 +12,11 @@ from typing import Any
 import command_helpers as commands
 import measurement_helpers as bench
 import pytest
-from begun_helpers import answering
 from command_helpers import Experiment
 from measurement_helpers import measurements
 from report_helpers import Trained, make_run_dir
 
-from orchestrator.core.errors import LedgerError, UsageError
+from orchestrator.core.errors import UsageError
 from orchestrator.features.compare import chosen_jobs
 from orchestrator.features.compare.chosen_jobs import Chooser
 from orchestrator.features.compare.comparison import (
@@ -260,13 +259,6 @@ class TestRemarks:
         (remark,) = [one for one in compare(runs[0], runs[2]).remarks if "what earns it" in one]
         assert "ep_rew_mean is a return, and what earns it may differ with task_options.s" in remark
         assert not any("what earns it" in one for one in compare(*runs[:2]).remarks)
-
-    def test_what_a_search_has_chosen_is_not_needed(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        answering(monkeypatch, LedgerError("it cannot be read"))
-        run = make_run_dir(tmp_path / "a", of_distances("ant", 1.0)).root
-        assert compare(run, run).pairs
 
     def test_a_seed_without_a_value_says_nothing_of_how_values_were_reached(
         self, tmp_path: Path

@@ -222,17 +222,6 @@ def test_stop_ends_what_is_left_and_names_it(left: RunPaths, fake_slurm: FakeSlu
     assert "nothing to stop" in succeed("stop", "run", cwd=left.root.parent).stdout
 
 
-def test_stop_of_a_local_run_also_ends_batch_jobs_that_are_not_its_own(
-    left: RunPaths, fake_slurm: FakeSlurm
-) -> None:
-    left.provenance.write_text(json.dumps([{"executor": "slurm"}, {"executor": "local"}]))
-    with run_directory.claim(left.root):
-        done = succeed("stop", "run", cwd=left.root.parent)
-    assert "asked its supervisor" in done.stdout
-    assert "cancelled the batch jobs 100_0, 100_1" in done.stdout
-    assert set(fake_slurm.states().values()) == {"CANCELLED"}
-
-
 def test_stop_leaves_the_batch_jobs_of_a_supervisor_that_lives_to_itself(
     left: RunPaths, fake_slurm: FakeSlurm
 ) -> None:
