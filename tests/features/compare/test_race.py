@@ -33,6 +33,7 @@ from orchestrator.experiment import session
 from orchestrator.experiment.begun_source import BegunSource, Direction
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.from_outside import control
 from orchestrator.features.compare import chosen_jobs, contestants, race_round
 from orchestrator.features.compare.contestants import Conditions
 from orchestrator.features.compare.race_notes import BUDGETS, FRESH, RESULTS
@@ -488,6 +489,94 @@ def test_options_of_a_race_are_refused_without_one(world: World) -> None:
         orchestrator.compare(world.run_dir, ["a", "b"], smallest_difference=0)  # type: ignore[call-overload]
 
 
+class TestStarts:
+    """Jobs that begin with a trained policy."""
+
+    ORIGIN = "job:origin-s0"
+
+    def with_starts(self, world: World, **starts: Sequence[str]) -> None:
+        """Name → SHA-256 of the policy that each of its seeds started from."""
+        world.train({name: range(len(of_job)) for name, of_job in starts.items()})
+        paths = RunPaths(world.run_dir)
+        ledger = Ledger.open(paths.ledger)
+        for name, of_job in starts.items():
+            for seed, sha256 in enumerate(of_job):
+                row = ledger.job_row(f"{name}-s{seed}")
+                assert row is not None
+                if sha256:
+                    ledger.update_spec(row.job.with_spec(init=self.ORIGIN, init_sha256=sha256))
+                    paths.job(row.job_id).init.write_bytes(b"policy")
+        ledger.commit()
+        ledger.close()
+
+    def test_other_starts_are_refused_and_both_can_begin_with_nothing(self, world: World) -> None:
+        self.with_starts(world, parent=["", ""], child=["aa", "aa"])
+        with pytest.raises(
+            UsageError, match=r"child starts from the policy of job:origin-s0: .*from_nothing=True"
+        ):
+            world.race()
+        found = world.race(from_nothing=True)
+        assert found.outcome == "higher"
+        assert found.settings == []
+        raced = world.trained()
+        assert "child-s0" in raced
+        assert "parent-s0" not in raced
+        assert '"init": null' in (found.race_dir / "jobs/child-s0/spec.json").read_text()
+
+    @pytest.mark.nightly
+    def test_the_same_start_is_that_of_the_further_seeds(self, world: World) -> None:
+        self.with_starts(world, parent=["aa"], child=["aa"])
+        found = world.race()
+        job = RunPaths(found.race_dir).job("child-s1")
+        assert job.init.read_bytes() == b"policy"
+        assert '"init_sha256": "aa"' in job.spec.read_text()
+
+    def test_a_start_of_each_seed_has_no_further_seeds(self, world: World) -> None:
+        self.with_starts(world, parent=["aa", "bb"], child=["aa", "bb"])
+        with pytest.raises(UsageError, match="each of its seeds started from a policy of its own"):
+            world.race()
+
+    def add_unlaunched(self, world: World, like: str, init: str) -> None:
+        """A seed that waits for the job whose policy it starts from, which all but it have
+        already.
+        """
+        with contextlib.closing(Ledger.open(RunPaths(world.run_dir).ledger)) as ledger:
+            row = ledger.job_row(like)
+            assert row is not None
+            seed = row.job.spec.seed + 1
+            job_id = f"{row.job.spec.name}-s{seed}"
+            job = row.job.with_spec(job_id=job_id, seed=seed, init=init, init_sha256=None)
+            ledger.put_jobs([DeclaredJob(position=9, job=replace(job, job_id=job_id))])
+            ledger.commit()
+
+    def test_a_seed_that_was_never_launched_starts_from_the_policy_of_the_others(
+        self, world: World
+    ) -> None:
+        self.with_starts(world, parent=["aa", "aa", "aa"], child=["aa", "aa"])
+        self.add_unlaunched(world, "child-s1", init=self.ORIGIN)
+        with pytest.raises(
+            UsageError, match=r"child: 1 seed is not trained to the end \(PENDING\)"
+        ):
+            world.race()
+        control.stop(world.run_dir, ["child-s2"])
+        found = world.race(most_seeds=3)
+        assert found.seeds == [0, 1, 2]
+        assert not any("other settings" in remark for remark in found.remarks)
+
+    def test_a_seed_that_waits_for_a_policy_of_its_own_has_no_further_seeds(
+        self, world: World
+    ) -> None:
+        self.with_starts(world, parent=["aa"], child=["aa"])
+        self.add_unlaunched(world, "child-s0", init="job:origin-s1")
+        with pytest.raises(UsageError, match="each of its seeds started from a policy of its own"):
+            world.race()
+
+    def test_a_seed_that_starts_from_nothing_is_one_with_other_settings(self, world: World) -> None:
+        self.with_starts(world, parent=["aa", "aa", "aa"], child=["aa", "aa", ""])
+        found = world.race(most_seeds=3)
+        assert "child: seed 2 trained with other settings, and left out." in found.remarks
+
+
 @contextlib.contextmanager
 def begun(world: World, *options: str, at_end: str = "pass") -> Iterator[subprocess.Popen[str]]:
     """The command in a process of its own, which is ended with the block.
@@ -639,3 +728,39 @@ def test_a_run_that_still_trains_these_jobs_is_waited_for(world: World) -> None:
     with pytest.raises(UsageError, match=r"child: 1 seed is not trained to the end \(PENDING\)"):
         world.race()
     assert world.race(fresh_seeds=True).outcome == "higher"
+
+
+class TestCommand:
+    def test_it_says_who_is_better_by_how_much_and_after_how_many_seeds(self, world: World) -> None:
+        world.train({"parent": range(6), "child": range(6)})
+        arguments = ("compare", "run", "--jobs", "parent,child", "--by", "distance_m", "--race")
+        shown = commands.succeed(*arguments, cwd=world.folder).stdout
+        assert "child is higher than parent by 1.07 [" in shown
+        assert re.search(r"\(repeated Welch's t\), p = 0\.00\d+, decided after 6 seeds each", shown)
+
+    def test_it_says_that_nothing_is_decided_and_what_could_be(self, world: World) -> None:
+        world.train({"parent": range(5), "twin": range(5)})
+        arguments = ("compare", "run", "--jobs", "parent,twin", "--by", "distance_m", "--race")
+        shown = commands.succeed(*arguments, "--most-seeds", "5", cwd=world.folder).stdout
+        assert "Not decided after 5 seeds each: twin is" in shown
+        assert "With --smallest-difference" in shown
+        limit = ("--smallest-difference", "0.9")
+        shown = commands.succeed(*arguments, *limit, cwd=world.folder).stdout
+        assert "No difference above 0.90, decided after 5 seeds each: twin is" in shown
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["--race"], "--race is between two jobs of one run directory: add --jobs A,B"),
+            (["--jobs", "a,b", "--most-seeds", "5"], "--most-seeds is for a race: add --race"),
+            (["--jobs", "a,b", "--fresh-seeds"], "--fresh-seeds is for a race: add --race"),
+            (["--jobs", "a,b", "--race", "--max-parallel", "x"], "--max-parallel x: expected"),
+            (["--jobs", "a,b", "--race", "--output", "x.html"], "do not go together"),
+        ],
+    )
+    def test_options_that_do_not_fit_are_refused(
+        self, tmp_path: Path, arguments: list[str], said: str
+    ) -> None:
+        refused = commands.invoke("compare", "run", *arguments, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert said in refused.stderr

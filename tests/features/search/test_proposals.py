@@ -255,13 +255,9 @@ def test_in_fixed_order_a_point_waits_for_all_but_the_last_trials_of_the_first_s
     assert [trial.number for trial in fixed.to_tell(first)] == [0, 1]
 
 
-def test_a_repeated_trial_stands_at_no_rung_and_a_retried_one_has_not_failed() -> None:
+def test_a_retried_trial_has_not_failed() -> None:
     found = history([point(0.9), point(0.91)], [1.0, None])
-    again = {"point": point(0.9), "jobs": ["t2"], "reevaluates": 0}
     failed = {"values": None, "measures": None, "env_steps": 1, "why": "lost"}
-    found.apply(SearchEvent(kind="asked", content=again, id=10))
-    found.apply(SearchEvent(kind="reached", trial=2, content={"value": 1.0, "env_steps": 1}, id=11))
-    assert list(found.training) == [1, 2]
     found.apply(SearchEvent(kind="over", trial=1, content=failed, id=12))
     assert found.whys == {1: "lost"}
     found.apply(SearchEvent(kind="retried", trial=1, content={}, id=13))

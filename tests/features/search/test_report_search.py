@@ -18,6 +18,7 @@ from trial_helpers import Told, search_run
 
 from orchestrator import report
 from orchestrator.analysis import run_reader
+from orchestrator.core import feature
 from orchestrator.core.errors import LedgerError, UsageError
 from orchestrator.core.feature import Feature
 from orchestrator.core.paths import RunPaths
@@ -35,7 +36,7 @@ from orchestrator.features.search.history import Trial
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.trials import TrialReader
-from orchestrator.report import added_sections, drawing
+from orchestrator.report import drawing
 from orchestrator.report.document import AddedSections, Document, Section, Table
 from orchestrator.report.number_format import number
 
@@ -314,8 +315,8 @@ def test_other_features_may_compare_what_is_no_search(
         return AddedSections(name="hips", facts=len(others), sections=(), has_compared=True)
 
     hips = Feature(name="hips", about="x.", report_sections=compared)
-    known = added_sections.features()
-    monkeypatch.setattr(added_sections, "features", lambda: (*known, hips))
+    known = feature.features()
+    monkeypatch.setattr(feature, "features", lambda: (*known, hips))
     plain = make_run_dir(tmp_path / "plain", [Trained()]).root
     assert report.compose(plain, [searched]).facts["hips"] == 1
 
