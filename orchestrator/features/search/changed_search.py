@@ -121,7 +121,7 @@ def resumed_experiment(
     if source.search is None and source.scheduler is None:
         _refuse_another_source(experiment, ledger, paths)
         return experiment, options
-    has_begun = ledger is not None and _has_begun(ledger)
+    has_begun = ledger is not None and _has_begun(ledger, paths)
     if has_begun:
         _refuse_another(experiment, paths)
     else:
@@ -138,11 +138,18 @@ def resumed_experiment(
     return dataclasses.replace(experiment, jobs=tuple(row.job for row in left)), options
 
 
-def _has_begun(ledger: Ledger) -> bool:
+def _has_begun(ledger: Ledger, paths: RunPaths) -> bool:
     """Whether a search, or a comparison at rungs, has made something here that another declaration
     would not fit.
     """
-    return search_events.began_at(ledger) is not None
+    if search_events.began_at(ledger) is not None:
+        return True
+    # A run may have ended before the searcher had entered anything: then there are a declaration, and
+    # jobs that were launched to their first rung.
+    if not SearchPaths(paths.root).declaration.exists():
+        return False
+    pauses = job_figures.pauses(ledger)
+    return any(pauses[row.job_id] for row in ledger.jobs(decoded=False) if row.attempts)
 
 
 def _refuse_jobs_without(source: SearchDeclaration, ledger: Ledger | None, paths: RunPaths) -> None:
@@ -183,7 +190,7 @@ def refuse_another_robot(
     """:param verdicts: also of the robots in the middle and in a corner of the space.
     :raises ChangedError: the search has begun here with another robot.
     """
-    if not experiment.makes_jobs or ledger is None or not _has_begun(ledger):
+    if not experiment.makes_jobs or ledger is None or not _has_begun(ledger, paths):
         return
     before = search_robots.recorded_robots(read_declaration(paths))
     now = search_robots.contents(experiment, verdicts)

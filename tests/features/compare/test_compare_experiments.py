@@ -22,6 +22,7 @@ from orchestrator.features.compare.chosen_jobs import Chooser
 from orchestrator.features.compare.comparison import (
     Comparison,
     Pair,
+    all_remarks,
     compare_with_first,
 )
 from orchestrator.features.compare.declared_settings import Difference
@@ -177,13 +178,41 @@ class TestRemarks:
         jobs = [*of_distances("ant", 1.0, init="job:parent-s0"), *of_distances("bee", 1.0)]
         b = make_run_dir(tmp_path / "b", [*parent, *jobs]).root
         (remark,) = compare(a, b).remarks
-        assert "ant" in remark
-        assert "bee" not in remark
+        assert remark == (
+            "The values of ant were not reached alike, so a difference may be one of training:"
+            f" {a}: 10,240 env_steps from nothing;"
+            f" {b}: 10,240 env_steps after 10,240 of the policy that it started from."
+        )
         assert remark in commands.succeed("compare", a, b, "--json", cwd=tmp_path).stdout
+        shown = commands.succeed("compare", a, b, "--output", "page.html", cwd=tmp_path).stdout
+        assert "were not reached alike" in " ".join(shown.split())
+        assert "were not reached alike" in (tmp_path / "page.html").read_text()
 
     def test_that_returns_are_of_other_tasks(self, runs: list[Path]) -> None:
-        assert any("task_options.speed" in one for one in compare(runs[0], runs[2]).remarks)
-        assert not any("task_options" in one for one in compare(*runs[:2]).remarks)
+        (remark,) = [one for one in compare(runs[0], runs[2]).remarks if "what earns it" in one]
+        assert "ep_rew_mean is a return, and what earns it may differ with task_options.s" in remark
+        assert not any("what earns it" in one for one in compare(*runs[:2]).remarks)
+
+    def test_a_seed_without_a_value_says_nothing_of_how_values_were_reached(
+        self, tmp_path: Path
+    ) -> None:
+        jobs = of_distances("ant", 1.0, 2.0)
+        longer = Trained(case="ant", seed=2, iterations=9)
+        a = make_run_dir(tmp_path / "a", jobs).root
+        b = make_run_dir(tmp_path / "b", [*jobs, longer]).root
+        (found,) = compare_with_first([a, b], "distance_m")
+        assert found.remarks == []
+        assert any("reached alike" in remark for remark in compare(a, b).remarks)
+
+    def test_each_of_several_is_said_once(self, tmp_path: Path) -> None:
+        lengths = {"a": 5, "b": 9, "c": 9}
+        runs = [
+            make_run_dir(tmp_path / name, of_distances("ant", 1.0, iterations=length)).root
+            for name, length in lengths.items()
+        ]
+        found = compare_with_first(runs)
+        assert [len(one.remarks) for one in found] == [1, 1]
+        assert len(all_remarks([*found, *found])) == 2
 
 
 class TestTrials:

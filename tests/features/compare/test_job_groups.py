@@ -94,9 +94,7 @@ class Search(BegunSource):
 
 def let_search(monkeypatch: pytest.MonkeyPatch, search: Search) -> None:
     """Let ``search`` have made the jobs of all run directories."""
-    monkeypatch.setattr(
-        chosen_jobs, "answer", lambda _, __, question, *___, **____: question(search)
-    )
+    monkeypatch.setattr(chosen_jobs, "begun_source", lambda *_: search)
 
 
 def test_jobs_of_a_search_are_compared_by_its_objective_where_no_figure_is_named(

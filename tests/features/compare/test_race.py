@@ -10,7 +10,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -213,12 +213,7 @@ def test_jobs_of_a_search_are_compared_by_fresh_seeds(
         makes_jobs = True
         objectives: ClassVar[Mapping[str, Direction]] = {"eval_mean - distance_m": "maximize"}
 
-    def answer(
-        _: RunPaths, __: Ledger, question: Callable[[BegunSource], T], *___: Any, **____: Any
-    ) -> T:
-        return question(Search())
-
-    monkeypatch.setattr(chosen_jobs, "answer", answer)
+    monkeypatch.setattr(chosen_jobs, "begun_source", lambda *_: Search())
     world.say(parent=[9.0] * 6 + PARENT, child=[9.0] * 6 + CHILD)
     found = world.race(by=None)
     assert min(found.seeds) == 6

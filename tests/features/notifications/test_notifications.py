@@ -55,8 +55,7 @@ class Scene:
 
     @property
     def programs(self) -> NotifyPrograms:
-        made = self.beside._parts["notifications"]
-        assert isinstance(made, NotifyPrograms)
+        (made,) = (part for part in self.beside._parts if isinstance(part, NotifyPrograms))
         return made
 
     def fail(self, job_id: str, reason: str = "the knee fell off") -> None:

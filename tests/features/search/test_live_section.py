@@ -39,7 +39,7 @@ def test_a_search_has_its_leaderboard_and_rungs(tmp_path: Path) -> None:
     values = column(best, "eval_mean")
     assert values == sorted(values, reverse=True)
     assert len(values) == live_section.LEADERS
-    assert column(best, "jobs")[0] == (f"walker-t{int(column(best, 'trial')[0]):05}-s0",)
+    assert column(best, "jobs")[0] == [f"walker-t{int(column(best, 'trial')[0]):05}-s0"]
     assert column(best, "policy_kwargs.net_arch")[0] in ("[32]", "[64, 64]")
 
 
@@ -55,7 +55,7 @@ def test_its_chart_has_the_finished_trials_and_the_best_so_far(tmp_path: Path) -
 
 def test_a_search_that_has_found_nothing_yet_is_a_line(tmp_path: Path) -> None:
     section = shown(search_run(tmp_path / "run", [Told()], is_over=False))
-    assert section.charts == ()
+    assert not section.charts
     assert [table.title for table in section.tables] == ["Rungs"]
 
 
@@ -67,7 +67,7 @@ def test_jobs_of_a_matrix_at_rungs_have_a_section_without_a_chart(tmp_path: Path
     SearchPaths(paths.root).declaration.write_text(json.dumps(content))
     section = shown(paths)
     assert section.text.startswith("rungs: 2 trials")
-    assert section.charts == ()
+    assert not section.charts
     assert section.tables[0].title == "Rungs"
 
 

@@ -172,3 +172,12 @@ def test_in_fixed_order_a_point_waits_for_all_but_the_last_trials_of_the_first_s
         SearchEvent(kind="began", content={"lanes": 16}, id=99)
     )  # resumed on a larger machine
     assert [trial.number for trial in fixed.to_tell(first)] == [0, 1]
+
+
+def test_a_retried_trial_has_not_failed() -> None:
+    found = history([point(0.9), point(0.91)], [1.0, None])
+    failed = {"values": None, "measures": None, "env_steps": 1, "why": "lost"}
+    found.apply(SearchEvent(kind="over", trial=1, content=failed, id=12))
+    assert found.whys == {1: "lost"}
+    found.apply(SearchEvent(kind="retried", trial=1, content={}, id=13))
+    assert found.whys == {}

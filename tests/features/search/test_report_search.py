@@ -26,6 +26,8 @@ from orchestrator.report.document import Document, Section, Table
 from orchestrator.report.number_format import number
 
 TRIALS = 160
+
+
 JOBS = TRIALS - TRIALS // 20
 """Those of trials whose values fit together."""
 
@@ -204,9 +206,6 @@ def test_the_jobs_of_a_matrix_that_are_compared_have_rungs_and_all_else(
     assert {"Rungs", "Robots"} <= set(titles)
     assert not {"Search", "Space"} & set(titles)
     assert len(document.facts["jobs"]) == JOBS
-
-
-# -- effects and archives
 
 
 AXES = (

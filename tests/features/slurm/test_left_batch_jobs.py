@@ -19,7 +19,11 @@ from orchestrator.features.slurm.session_file import FOLDER, Session, write_sess
 from orchestrator.features.slurm.submission import BatchQueue
 
 NAME = "tiny-12ab"
+
+
 JOB_FILE = 'name = "tiny"\n[slurm]\narray = 2\ncpus_per_task = 1\n'
+
+
 SUPERSEDED = "replaced/running.20260101T000000"
 
 
