@@ -172,17 +172,20 @@ FOUR: Kills = (("searcher", "worker", "searcher"),)
 ENDLESS = 100_000
 """Trials of a search that is to be killed before it has made them."""
 RETRIES = "retry = { max_retries = 20 }"
-EVALUATED = "eval_episodes = 1\n"
 """All kills may be of the same job."""
+EVALUATED = "eval_episodes = 1\n"
 BLIND = 8
 """Trials that are asked for before any value is told: two brackets of four."""
+FEWEST = 12
+"""Trials of which some follow what the sampler was told, however few were made before all kills."""
 LONG_S = 900.0
 """Patience with a search of so many trials."""
 
 
 def kill_and_finish(jobs: Path, kills: Kills) -> int:
     """Run an endless search with these ``kills``, each at a random moment, and let it come to its
-    end with the trials that it has by then, and one more. Returns their number.
+    end with the trials that it has by then, and one more, but :data:`FEWEST` at least. Returns
+    their number.
     """
     folder, chance = jobs.parent, random.Random(18)
     for kinds in kills:
@@ -196,7 +199,7 @@ def kill_and_finish(jobs: Path, kills: Kills) -> int:
             finally:
                 process.kill()
         wait_until(lambda: "worker" not in killable(folder), "no worker is left")
-    trials = len(points(folder / "run")) + 1
+    trials = max(len(points(folder / "run")) + 1, FEWEST)
     jobs.write_text(jobs.read_text().replace(f"trials = {ENDLESS}", f"trials = {trials}"))
     finish(jobs, LONG_S)
     return trials
