@@ -186,14 +186,18 @@ ENDLESS = 100_000
 
 
 RETRIES = "retry = { max_retries = 20 }"
+"""All kills may be of the same job."""
 
 
 EVALUATED = "eval_episodes = 1\n"
-"""All kills may be of the same job."""
 
 
 BLIND = 8
 """Trials that are asked for before any value is told: two brackets of four."""
+
+
+FEWEST = 12
+"""Trials of which some follow what the sampler was told, however few were made before all kills."""
 
 
 LONG_S = 900.0
@@ -202,7 +206,8 @@ LONG_S = 900.0
 
 def kill_and_finish(jobs: Path, kills: Kills) -> int:
     """Run an endless search with these ``kills``, each at a random moment, and let it come to its
-    end with the trials that it has by then, and one more. Returns their number.
+    end with the trials that it has by then, and one more, but :data:`FEWEST` at least. Returns
+    their number.
     """
     folder, chance = jobs.parent, random.Random(18)
     for kinds in kills:
@@ -216,7 +221,7 @@ def kill_and_finish(jobs: Path, kills: Kills) -> int:
             finally:
                 process.kill()
         wait_until(lambda: "worker" not in killable(folder), "no worker is left")
-    trials = len(points(folder / "run")) + 1
+    trials = max(len(points(folder / "run")) + 1, FEWEST)
     jobs.write_text(jobs.read_text().replace(f"trials = {ENDLESS}", f"trials = {trials}"))
     finish(jobs, LONG_S)
     return trials
