@@ -31,8 +31,3 @@ def facts(command: Any) -> dict[str, Any]:
             name: facts(inner) for name, inner in getattr(command, "commands", {}).items()
         },
     }
-
-
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version", "run"], ["rum"], [""]])
-def test_where_none_is_named_all_are_made(arguments: list[str]) -> None:
-    assert application(arguments) is app

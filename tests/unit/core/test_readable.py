@@ -23,7 +23,3 @@ def test_what_can_be_read_or_has_ended_is_found_whatever_its_descriptor() -> Non
         for pair in pairs:
             for end in pair:
                 end.close()
-
-
-def test_without_files_nothing_can_be_read() -> None:
-    assert readable([], 0.001) == []

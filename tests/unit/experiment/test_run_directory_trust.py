@@ -101,3 +101,8 @@ def test_no_file_is_written_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic links"):
         write_whole(tmp_path / "spec.json", "new")
     assert (tmp_path / "precious").read_text() == "content"
+
+
+def test_a_run_directory_has_one_supervisor(tmp_path: Path) -> None:
+    with run_directory.claim(tmp_path), pytest.raises(RunDirError), run_directory.claim(tmp_path):
+        pass
