@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import command_helpers as commands
-import psutil
 import pytest
 from command_helpers import summary, wait_until
 
@@ -208,16 +207,6 @@ ray_executor.DRIVER_TIMEOUT_S = 5.0
 """Makes a program give up the head of a cluster after seconds, instead of after half a minute."""
 
 
-def impatient(*arguments: str | Path) -> list[str]:
-    """A command with :data:`IMPATIENT`."""
-    return [
-        sys.executable,
-        "-c",
-        f"{IMPATIENT}\nfrom orchestrator import __main__\n__main__.main()",
-        *map(str, arguments),
-    ]
-
-
 STUBS = f"""{commands.STUBS}
 import functools
 from orchestrator.features.ray import ray_backend
@@ -235,29 +224,6 @@ def stubbed(*arguments: str | Path) -> list[str]:
 
 
 SPARE_MIB, TOO_MUCH_MIB = 2048, 3072
-
-
-@contextlib.contextmanager
-def memory_watched_node(cluster: Cluster, **changes: Any) -> Iterator[Any]:
-    """A node whose memory monitor tolerates ``SPARE_MIB`` more than is in use now, but not
-    ``TOO_MUCH_MIB``.
-
-    It counts the memory of all processes of the machine.
-    """
-    from ray._private import utils
-
-    used, total = utils.get_cgroup_mem_stats() or (
-        psutil.virtual_memory().used,
-        utils.get_system_memory(),
-    )
-    limit = used + (SPARE_MIB << 20)
-    if total - used < 2 * TOO_MUCH_MIB << 20:
-        pytest.skip("too little memory is free for a test of what happens when it runs out")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_memory_usage_threshold", f"{limit / total:.4f}")
-        patch.setenv("RAY_memory_monitor_refresh_ms", "250")
-        with cluster.further(**changes) as node:
-            yield node
 
 
 # -- fixtures

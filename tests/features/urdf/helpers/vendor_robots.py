@@ -145,11 +145,6 @@ ROBOTS = [
 ]  # fmt: skip
 
 
-def table_text() -> str:
-    """The lines of the table in docs/urdf.md."""
-    return "\n".join(robot.line for robot in ROBOTS)
-
-
 class UnavailableError(Exception):
     """A package cannot be had here; the message says why."""
 
