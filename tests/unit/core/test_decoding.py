@@ -172,7 +172,7 @@ def test_a_spec_of_an_earlier_version_lacks_fields_and_a_wrong_one_is_refused() 
     assert WorkerSpec.from_json(json.dumps(values)) == spec
     for changes, name in (
         ({"seed": "0"}, "seed"),
-        ({"algo": "dqn"}, "algo"),
+        ({"learner": "jax"}, "learner"),
     ):
         with pytest.raises(ValueError, match=f"^{name}: "):
             WorkerSpec.from_json(json.dumps(values | changes))

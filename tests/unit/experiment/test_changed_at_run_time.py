@@ -192,7 +192,7 @@ def test_executors_know_where_new_jobs_import_code_from(tmp_path: Path) -> None:
     experiment.reporter.each_turn = once(lambda _: True, lambda: entered(tmp_path, new))
     experiment.run()
     places = [(launch.code_folder, launch.code_name) for launch in experiment.fake.launches]
-    assert places == [(None, "CartPole-v1"), ("/project", "odd:make")]
+    assert places == [(None, ""), ("/project", "odd:make")]
 
 
 def test_new_jobs_wait_while_the_ledger_is_locked_and_unreadable_ones_end_nothing(
