@@ -197,10 +197,10 @@ def test_the_estimate_adds_physics_and_the_rest_and_divides_by_the_jobs_at_once(
     robots = [row(str(number)) for number in range(8)]
     one, all_on_two = (training_time.estimate(part, 100_000, 2) for part in (robots[:1], robots))
     assert one.seconds == pytest.approx(
-        120_000 * 8e-5 + 100_000 * training_time.STEP_S + training_time.JOB_S
+        110_000 * 8e-5 + 100_000 * training_time.STEP_S + training_time.JOB_S
     )
     assert all_on_two.seconds == pytest.approx(4 * one.seconds)
-    assert one.physics_share == pytest.approx(9.6 / one.seconds)
+    assert one.physics_share == pytest.approx(8.8 / one.seconds)
     unmeasured = training_time.estimate([row("x", figures={})], 100_000, 2)
     assert 0 < unmeasured.seconds < one.seconds
 

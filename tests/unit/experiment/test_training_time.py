@@ -19,7 +19,7 @@ def test_a_training_takes_its_physics_and_the_rest() -> None:
     of_job, rest = training_time.of_job, STEPS * training_time.STEP_S
     assert of_job(job(), 3e-5) == pytest.approx(rest + 30)
     assert of_job(job(), 0.0) == pytest.approx(rest + 1e6 * training_time.UNMEASURED_S)
-    assert of_job(job(eval_episodes=10), 3e-5) == pytest.approx(rest + 30.6)
+    assert of_job(job(eval_episodes=10), 3e-5) == pytest.approx(rest + 30.3)
     wide = {"n_envs": 4}
     assert (
         of_job(job(ranks=2, **wide), 3e-5)

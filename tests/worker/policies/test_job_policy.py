@@ -33,6 +33,8 @@ ROBOTS = {
     "balance": "balancer",
     "reach": "arm",
 }
+
+
 EPISODES = 3
 
 
@@ -79,9 +81,6 @@ def returns(paths: JobPaths, **arguments: Any) -> tuple[list[float], list[int]]:
         model, env, evaluation["episodes"], return_episode_rewards=True
     )
     return list(rewards), list(lengths)  # type: ignore[arg-type]
-
-
-# -- what is loaded
 
 
 def test_a_loaded_policy_has_the_returns_of_the_evaluation_to_the_bit(balancer: JobPaths) -> None:
@@ -343,9 +342,6 @@ def test_policies_in_environments_of_gymnasium_have_their_returns(
     assert returns(paths) == (expected["returns"], expected["lengths"])
 
 
-# -- policies that are not finished
-
-
 def test_without_a_finished_policy_the_latest_checkpoint_is_loaded_with_a_warning(
     copy: JobPaths,
 ) -> None:
@@ -414,6 +410,3 @@ def test_the_copy_of_the_robot_is_used_and_what_is_wrong_with_it_is_told(copy: J
         orchestrator.UsageError, match=f"{robot}: the job's own copy of the robot is missing"
     ):
         orchestrator.make_env(copy.root)
-
-
-# -- seeds, and what is wrong with what

@@ -232,7 +232,7 @@ def test_the_simulation_uses_every_core_and_weights_and_evaluation_are_those_of_
         record, log = helpers.train_here(paths)
         assert (record.code, record.learner) == (ExitCode.SUCCEEDED, learner), log
         trained.append((given.fingerprint(), record.weights_sha256, paths.eval.read_bytes()))
-    assert [batch.nthread for batch in batches] == [1, 1, 1, 2, 2, 2]
+    assert [batch.nthread for batch in batches] == [1, 1, 2, 2]
     assert trained[0] == trained[1]
     resumed = helpers.job(tmp_path / "1", given)
     checkpoints = resumed.checkpoints_by_steps()
