@@ -27,6 +27,7 @@ from orchestrator.experiment.directory import run_directory, run_index
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.from_outside.run_watch import RunWatches, annotated_snapshots
 from orchestrator.features.search import (
+    event_contents,
     ranking,
     report_data,
     search_events,
@@ -155,7 +156,7 @@ CELLS: st.SearchStrategy[tuple[str, Any]] = st.one_of(
         st.just("content"), st.sampled_from(CONTENTS).map(json.dumps) | VALUES.map(json.dumps)
     ),
     st.tuples(st.just("trial"), st.none() | st.integers(-2, 6) | NUMBERS | TEXT),
-    st.tuples(st.just("kind"), st.sampled_from(search_events.KINDS) | TEXT),
+    st.tuples(st.just("kind"), st.sampled_from(list(event_contents.CONTENTS)) | TEXT),
     st.tuples(st.just("at"), NUMBERS | TEXT),
     st.tuples(st.just("id"), st.integers(-5, 50)),
 )
