@@ -18,7 +18,7 @@ from orchestrator.core.errors import (
 )
 from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.files.atomic_files import write_whole
-from orchestrator.core.job import AttemptOutcome, Cause, Failed, Job, State
+from orchestrator.core.job import AttemptOutcome, Job, State
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
@@ -69,8 +69,6 @@ class Recorder:
     _live: Pacer = field(default_factory=lambda: Pacer(LIVE), init=False)
     _files: SummaryFiles = field(init=False)
     _errors: ErrorLog = field(init=False)
-    _unreadable: set[str] = field(default_factory=set, init=False)
-    """Jobs of which not even a row that is not decoded can be read."""
     _writing: Iterator[None] | None = field(default=None, init=False)
     """The steps that write ``summary.*`` as they are now, a page each; None between two times."""
 
@@ -135,11 +133,11 @@ class Recorder:
             return []
 
     def new_jobs(self, known: Collection[str]) -> list[JobRow] | None:
-        """Jobs that another process has entered into the ledger, in the order of the job file; one
-        that cannot be read is FAILED. None while the ledger is locked.
+        """Jobs that another process has entered into the ledger, in the order of the job file. None
+        while the ledger is locked.
         """
         try:
-            found = [self._new_job(job_id) for job_id in self.ledger.new_job_ids(known)]
+            found = [self.ledger.job_row(job_id) for job_id in self.ledger.new_job_ids(known)]
         except LedgerBusyError as error:
             self._report_lock(error)
             return None
@@ -149,30 +147,6 @@ class Recorder:
             self.reporter.event("warning", f"new jobs were not taken: {error}")
             return []
         return sorted((row for row in found if row is not None), key=lambda row: row.position)
-
-    def _new_job(self, job_id: str) -> JobRow | None:
-        """None if it is gone, or of one that cannot be read nor even be shown as FAILED, which is
-        told once.
-        """
-        if job_id in self._unreadable:
-            return None
-        try:
-            return self.ledger.job_row(job_id)
-        except LedgerUnavailableError:
-            raise
-        except LedgerError as error:
-            why = f"its row in the ledger cannot be read ({error.__cause__ or error})"
-        # Whoever has entered it may wait for it.
-        self.record_state(job_id, Failed(cause=Cause.INVALID, message=why))
-        row = None
-        try:
-            row = self.ledger.job_row(job_id, decoded=False)
-        except LedgerUnavailableError:
-            raise
-        except LedgerError:
-            self._unreadable.add(job_id)
-        self.reporter.event("warning", f"{job_id} is FAILED: {why}", job_id=job_id)
-        return row
 
     def end_turn(
         self, now: float, view: Callable[[], View] | None = None, *, final: bool = False
