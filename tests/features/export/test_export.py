@@ -510,7 +510,7 @@ def test_what_cannot_be_exported_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ExportError, match="TQC"):
         export(of_a_class, ".npz")
     with pytest.raises(
-        ExportError, match=r"policy.json: expected a name that ends in .onnx, .pt, .npz or .h"
+        ExportError, match=r"policy.json: expected a name that ends in .onnx, .npz or .h"
     ):
         export(cart, ".npz", to=Path("policy.json"))
     arm = job(tmp_path / "arm-s0")

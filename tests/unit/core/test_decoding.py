@@ -146,7 +146,7 @@ def test_a_wrong_spec_is_refused() -> None:
     assert WorkerSpec.from_json(spec.to_json()) == spec
     for changes, name in (
         ({"seed": "0"}, "seed"),
-        ({"algo": "dqn"}, "algo"),
+        ({"learner": "slow"}, "learner"),
         ({"normalise": True}, "normalise"),
     ):
         with pytest.raises(ValueError, match=f"^{name}: "):

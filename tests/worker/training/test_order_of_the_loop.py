@@ -178,20 +178,3 @@ def test_parts_of_kernel_and_features_come_in_one_order_in_every_iteration(
     assert deeds == [*START, *iteration(1), *iteration(2), *END]
     header = paths.progress_csv.read_text().partition("\n")[0].split(",")
     assert header[-2:] == ["rollout/divergences", "watching/due"]
-
-
-def test_a_column_of_a_feature_begins_with_the_name_of_its_part(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Rewrites(LoopPart):
-        columns = ("time/fps",)
-
-    module = types.SimpleNamespace(loop_part=lambda _: Rewrites())
-    monkeypatch.setitem(sys.modules, MODULE, module)  # type: ignore[arg-type]
-    part = JobPart(name="watching", settings=Settings, loop=MODULE)
-    monkeypatch.setattr(loop_parts, "job_parts", lambda: {"watching": part})
-    spec: Any = types.SimpleNamespace(parts={"watching": Settings(watched=True)})
-    with pytest.raises(
-        ValueError, match="the column 'time/fps' of the part watching does not begin"
-    ):
-        loop_parts.feature_parts(spec, None, {})  # type: ignore[arg-type]
