@@ -154,6 +154,7 @@ def fill(folder: Path) -> Path:
             return ballast
 
 
+@pytest.mark.nightly
 def test_a_read_only_run_directory_is_refused_and_still_shown(finished: Experiment) -> None:
     folder = finished.run_dir
     if AS_ROOT:

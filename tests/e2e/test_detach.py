@@ -182,6 +182,7 @@ def test_ctrl_c_ends_who_follows_and_not_the_experiment(
     assert (none.returncode, "killed" in none.stderr, "`run run`" in none.stderr) == (1, True, True)
 
 
+@pytest.mark.nightly
 def test_who_waits_returns_with_the_jobs_or_the_run_or_in_time(
     jobs: Path, tmp_path: Path, run_dir: Path
 ) -> None:

@@ -112,6 +112,7 @@ def pixels(video: Path) -> bytes:
     return b"".join(picture.tobytes() for picture in frames(video)[0])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -119,6 +119,7 @@ def test_an_altered_robot_fails_its_job_until_the_job_file_puts_it_back(
     assert robot.read_bytes() == commands.HOPPER.read_bytes()
 
 
+@pytest.mark.nightly
 def test_a_run_directory_with_text_that_is_not_utf_8_can_be_used(
     finished: Experiment,
 ) -> None:

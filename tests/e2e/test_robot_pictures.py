@@ -20,6 +20,8 @@ from PIL import Image
 
 from orchestrator.worker.rendering import film_strip, offscreen
 
+pytestmark = pytest.mark.nightly
+
 ROBOTS = sorted(REPOSITORY.glob("mjcf/*.xml"))
 UNFILMED = ["arm", "hopper", "quadruped"]
 """Robots that are also looked at without their own cameras: bolted, planar, free."""

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from report_helpers import Trained, make_run_dir
 
+pytestmark = pytest.mark.nightly
+
 REPOSITORY = Path(__file__).parents[2]
 HEAVY = {"torch", "stable_baselines3", "gymnasium", "mujoco"}
 """Imported by the worker only."""

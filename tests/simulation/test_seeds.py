@@ -11,14 +11,11 @@ import pytest
 from tests.simulation.drawing import DELIVERIES, KINDS, made
 from tests.simulation.play import play
 
-PART = 100
 
-
-@pytest.mark.parametrize("first", range(0, 500, PART))
-def test_everything_holds(first: int) -> None:
+def check(seeds: range) -> None:
     violations = {}
     counts: Counter[str] = Counter()
-    for seed in range(first, first + PART):
+    for seed in seeds:
         outcome = play(made(seed))
         counts += outcome.counts
         if outcome.violation:
@@ -27,3 +24,17 @@ def test_everything_holds(first: int) -> None:
     assert all(counts[kind] for kind in (*KINDS, *DELIVERIES, "edit", "begin", "reload"))
     assert counts["full refusals"]
     assert counts["io refusals"]
+
+
+class TestFirstHalf:
+    """Tests of a class run on one core: each half of the seeds on its own."""
+
+    @pytest.mark.parametrize("first", [0, 125])
+    def test_everything_holds(self, first: int) -> None:
+        check(range(first, first + 125))
+
+
+class TestSecondHalf:
+    @pytest.mark.parametrize("first", [250, 375])
+    def test_everything_holds(self, first: int) -> None:
+        check(range(first, first + 125))

@@ -17,6 +17,7 @@ from orchestrator.report.document import Figure, Table
 from orchestrator.report.markdown import markdown
 
 
+@pytest.mark.nightly
 def test_a_level_with_jobs_that_failed_is_named_and_not_compared(tmp_path: Path) -> None:
     make_bench_dir(tmp_path)
     path = tmp_path / "bench/strong.json"

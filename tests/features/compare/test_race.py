@@ -160,6 +160,7 @@ def test_seeds_that_are_there_may_decide_it_already(world: World) -> None:
     assert not found.race_dir.exists()
 
 
+@pytest.mark.nightly
 def test_a_spent_budget_ends_it_with_the_interval_and_a_larger_one_goes_on(world: World) -> None:
     world.train({"parent": [0, 1], "twin": [0, 1]})
     found = world.race("parent", "twin", most_seeds=4)
@@ -173,6 +174,7 @@ def test_a_spent_budget_ends_it_with_the_interval_and_a_larger_one_goes_on(world
     assert any("4, then 6 seeds" in remark for remark in more.remarks), "the error is larger"
 
 
+@pytest.mark.nightly
 def test_a_decision_stands_when_a_larger_budget_is_declared(world: World) -> None:
     """By the wider bounds of the larger one it would be open again."""
     world.say(child=[1.5, 1.7, 1.4, 1.6, 1.5, 1.8, 1.3, 1.55, 1.45, 1.65])
@@ -188,6 +190,7 @@ def test_a_decision_stands_when_a_larger_budget_is_declared(world: World) -> Non
     assert recorded == {"distance_m": [8]}
 
 
+@pytest.mark.nightly
 def test_a_seed_that_fails_for_one_is_left_out_for_both(world: World) -> None:
     world.say(child=[*CHILD[:2], None, *CHILD[3:]])
     world.train({"parent": [0, 1], "child": [0, 1]})
@@ -203,6 +206,7 @@ def test_a_body_that_fails_with_every_seed_is_not_trained_for_ever(world: World)
     assert len(world.trained()) <= 6
 
 
+@pytest.mark.nightly
 def test_jobs_of_a_search_are_compared_by_fresh_seeds(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ def test_all_viewers_get_what_has_changed_and_nothing_else(
         assert len(readings) - before < 10, "one reading serves all"
 
 
+@pytest.mark.nightly
 def test_learning_curves_grow_and_contention_is_told_when_it_arises(tmp_path: Path) -> None:
     with (
         running(tmp_path / "run") as (paths, ledger),
@@ -171,6 +172,7 @@ def test_a_page_waits_for_its_run_and_survives_supervisor_and_directory(tmp_path
         assert "ledger" in viewer.pieces["head"]["problem"]
 
 
+@pytest.mark.nightly
 def test_a_viewer_that_stops_reading_holds_up_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +213,7 @@ def test_a_page_has_the_sections_of_features_as_they_are_now(
         assert section["text"].startswith("looked at 2 times")
 
 
+@pytest.mark.nightly
 def test_a_folder_has_all_experiments_below_it_also_those_to_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -174,6 +174,7 @@ def test_when_its_supervisor_is_killed_every_future_says_what_to_do(here: Path) 
             pool.submit(HOPPER, name="third")
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_results_come_in_the_order_of_submission_and_those_that_are_cancelled_are_left_out(
     here: Path,
@@ -204,6 +205,7 @@ def test_results_come_in_the_order_of_submission_and_those_that_are_cancelled_ar
     assert not (here / "run/jobs/gone-s0/started").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_what_a_program_says_of_its_robots_is_in_results_summary_and_report(here: Path) -> None:
     for name in ("one", "two"):
@@ -226,6 +228,7 @@ def test_what_a_program_says_of_its_robots_is_in_results_summary_and_report(here
     assert [job["point"]["ppo.gamma"] for job in page.facts["jobs"]] == [0.5, 0.75]
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_another_robot_or_start_under_the_name_of_a_job_that_trains_is_refused(here: Path) -> None:
     bodies = [HOPPER.read_text(), HOPPER.read_text().replace("<mujoco", "<!-- --><mujoco", 1)]
@@ -367,6 +370,7 @@ def test_an_asynchronous_loop_that_resumes_submits_the_same_robots(
     assert ended(here / "run") == ("finished", 0)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("stubs")
 def test_an_exception_in_the_block_stops_everything_and_a_new_pool_resumes(here: Path) -> None:
     (here / "go-done-s0").touch()

@@ -97,6 +97,7 @@ def searcher(paths: RunPaths) -> Iterator[subprocess.Popen[bytes]]:
             end_group(process)
 
 
+@pytest.mark.nightly
 def test_a_sampler_that_hangs_stops_the_search_and_is_named_in_the_last_line(
     tmp_path: Path,
 ) -> None:

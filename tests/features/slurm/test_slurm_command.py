@@ -26,6 +26,8 @@ from slurm_helpers import FakeSlurm
 
 import orchestrator
 
+pytestmark = pytest.mark.nightly
+
 SLURM = (
     '[slurm]\narray = 2\ncpus_per_task = 1\ntime = "2h"\nmem = "4 GiB"\nsetup = ["echo set up"]\n'
 )

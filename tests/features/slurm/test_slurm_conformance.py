@@ -16,6 +16,8 @@ from orchestrator.features.slurm.pilot_registry import PilotRegistry
 from orchestrator.features.slurm.slurm_executor import SlurmExecutor
 from orchestrator.machine.slots import RankSlot
 
+pytestmark = pytest.mark.nightly
+
 
 class SlurmStage(LocalStage):
     def __init__(self, root: Path, pilots: PilotRegistry) -> None:

@@ -26,6 +26,8 @@ from orchestrator.executors.base import Exited
 from orchestrator.features.slurm import pilot_registry, submission
 from orchestrator.features.slurm.slurm_settings import SlurmSettings
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(autouse=True)
 def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -324,6 +324,7 @@ def test_a_job_that_starts_over_has_a_new_file_in_tensorboard(paths: RunPaths) -
     assert scalars(paths)["train/loss"] == [100]
 
 
+@pytest.mark.nightly
 def test_wandb_sends_again_what_was_noted_but_never_reached_its_log(paths: RunPaths) -> None:
     needs("wandb")
     from orchestrator.features.tracking.wandb_tracker import WandbTracker

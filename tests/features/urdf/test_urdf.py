@@ -377,6 +377,7 @@ def test_bundle_has_the_same_hash_in_another_folder_and_is_edited_as_any_robot(
     assert "did you mean 'shoulder'" in str(wrong.problem)
 
 
+@pytest.mark.nightly
 def test_a_thousand_links_are_a_robot(tmp_path: Path) -> None:
     spokes = [
         (link(f"l{i}"), joint(f"j{i}", "hub", f"l{i}", kind="fixed", at=f"{i} 0 0.3"))

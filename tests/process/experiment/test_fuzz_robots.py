@@ -18,6 +18,8 @@ from orchestrator.experiment.examination import (
     side_by_side,
 )
 
+pytestmark = pytest.mark.nightly
+
 MJCF = Path(__file__).parents[3] / "mjcf"
 ROBOTS = [path.read_text() for path in sorted(MJCF.glob("*.xml")) if path.stem != "dog"]
 """Those without files of their own."""

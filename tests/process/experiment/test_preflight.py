@@ -163,6 +163,7 @@ def test_main_answers_in_order_with_nothing_else_on_stdout(tmp_path: Path) -> No
     assert noisy["problem"] is None
 
 
+@pytest.mark.nightly
 def test_a_thread_that_an_environment_leaves_behind_holds_nothing_up(tmp_path: Path) -> None:
     (tmp_path / "threaded.py").write_text(
         "import threading, time, gymnasium\n"

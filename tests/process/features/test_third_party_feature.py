@@ -126,6 +126,7 @@ def python(
     )
 
 
+@pytest.mark.nightly
 def test_its_executor_starts_workers_by_another_program_and_is_kept(
     with_bell: Path, tmp_path: Path
 ) -> None:

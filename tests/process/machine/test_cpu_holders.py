@@ -190,6 +190,7 @@ def test_a_run_of_another_user_is_seen_by_its_name(
 LARGE = '{"experiment": "", "run_dir": "", "pid": 1, "cpus": {"%s": %s}}'
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "content",
     [

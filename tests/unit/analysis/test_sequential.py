@@ -137,6 +137,7 @@ def raced(
     return ended
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "most_seeds",
     [

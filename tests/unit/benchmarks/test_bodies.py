@@ -45,6 +45,7 @@ def made(noise: float) -> Landscape:
     return Landscape(places=places, values=values)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("sampler", ["random", "sobol", "tpe", "cmaes"])
 def test_who_tries_all_bodies_without_noise_has_no_regret(sampler: str) -> None:
     assert simulator.regret(made(0.0), sampler, 0, trainings=100) == 0

@@ -32,6 +32,8 @@ from orchestrator.jobfile import load
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import DeclaredJob
 
+pytestmark = pytest.mark.nightly
+
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 ROBOTS = {"HalfCheetah-v5": 1200.0, "Hopper-v5": 1500.0, "Walker2d-v5": 900.0}
 

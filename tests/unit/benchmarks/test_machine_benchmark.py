@@ -18,6 +18,8 @@ from orchestrator.cli import app
 from orchestrator.core.errors import UsageError
 from orchestrator.machine.topology import Machine
 
+pytestmark = pytest.mark.nightly
+
 BENCHES = [
     name for name, one in machine.SECTIONS.items() if one.command.startswith("orchestrator bench")
 ]

@@ -45,6 +45,8 @@ from orchestrator.machine import provenance
 from orchestrator.report import compose
 from orchestrator.terminal import status_view
 
+pytestmark = pytest.mark.nightly
+
 TABLES = {
     "declared": [
         *("position", "where_", "name", "spec", "resources", "max_retries", "xml_source"),

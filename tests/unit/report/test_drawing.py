@@ -8,6 +8,8 @@ from matplotlib.axes import Axes
 from orchestrator.report import drawing
 from orchestrator.report.document import Figure
 
+pytestmark = pytest.mark.nightly
+
 
 def left_end(axes: Axes) -> float:
     """Of what stands beside them."""

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from fuzz_helpers import changed, contents, each_special, emptied, fuzz
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,8 @@ from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import Behaviour
 from orchestrator.executors.process import WorkerProcess
 from orchestrator.ledger.requests import Request
+
+pytestmark = pytest.mark.nightly
 
 RECORD = ExitRecord(
     code=1, message="no", traceback="a\nb", env_steps=5, ep_rew_mean=1.0, wall_s=2.0, cpus=(0,)

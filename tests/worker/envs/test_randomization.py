@@ -103,6 +103,7 @@ def edited(key: str, value: float, factor: bool) -> mujoco.MjModel:
     return spec.compile()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("key", FIELDS)
 def test_the_drawn_robot_is_the_edited_and_recompiled_one_and_moves_like_it(key: str) -> None:
     """But for statistics of the whole robot, which scale the tolerance of the solver."""
@@ -142,6 +143,7 @@ USUAL = {
 """Attributes that are drawn often."""
 
 
+@pytest.mark.nightly
 def test_whatever_attribute_can_be_drawn_gives_the_edited_and_recompiled_robot() -> None:
     every = 6
     """One attribute in so many is tried, beside the usual ones."""

@@ -41,6 +41,7 @@ class Pixels(gymnasium.Env[object, int]):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("among_others", [False, True])
 @pytest.mark.parametrize("normalize_images", [False, True])
 @pytest.mark.parametrize("kind", ["uint8", "float32"])

@@ -206,6 +206,7 @@ def test_controls_of_servos_follow_the_pose_of_their_keyframe(
         assert at - beside == pytest.approx(model.key_qpos[0, 7]), "action 0 holds the pose"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("files", ROBOTS.values(), ids=ROBOTS.keys())
 def test_the_edited_bundle_stands_alone_whatever_the_robot_is_made_of(
     files: dict[str, str], tmp_path: Path
@@ -227,6 +228,7 @@ def test_the_edited_bundle_stands_alone_whatever_the_robot_is_made_of(
     assert differences(original, model) == ["opt.timestep"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("xml", [*INSTALLED, *OWN], ids=lambda path: path.stem)
 def test_an_edit_leaves_all_else_of_a_robot_as_it_was(xml: Path, tmp_path: Path) -> None:
     original = mujoco.MjModel.from_xml_path(str(xml))

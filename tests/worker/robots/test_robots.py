@@ -93,6 +93,7 @@ servo_robots = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.nightly
 @robots
 @pytest.mark.parametrize("kind", ["zero", "random", "low", "high", "extremes"])
 def test_robot_stays_finite_under_any_action(robot: Path, kind: str) -> None:

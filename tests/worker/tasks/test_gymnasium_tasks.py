@@ -168,6 +168,7 @@ def test_a_thousand_random_steps_give_gymnasiums_numbers_through_ends_and_resets
         assert not all(truncations)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_changed_options_mean_what_they_mean_to_gymnasium(name: str) -> None:
     options = EVERY_OPTION_CHANGED[name.removeprefix("gymnasium:")]
@@ -220,6 +221,7 @@ def test_restored_in_a_fresh_process_in_mid_episode_it_goes_on_bit_identically(
     simulation_helpers.assert_same(expected, found)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_stable_baselines_sees_the_same_as_over_gymnasiums_environments(name: str) -> None:
     limit, n_envs = 25, 2

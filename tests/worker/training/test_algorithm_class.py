@@ -109,7 +109,7 @@ def pause_and_resume(paths: JobPaths) -> tuple[ExitRecord, str]:
     "changes",
     [
         pytest.param(EAGER, id="a class of the user's"),
-        pytest.param(OF_CONTRIB["TQC"], id="TQC"),
+        pytest.param(OF_CONTRIB["TQC"], id="TQC", marks=pytest.mark.nightly),
         pytest.param(OF_CONTRIB["CrossQ"], id="CrossQ", marks=pytest.mark.nightly),
         pytest.param(OF_CONTRIB["QRDQN"], id="QRDQN", marks=pytest.mark.nightly),
     ],
@@ -152,6 +152,7 @@ def test_an_algorithm_that_is_neither_on_nor_off_policy_trains_by_its_own_learn(
     assert helpers.same_bits(helpers.parameters(paths.model), dict(stock.policy.state_dict()))
 
 
+@pytest.mark.nightly
 def test_it_is_played_and_loaded_as_it_was_trained(tmp_path: Path) -> None:
     paths = job(tmp_path / "job", **EAGER, eval_episodes=2)
     helpers.train_to_its_end(paths)

@@ -107,6 +107,7 @@ def test_weights_statistics_and_tables_are_those_of_stock_learn(
     assert int(last["train/n_updates"]) == model._n_updates
 
 
+@pytest.mark.nightly
 def test_conditions_of_a_curriculum_may_name_what_the_algorithm_logs(trained: JobPaths) -> None:
     of_machine = {"time/fps", "time/time_elapsed", "time/iterations", "time/episodes"}
     logged = {name for name, cell in helpers.rows(trained.progress_csv)[-1].items() if cell}

@@ -142,6 +142,7 @@ def test_a_resumed_training_has_the_same_weights(
     )
 
 
+@pytest.mark.nightly
 def test_an_actor_that_starts_from_another_policy_is_blind_too(tmp_path: Path) -> None:
     _, first = job(tmp_path / "first", asymmetric=False)
     helpers.train_to_its_end(first)

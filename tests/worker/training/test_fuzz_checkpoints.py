@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from fuzz_helpers import changed, emptied, fuzz
 from hypothesis import given
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 
 from orchestrator.worker.runtime.failures import CheckpointError
 from orchestrator.worker.training.checkpoint import FORMAT, CheckpointStore
+
+pytestmark = pytest.mark.nightly
 
 
 def content_of(state: object) -> bytes:
