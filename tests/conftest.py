@@ -4,16 +4,14 @@ shared by files."""
 from __future__ import annotations
 
 import atexit
-import compileall
 import fcntl
-import gc
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,9 +29,6 @@ import command_helpers as commands
 import hypothesis
 from command_helpers import Experiment
 
-from orchestrator.worker.runtime import import_speed
-
-TESTS = Path(__file__).parent
 pytest.register_assert_rewrite("executor_conformance")
 
 # Tests assert no times: an example of Hypothesis may wait for the processor, too.
@@ -81,15 +76,6 @@ os.environ["ORCHESTRATOR_FEATURES"] = ""
 # directory.
 os.environ.setdefault("SB3_LOGDIR", tempfile.gettempdir())
 
-# Tests start thousands of processes: where Python keeps no compiled files, each would compile what
-# it imports of it.
-if "PYTEST_XDIST_WORKER" not in os.environ:
-    compileall.compile_dir(TESTS.parent / "orchestrator", quiet=2)
-
-# What is imported while tests are collected is compiled once, also where Python was told to keep no
-# compiled files.
-KEEPS_NO_BYTECODE, sys.dont_write_bytecode = sys.dont_write_bytecode, False
-
 __all__ = [
     "finished",
     "finished_once",
@@ -98,39 +84,8 @@ __all__ = [
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two workers more than cores, because some tests wait."""
-    return len(os.sched_getaffinity(0)) + 2
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Import what tests import as fast as a worker of ours does: every worker of pytest-xdist
-    collects all of them.
-
-    What is imported stays, so the garbage collector would walk it in vain: it is frozen.
-    """
-    gc.disable()
-    try:
-        with import_speed.without_unused_packages():
-            return (yield)
-    finally:
-        _show_hypothesis_the_generators()
-        gc.freeze()
-        gc.enable()
-
-
-@hypothesis.settings(max_examples=1, database=None)
-@hypothesis.given(hypothesis.strategies.none())
-def _show_hypothesis_the_generators(_: None) -> None:
-    """Let Hypothesis find the generators of random numbers that it seeds: it asks who refers to
-    them, and is not told of what is frozen.
-    """
-
-
-def pytest_collection_finish() -> None:
-    """What tests import keeps compiled files no longer: they write modules of one name and size in
-    the same second."""
-    sys.dont_write_bytecode = KEEPS_NO_BYTECODE
+    """One worker more than cores, because some tests wait."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.fixture(scope="session")

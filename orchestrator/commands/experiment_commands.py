@@ -168,8 +168,10 @@ def list_experiments(
     as_json: AsJson = False,
 ) -> None:
     """Show your experiments on this machine that run or can be resumed, wherever they were
-    started.
+    started; with --all-users, who holds which CPUs.
     """
+    if all_users and is_all:
+        raise UsageError("list: --all is for your own experiments; leave out --all or --all-users")
     if all_users:
         _list_all_users(as_json=as_json)
         return

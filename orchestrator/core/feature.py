@@ -174,8 +174,8 @@ def _installed_modules() -> Iterator[str]:
     installed: dict[str, str] = {}
     for name, module in _entry_points():
         installed.setdefault(name, module)  # as an import, the first one in the path counts
-    for name in sorted(wanted - installed.keys()):
-        raise UsageError(f"{FEATURES_VARIABLE}: the feature {name} is not installed")
+    if missing := sorted(wanted - installed.keys()):
+        raise UsageError(f"{FEATURES_VARIABLE}: the feature {missing[0]} is not installed")
     for name, module in installed.items():
         if chosen is None or name in wanted:
             yield module

@@ -80,6 +80,7 @@ def test_text_and_specs_are_trained_and_leave_no_temporary_files(here: Path) -> 
     assert [result.ok for result in again] == [result.ok for result in results]
 
 
+@pytest.mark.nightly
 def test_robots_of_finished_jobs_are_not_examined_again(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,6 @@ import pytest
 import worker_helpers as helpers
 
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.paths import JobPaths
 from orchestrator.core.processes.environment_variables import GPU_SHARE_VARIABLE
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.runtime import cuda
@@ -45,14 +44,6 @@ def made(tmp_path: Path, device: str, **changes: Any) -> WorkerSpec:
     return helpers.spec(
         device=device, search_path=gpu_helpers.write_module(tmp_path / "code"), **changes
     )
-
-
-def await_checkpoint(worker: helpers.Worker, paths: JobPaths) -> None:
-    def is_there() -> bool:
-        return worker.process.poll() is not None or any(paths.checkpoints.glob("*.pt"))
-
-    commands.wait_until(is_there, "a checkpoint")
-    assert worker.process.poll() is None, worker.log
 
 
 @pytest.mark.parametrize("device", gpu_helpers.ON_GPU)

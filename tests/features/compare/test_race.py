@@ -139,6 +139,7 @@ def test_further_seeds_are_trained_of_both_until_it_is_decided(world: World) -> 
     assert found.race_dir == world.folder / "run-race-child-parent"
 
 
+@pytest.mark.nightly
 def test_a_seed_is_trained_as_the_job_file_would_train_it(world: World) -> None:
     world.train({"parent": [0, 1], "child": [0, 1]}, child={"n_envs": 4, "ppo": {"gamma": 0.9}})
     raced = world.race(most_seeds=3)
@@ -226,6 +227,7 @@ def test_jobs_of_a_search_are_compared_by_fresh_seeds(
     assert found.outcome == "higher"
 
 
+@pytest.mark.nightly
 def test_fresh_seeds_are_those_that_the_run_directory_has_not(world: World) -> None:
     world.train({"parent": [0], "child": [0, 1, 2]})
     found = world.race(fresh_seeds=True)

@@ -373,6 +373,7 @@ HALF = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("sent", HALF.values(), ids=HALF)
 def test_a_connection_that_does_not_come_to_the_end_of_its_request_is_closed(
     sent: bytes, served: Served, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,7 @@ from orchestrator.experiment.directory import run_directory
 from orchestrator.features.live_page import feed
 
 
+@pytest.mark.nightly
 def test_a_run_directory_that_is_replaced_is_read_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

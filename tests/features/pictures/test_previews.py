@@ -20,6 +20,8 @@ from orchestrator.features.pictures import after_run, previews
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
 from orchestrator.worker.training.best_moment import BestMoment
 
+pytestmark = pytest.mark.nightly
+
 NO_LIBRARY = "no-such-library"
 EVALUATED = TINY.replace("eval_episodes = 0", "eval_episodes = 1")
 

@@ -14,6 +14,8 @@ from searcher_helpers import examine_no_trials
 
 import orchestrator
 
+pytestmark = pytest.mark.nightly
+
 SHORT: dict[str, Any] = {
     "task": "forward",
     "total_timesteps": 256,

@@ -82,6 +82,7 @@ def has_ended(process: SideProcess) -> None:
     process._popen.wait()
 
 
+@pytest.mark.nightly
 def test_the_process_takes_what_cpu_time_is_left_where_it_is_told_to(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
     files.declaration_file(paths.root).parent.mkdir()

@@ -141,6 +141,7 @@ def test_page_needs_nothing_but_itself(drawn: Drawn) -> None:
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.nightly
 def test_names_are_shown_as_they_are_whatever_they_hold(tmp_path: Path) -> None:
     jobs = [
         Trained(name=EVIL, state="FAILED", message=EVIL),
@@ -358,6 +359,7 @@ def test_jobs_have_a_column_of_their_lineage_where_one_is_known(
     assert ("not comparable at equal env_steps" in curves.caption) == bool(columns)
 
 
+@pytest.mark.nightly
 def test_same_run_gives_the_same_figures(drawn: Drawn) -> None:
     first = {path.name: path.read_bytes() for path in drawn.folder.glob("*.svg")}
     report.make(drawn.folder.parent)

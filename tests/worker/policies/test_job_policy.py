@@ -279,6 +279,7 @@ def own(tmp_path: Path) -> Iterator[Path]:
     sys.modules.pop("own_env", None)
 
 
+@pytest.mark.nightly
 def test_a_policy_over_images_and_numbers_of_the_users_own_environment_loads(
     own: Path, tmp_path: Path
 ) -> None:
@@ -325,6 +326,7 @@ def test_a_policy_over_images_and_numbers_of_the_users_own_environment_loads(
         orchestrator.load(paths.root)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "changes",
     [

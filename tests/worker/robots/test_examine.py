@@ -44,6 +44,7 @@ def found_in(model: mujoco.MjModel) -> ModelFindings:
     return findings
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("xml", ROBOTS, ids=lambda xml: xml.stem)
 def test_our_own_robots_are_sound(xml: Path) -> None:
     findings = found_in(load_model(xml))

@@ -133,6 +133,7 @@ class Mine(Balance):
 """
 
 
+@pytest.mark.nightly
 def test_a_users_task_is_trained_by_a_forked_worker(
     tmp_path: Path, executor: LocalExecutor
 ) -> None:

@@ -212,6 +212,7 @@ def continued(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[
     return dict(zip(NAMES, pairs, strict=True))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_restored_in_a_fresh_process_in_mid_episode_it_goes_on_bit_identically(
     continued: dict[str, tuple[list[Any], list[Any]]], name: str

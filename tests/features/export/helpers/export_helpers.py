@@ -41,9 +41,6 @@ def job(directory: Path, robot: str = "arm", scale: float = 0.2, **changes: Any)
     with torch.no_grad():
         for parameter in model.policy.parameters():
             parameter.copy_(torch.as_tensor(rng.normal(0, scale, tuple(parameter.shape))))
-        for name, statistic in model.policy.named_buffers():
-            if name.endswith(("ra_mean", "ra_var")):  # of CrossQ's batch normalisation
-                statistic.copy_(torch.as_tensor(rng.uniform(0.5, 2, tuple(statistic.shape))))
     if hidden := asymmetric_critic.privileged_values(venv):
         asymmetric_critic.set_to_zero(model, hidden)  # as in training
     model.save(paths.model)

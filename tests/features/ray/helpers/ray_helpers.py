@@ -144,11 +144,6 @@ class Cluster:
         (raylet,) = node.all_processes["raylet"]
         raylet.process.kill()
 
-    def kill_head(self) -> None:
-        """Kill the head's control service only: the raylets then end by themselves."""
-        (head,) = self._cluster.head_node.all_processes["gcs_server"]
-        head.process.kill()
-
     def close(self) -> None:
         for node in self._cluster.list_all_nodes():
             node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
