@@ -30,9 +30,7 @@ LearningCurve: TypeAlias = Sequence[tuple[float, float]]
 
 
 class Episodes(TypedDict):
-    """Mean and deviation of their returns, means of their lengths and of the
-    task's measures.
-    """
+    """Mean and deviation of their returns, means of their lengths and of the task's measures."""
 
     mean: float | None
     std: float | None

@@ -13,9 +13,9 @@ stops, and for whatever reason, and a decision is read from it: both ends above 
 both within a declared smallest difference.
 
 The statistic is Welch's t, of groups with equally many values. Its p is turned into the z that has
-the same p, and the bounds of z are made by simulation of this very procedure with normal values
-(``tests/unit/analysis/test_sequential.py`` repeats it). They are those of a look at every seed and of the most unequal
-spreads; with fewer looks, or spreads more alike, the error is smaller.
+the same p, and the bounds of z were made by simulation of this very procedure with normal values.
+They are those of a look at every seed and of the most unequal spreads; with fewer looks, or spreads
+more alike, the error is smaller.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ from orchestrator.worker.training.replay import DamagedError, Replay, check_whol
 from orchestrator.worker.training.training_state import OF_EACH_RANK
 
 FORMAT = 1
-"""Of checkpoints. Whoever changes what they hold, so that those of before cannot be loaded, changes the number."""
+"""Of checkpoints. Whoever changes what they hold, so that those of before cannot be loaded, changes
+the number."""
 KEPT = 2
 """Checkpoints of a job."""
 KEPT_DAMAGED = 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from orchestrator.analysis.sequential import (
     BOUNDS,
     ERRORS,
     LEAST_SEEDS,
-    SHAPE,
     Outcome,
     Rules,
     decide,
@@ -177,24 +175,6 @@ def test_a_difference_of_the_declared_size_is_seldom_found_to_be_none() -> None:
     equal = raced(normal, normal, rules, races=500)
     assert sum(outcome == "no difference" for outcome, _ in equal) >= 350
     assert sum(seeds for _, seeds in equal) / 500 < 24  # of 30
-
-
-def simulated_bounds(most_seeds: int, chance: np.random.Generator, races: int) -> Any:
-    """For each of ERRORS the z that the largest look of a race of equal bodies exceeds in so many cases.
-
-    One of the bodies has the same value with every seed: there Welch's test has the error that it
-    states, and a smaller one the more alike the spreads are.
-    """
-    largest = np.zeros(races)
-    values = chance.standard_normal((races, most_seeds))
-    sums, squares = values.cumsum(axis=1), (values**2).cumsum(axis=1)
-    for seeds in range(LEAST_SEEDS, most_seeds + 1):
-        mean = sums[:, seeds - 1] / seeds
-        variance = (squares[:, seeds - 1] - seeds * mean**2) / (seeds - 1)
-        beyond = scipy.stats.t.sf(np.abs(mean) / np.sqrt(variance / seeds), seeds - 1)
-        weight = (seeds / most_seeds) ** (0.5 - SHAPE)
-        np.maximum(largest, scipy.stats.norm.isf(beyond) * weight, out=largest)
-    return 1.02 * np.quantile(largest, 1 - np.array(ERRORS))  # no bound too narrow by chance
 
 
 def test_the_look_knows_nothing_of_the_order_of_seeds() -> None:

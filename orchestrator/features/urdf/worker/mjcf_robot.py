@@ -50,8 +50,8 @@ def make_robot(request: ExaminationRequest, folder: Path) -> ConvertedRobot:
 
     :param folder: an empty one, for the MJCF and its files.
     :raises BundleError: as :func:`collect`.
-    :raises UnfitError: it does not compile, a file lies elsewhere, or the settings do not fit it; the message says what
-        would.
+    :raises UnfitError: it does not compile, a file lies elsewhere, or the settings do not fit it;
+        the message says what would.
     """
     xml = Path(str(request.xml))
     given = request.robot_settings
