@@ -1,7 +1,7 @@
 """Every private name of Ray that this program uses, so that an upgrade of Ray is checked in one
 file.
 
-``tests/features/ray/full/test_ray_internals.py`` holds one test for each function here.
+``tests/features/ray/test_ray_internals.py`` tests the essential ones by themselves.
 """
 
 from __future__ import annotations
