@@ -162,7 +162,7 @@ def read(run_dir: Path) -> Benchmark:
     ranks = benchmark_plan.read(folder / "ranks.json")
     plan = benchmark_plan.read(folder / "plan.json")
     if not plan and ranks is not None:
-        shared = {name: ranks[name] for name in SHARED_PLAN_KEYS}
+        shared = {name: value for name, value in ranks.items() if name in SHARED_PLAN_KEYS}
         plan = cast(BenchmarkPlan, {**shared, "arms": [], "order": [], "notes": []})
     if not plan:
         why = "bench/plan.json is missing or unreadable. `bench` makes one"
