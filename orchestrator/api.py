@@ -524,8 +524,9 @@ def code_folder(*names: object) -> Path | None:
     def has_it(folder: Path, module: str) -> bool:
         return any((folder / file).exists() for file in (f"{module}.py", module))
 
-    named = (name for name in names if isinstance(name, str) and ":" in name)
-    for name in named:
+    for name in names:
+        if not isinstance(name, str) or ":" not in name:
+            continue
         module = name.partition(":")[0].partition(".")[0]
         is_there = module.isidentifier() and script.is_absolute() and has_it(script, module)
         if is_there and not (here and has_it(here, module)):

@@ -123,24 +123,12 @@ class Benchmark:
     @property
     def capacity(self) -> int:
         """Processes that have cores of their own, at once."""
-        work = self.plan.get("work")
-        cores_a_process = int(work.get("cores") or 1) if work else 1
-        return max(1, self._cores // max(1, cores_a_process))
+        return max(1, self.plan["machine"]["capacity"] // self.plan["work"]["cores"])
 
     @property
     def budget(self) -> int:
         """Threads of a process in the baselines with a thread budget."""
-        work = self.plan.get("work")
-        return int(work.get("threads") or 1) if work else 1
-
-    @property
-    def _cores(self) -> int:
-        """Of the machine."""
-        machine = self.plan.get("machine")
-        if not machine:
-            return 1
-        known = machine.get("capacity") or machine.get("physical_cores")
-        return int(known or len(machine.get("cpus") or ()) or 1)
+        return self.plan["work"]["threads"]
 
 
 def is_benchmark(run_dir: Path) -> bool:
@@ -174,7 +162,8 @@ def read(run_dir: Path) -> Benchmark:
     ranks = benchmark_plan.read(folder / "ranks.json")
     plan = benchmark_plan.read(folder / "plan.json")
     if not plan and ranks is not None:
-        plan = cast(BenchmarkPlan, {name: ranks.get(name) for name in SHARED_PLAN_KEYS})
+        shared = {name: value for name, value in ranks.items() if name in SHARED_PLAN_KEYS}
+        plan = cast(BenchmarkPlan, {**shared, "arms": [], "order": [], "notes": []})
     if not plan:
         why = "bench/plan.json is missing or unreadable. `bench` makes one"
         raise UsageError(f"{run_dir}: not a benchmark's directory: {why}")
@@ -183,7 +172,7 @@ def read(run_dir: Path) -> Benchmark:
     if not measurements and not has_strong and ranks is None:
         advice = "run the same `bench` command to resume it"
         raise UsageError(f"{run_dir}: no measurement of this benchmark is finished yet; {advice}")
-    baselines, failed = by_baseline(measurements, plan.get("arms", ()))
+    baselines, failed = by_baseline(measurements, plan["arms"])
     processes = itertools.chain.from_iterable(map(_processes, measurements))
     learners = {one["learner"] for one in processes if one.get("learner")}
     return Benchmark(

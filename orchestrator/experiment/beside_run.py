@@ -193,9 +193,10 @@ class PartsBesideRun:
         trace: TracebackType | None,
     ) -> None:
         stops = self.stops.count
-        self.end()
-        for part in self._parts:
-            part.after_end(self.outcome, lambda: self.stops.count > stops)
+        with contextlib.ExitStack() as stack:  # each is told, whatever others raise
+            for part in reversed(self._parts):
+                stack.callback(part.after_end, self.outcome, lambda: self.stops.count > stops)
+            stack.callback(self.end)
 
     def claimed(self, options: RunOptions) -> None:
         self._each(lambda part: part.claimed(options))

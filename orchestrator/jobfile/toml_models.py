@@ -315,7 +315,8 @@ class CommonSettings(TomlTable):
     )
     keep_replay_buffer: bool = key(
         False,
-        "Keep the replay buffer of an off-policy algorithm after training, so that the job can be extended.",
+        "Keep the replay buffer of an off-policy algorithm after training, so that the job can be extended. "
+        "Without it, an extended job of SAC or TD3 is refused, and one of an off-policy class fails.",
         True,
     )
     on_divergence: OnDivergence = key(

@@ -125,10 +125,10 @@ def _examine(
         raise LedgerError(f"{path}: the database of another program, or a damaged ledger; {ADVICE}")
     written: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if written != format_:
-        (program,) = connection.execute("SELECT version FROM program").fetchone()
         raise LedgerError(
-            f"{path}: the run directory has format {written}, written by version {program} of this program, and this"
-            f" version needs format {format_}; it was left as it is. Use that version, or start over with `run --fresh`"
+            f"{path}: the run directory has format {written}, written by {_writer(connection)} of this program, and"
+            f" this version needs format {format_}; it was left as it is. Use that version, or start over with"
+            f" {option('fresh', True)}"
         )
     if is_sound:
         return
@@ -139,6 +139,14 @@ def _examine(
         damage = "truncated within a page"
     if damage != "ok":
         raise LedgerError(f"{path}: the ledger is damaged ({' '.join(damage.split())}); {ADVICE}")
+
+
+def _writer(connection: sqlite3.Connection) -> str:
+    try:
+        (program,) = connection.execute("SELECT version FROM program").fetchone()
+    except (sqlite3.Error, TypeError):  # no such table, or nothing in it
+        return "another version"
+    return f"version {program}"
 
 
 @contextlib.contextmanager

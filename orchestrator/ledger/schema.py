@@ -4,7 +4,8 @@ Whoever changes a file of run directories, so that this program could not read w
 wrote, changes the number. A run directory of another format is refused.
 """
 
-FORMAT = 4
+FORMAT = 1
+"""0.1.0: the first release."""
 
 SCHEMA = """
 -- What a job file declares is large and does not change; what happens changes all the time. In a table of its own, a

@@ -36,6 +36,8 @@ OURS = "mujoco-orchestrator"
 PACKAGES = (OURS, "torch", "stable-baselines3", "gymnasium", "mujoco", "numpy", "psutil")
 PACKAGE = Path(__file__).parents[1]
 CODE = "code of orchestrator"
+OPTIONAL = ("sb3-contrib",)
+"""Packages with algorithms, recorded where they are installed."""
 DECIDING = ("torch", "stable-baselines3", "gymnasium", "mujoco", "numpy", CODE)
 """Packages that change results. So does Python's minor version: with another one, pickles may not
 even load."""
@@ -52,8 +54,10 @@ def version(name: str) -> str | None:
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of Python and of the packages."""
-    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+    """Versions of Python and of the packages, without optional ones that are missing."""
+    optional = {name: found for name in OPTIONAL if (found := version(name)) is not None}
+    packages = {name: version(name) for name in PACKAGES}
+    return {"python": platform.python_version(), **packages, **optional}
 
 
 @functools.cache
@@ -103,6 +107,8 @@ def differences(here: Versions, there: Versions, *, word: str = "here") -> Versi
 def _changes_results(name: str, ours: str | None, theirs: str | None) -> bool:
     if name == "python":
         return (ours or "").split(".")[:2] != (theirs or "").split(".")[:2]
+    if name in OPTIONAL:  # where one is missing, the jobs that need it fail
+        return None not in (ours, theirs)
     # After the plus sign follows the accelerator of the build: on a CPU all builds compute the
     # same.
     return name in DECIDING and (ours or "").partition("+")[0] != (theirs or "").partition("+")[0]

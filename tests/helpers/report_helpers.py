@@ -289,6 +289,7 @@ def make_bench_dir(
         "repeats": repeats,
         "seconds": 20.0,
         "seed": 0,
+        "order": [],
         "machine": {
             "cpu_model": "A <CPU>",
             "physical_cores": cores,

@@ -74,7 +74,8 @@ def _request(job: Job) -> ExaminationRequest:
         env=spec.env,
         entry_point=spec.entry_point,
         env_kwargs=spec.env_kwargs,
-        search_path=spec.search_path or (str(job.folder) if spec.robot_maker else None),
+        search_path=spec.search_path
+        or (str(job.folder) if spec.robot_maker and job.folder else None),
         policy=None if has_task else spec.policy,
         normalize_images=has_task or bool(spec.policy_kwargs.get("normalize_images", True)),
         use_sde=bool(spec.hyperparameters.get("use_sde", False)),

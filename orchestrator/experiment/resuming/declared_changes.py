@@ -229,9 +229,6 @@ def decisive_keys(job: Job) -> dict[str, object]:
     for name, value in field_values(job.spec).items():
         if name == "parts":
             continue
-        if name == "unknown":
-            keys |= value
-            continue
         key = job.spec.algo_table if name == "hyperparameters" else JOB_FILE_KEYS.get(name, name)
         if isinstance(value, Mapping) and name not in NOT_IN_FINGERPRINT:
             keys |= {f"{key}.{inner}": part for inner, part in value.items()}

@@ -63,7 +63,7 @@ def attribute(bench: Benchmark) -> list[dict[str, Any]]:
 
 
 def _level(bench: Benchmark, name: str, now: LevelSamples, base: LevelSamples) -> dict[str, Any]:
-    cores = bench.capacity * int((bench.plan.get("work") or {}).get("cores") or 1)
+    cores = bench.capacity * bench.plan["work"]["cores"]
     way = BASELINES[name].short if name in BASELINES else name
     place = f"At {_processes(now.processes)} on {count(cores, 'core')} with {way}"
     entry: dict[str, Any] = {

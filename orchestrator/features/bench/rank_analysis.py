@@ -55,18 +55,18 @@ def facts(run_dir: Path) -> dict[str, Any] | None:
     if plan is None:
         return None
     records, unreadable = samples.records(folder / "ranks.jsonl")
-    ways, failed = samples.by_baseline(records, plan.get("arms", ()))
+    ways, failed = samples.by_baseline(records, plan["arms"])
     one = ways.get(REFERENCE_WAY, {}).get(1)
-    job = (plan.get("jobs") or ["the job"])[0]
-    work = plan.get("work") or {}
-    machine = plan.get("machine") or {}
     result = verdict(
-        ways, job=job, cores=int(work.get("cores") or 1), capacity=int(machine.get("capacity") or 1)
+        ways,
+        job=plan["jobs"][0],
+        cores=plan["work"]["cores"],
+        capacity=plan["machine"]["capacity"],
     )
     return {
-        "jobs": plan.get("jobs"),
-        "work": plan.get("work"),
-        "about": plan.get("about_arms"),
+        "jobs": plan["jobs"],
+        "work": plan["work"],
+        "about": plan["about_arms"],
         "one": None if one is None else _rank_facts(one, one, together=False),
         "ways": {
             way: {
@@ -83,11 +83,11 @@ def facts(run_dir: Path) -> dict[str, Any] | None:
         "verdict": None if result is None else {"number": result.number, "choice": result.choice},
         "sentences": [] if result is None else list(result.sentences),
         "cells": {
-            "planned": len(plan.get("order") or ()),
+            "planned": len(plan["order"]),
             "measured": len(records),
             "unreadable": unreadable,
         },
-        "notes": list(plan.get("notes") or ()),
+        "notes": plan["notes"],
     }
 
 

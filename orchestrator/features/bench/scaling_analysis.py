@@ -65,9 +65,9 @@ def analyse(run_dir: Path) -> dict[str, Any]:
     all_levels = {name: bench.baselines.get(name, {}) for name in [*bench.baselines, *bench.failed]}
     return {
         "kind": "benchmark",
-        "name": bench.plan.get("name"),
-        "jobs": bench.plan.get("jobs"),
-        "work": bench.plan.get("work"),
+        "name": bench.plan["name"],
+        "jobs": bench.plan["jobs"],
+        "work": bench.plan["work"],
         "learners": list(bench.learners),
         "arms": {
             name: _baseline(bench, name, levels, reference) for name, levels in all_levels.items()
@@ -79,13 +79,13 @@ def analyse(run_dir: Path) -> dict[str, Any]:
         "cores": bench.capacity,
         "cells": {
             **bench.statuses,
-            "planned": len(bench.plan.get("order") or ()),
+            "planned": len(bench.plan["order"]),
             "unreadable": bench.unreadable,
         },
-        "machine": bench.plan.get("machine"),
-        "versions": bench.plan.get("versions"),
+        "machine": bench.plan["machine"],
+        "versions": bench.plan["versions"],
         "how": _method(bench),
-        "notes": list(bench.plan.get("notes") or ()),
+        "notes": bench.plan["notes"],
     }
 
 
@@ -108,7 +108,7 @@ def _baseline(
     """:param reference: one pinned process; None where it was not measured."""
     failed = bench.failed.get(name, {})
     return {
-        "about": (bench.plan.get("about_arms") or {}).get(name),
+        "about": bench.plan["about_arms"].get(name),
         "levels": {
             str(level): _level(bench, one, levels, reference) for level, one in levels.items()
         },
@@ -159,18 +159,15 @@ def _method(bench: Benchmark) -> list[str]:
     """How it was measured, in sentences."""
     plan = bench.plan
     sentences = []
-    if plan.get("jobs") and plan.get("arms"):
-        seconds = (
-            f" for {plan['seconds']:g} s" if isinstance(plan.get("seconds"), int | float) else ""
-        )
+    if plan["arms"]:
         sentences.append(
             f"At each level that number of copies of {', '.join(plan['jobs'])} are trained at once, each in a process"
-            f" of its own. The env_steps of all of them are counted{seconds} while all train side by side, after their"
-            " warm-up."
+            f" of its own. The env_steps of all of them are counted for {plan['seconds']:g} s while all train side by"
+            " side, after their warm-up."
         )
     if bench.learners:
         sentences.append(f"PPO's arithmetic is done by the learner {joined(bench.learners)}.")
-    if plan.get("repeats"):
+    if plan["arms"]:
         sentences.append(
             f"Every baseline is measured {plan['repeats']} times at every level, in random order."
         )

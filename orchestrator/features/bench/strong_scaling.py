@@ -205,8 +205,8 @@ def read(path: Path) -> StrongScaling | None:
     """
     try:
         document = parsed_json(path.read_text(encoding="utf-8"))
-        if isinstance(document, dict) and document.get("format", FORMAT) != FORMAT:
-            raise ValueError(f"it has format {document['format']!r:.40}")
+        if isinstance(document, dict) and document.get("format") != FORMAT:
+            raise ValueError(f"it has format {document.get('format')!r:.40}")
         strong = from_values(StrongScaling, document)
         if odd := [level for level in strong.levels if not level.isdecimal()]:
             raise ValueError(f"levels: {odd[0]!r:.40} is no number")

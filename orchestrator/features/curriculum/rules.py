@@ -64,10 +64,11 @@ def _check(merged: Mapping[str, Any], own: Sequence[Layer], report: Report) -> N
 def _check_episodes(merged: Mapping[str, Any], report: Report) -> None:
     algo = merged["algo"]
     episodes = merged["curriculum"]["episodes"]
-    window = {**DEFAULTS[algo], **merged[algo]}["stats_window_size"]
+    table = algo if algo in DEFAULTS else "algo_kwargs"
+    window = {**DEFAULTS.get(algo, {}), **merged[table]}.get("stats_window_size", 100)
     if episodes > window:
         message = (
-            f"is {episodes}, and returns are averaged over {algo}.stats_window_size = {window} episodes; "
+            f"is {episodes}, and returns are averaged over {table}.stats_window_size = {window} episodes; "
             "expected at most as many"
         )
         report(["curriculum.episodes", "curriculum.advance"], message)
@@ -115,7 +116,7 @@ def _check_length(spec: WorkerSpec, where: str, problems: Problems) -> None:
 
 def _columns(merged: Mapping[str, Any]) -> list[str]:
     columns = progress_columns(merged["algo"])
-    if not str(merged[merged["algo"]].get("ent_coef", "auto")).startswith("auto"):
+    if not str(merged.get(merged["algo"], {}).get("ent_coef", "auto")).startswith("auto"):
         columns = [name for name in columns if name != _ONLY_LEARNT]
     return [*columns, _DIVERGENCES] if merged["on_divergence"] == "end-episode" else columns
 

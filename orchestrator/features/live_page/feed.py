@@ -185,7 +185,7 @@ class Feed:
         self._board = Board()
         self._failed_at = time.monotonic()
         if isinstance(error, PermissionError) and isinstance(error.filename, str):
-            self._problem = permission_text(error, Path(error.filename))
+            self._problem = _permission_text(error, Path(error.filename))
             return
         self._problem = f"reading has failed ({type(error).__name__}); `serve` has printed where"
         text = "".join(traceback.format_exception(error))
@@ -208,10 +208,10 @@ class Feed:
         return changes, time.thread_time() - began - changes.rare_s
 
 
-def permission_text(error: OSError, path: Path) -> str:
-    """What could not be read or changed, and whom to ask."""
-    what = f"{error.filename or path}: {error.strerror or error}"
-    owner = ask_owner(path) if isinstance(error, PermissionError) else ""
+def _permission_text(error: PermissionError, path: Path) -> str:
+    """What could not be read, and whom to ask."""
+    what = f"{path}: {error.strerror or error}"
+    owner = ask_owner(path)
     return safe_text(f"{what}; {owner}" if owner else what, LONGEST_PROBLEM)
 
 

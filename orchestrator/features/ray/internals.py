@@ -1,7 +1,7 @@
 """Every private name of Ray that this program uses, so that an upgrade of Ray is checked in one
 file.
 
-``tests/features/ray/test_ray_internals.py`` tests those whose failure other tests may not show.
+``tests/features/ray/test_ray_internals.py`` tests the essential ones by themselves.
 """
 
 from __future__ import annotations

@@ -147,16 +147,15 @@ def _named_jobs(jobs: Sequence[Job], names: Sequence[str], source: Path) -> list
 
 
 def waiting_iterations(job: Job) -> int:
-    """Iterations before SAC or TD3 begins to learn; 0 for PPO."""
-    if job.spec.algo not in OFF_POLICY:
-        return 0
-    waiting = int(job.spec.hyperparameters.get("learning_starts", 100))
+    """Iterations before an off-policy algorithm begins to learn; 0 for others."""
+    default = 100 if job.spec.algo in OFF_POLICY else 0
+    waiting = int(job.spec.hyperparameters.get("learning_starts", default))
     return waiting // job.spec.steps_an_iteration
 
 
 def case_job(job: Job, iterations: int, *, to_be_killed: bool = False) -> Job:
     """``job``, shortened to ``iterations``, without evaluation and without the rung at which it
-    would pause; SAC and TD3 count iterations that learn.
+    would pause; off-policy algorithms count iterations that learn.
 
     :param to_be_killed: whether it has a retry, and a checkpoint after every iteration rather than
         only at the end.

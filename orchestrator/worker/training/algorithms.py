@@ -85,18 +85,13 @@ def collect(model: Model, env: VecEnv, callback: BaseCallback) -> None:
             log_interval=None,
         )
     else:
-        _learn(model, env)
-
-
-def _learn(model: Model, env: VecEnv) -> None:
-    """Run ``learn()`` to its end."""
-    own = model.env
-    model.env = env
-    try:
-        left = sb3_internals.total_timesteps(model) - model.num_timesteps
-        model.learn(left, reset_num_timesteps=False)
-    finally:
-        model.env = own
+        own = model.env
+        model.env = env
+        try:  # ``learn()`` makes its own callback
+            left = sb3_internals.total_timesteps(model) - model.num_timesteps
+            model.learn(left, reset_num_timesteps=False)
+        finally:
+            model.env = own
 
 
 def update(model: Model, steps: int, total_timesteps: int) -> None:

@@ -162,11 +162,11 @@ def logged_columns(model: Model) -> list[str]:
     Giving them beforehand saves rewriting the table when they appear. (Success rates, which some
     environments report, still add a column.)
     """
-    time = ["iterations", "total_timesteps", "time_elapsed", "fps"]
     rollout = ["rollout/ep_rew_mean", "rollout/ep_len_mean"]
     if not algorithms.is_named(model):
         return ["time/total_timesteps", *rollout]
     has_std = hasattr(model.policy, "log_std")
+    unit = "iterations"
     others = ["learning_rate", "n_updates"]
     attributes = vars(model)
     if "clip_range" in attributes:
@@ -184,7 +184,7 @@ def logged_columns(model: Model) -> list[str]:
         losses = ["policy_loss", "value_loss", "entropy_loss", "explained_variance"]
     else:
         losses = ["actor_loss", "critic_loss"]
-        time[0] = "episodes"
+        unit = "episodes"
         has_std = model.use_sde
     if "ent_coef_optimizer" in attributes:
         losses.append("ent_coef")
@@ -194,6 +194,7 @@ def logged_columns(model: Model) -> list[str]:
         others.append("std")
     if attributes.get("clip_range_vf") is not None:
         others.append("clip_range_vf")
+    time = [unit, "total_timesteps", "time_elapsed", "fps"]
     return [
         *(f"time/{name}" for name in time),
         *rollout,

@@ -41,7 +41,8 @@ def lost_attributes(model: Model) -> list[str]:
 def restore(model: Model, content: bytes) -> None:
     """Bring a model that was just built to what :func:`save` returned.
 
-    An attribute that refers to tensors of the policy stays, since these are restored in place.
+    An attribute that refers to tensors of the policy stays, since these are restored in place: such
+    as SAC's ``actor``, an alias of a part of the policy.
     """
     attributes, parameters, variables = load_from_zip_file(io.BytesIO(content), device=model.device)
     own = {tensor.data_ptr() for tensor in model.policy.state_dict().values()}

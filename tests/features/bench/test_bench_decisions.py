@@ -315,7 +315,7 @@ STRONG = {
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{}", ["missing"]),
+        ("{}", ["format None"]),
         ('{"format"', ["Expecting"]),
         ("[]", ["an object"]),
         (json.dumps(STRONG | {"format": 2}), ["format 1", "format 2"]),

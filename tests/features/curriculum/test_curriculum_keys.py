@@ -72,6 +72,11 @@ def test_one_condition_serves_all_stages_or_each_has_its_own(place: Path) -> Non
     assert plain.spec.parts == {}
 
 
+def test_an_algorithm_class_has_stages_too(place: Path) -> None:
+    (job,) = resolve(place, {**STAND, **STAGES, **RETURN, "algo": "mine:Class"}).jobs
+    assert job.spec.parts["curriculum"].advance == ("rollout/ep_rew_mean > 80.0",) * 2
+
+
 def test_randomised_numbers_have_stages_too_and_a_matrix_may_vary_conditions(place: Path) -> None:
     drawn = {"randomize": {"push.speed": "uniform(0, stages(0, 1))"}}
     jobs = resolve(
@@ -164,6 +169,16 @@ def test_randomised_numbers_have_stages_too_and_a_matrix_may_vary_conditions(pla
             {**STAGES, "curriculum": {"advance": "loss < 1", "episodes": 200}},
             "curriculum.episodes",
             "is 200, and returns are averaged over ppo.stats_window_size = 100 episodes",
+        ),
+        (
+            {
+                **STAGES,
+                "algo": "mine:Class",
+                "algo_kwargs": {"stats_window_size": 9},
+                "curriculum": {"advance": "ep_rew_mean > 1", "episodes": 10},
+            },
+            "curriculum.episodes",
+            "is 10, and returns are averaged over algo_kwargs.stats_window_size = 9 episodes",
         ),
         (
             {**STAGES, **RETURN, "total_timesteps": 4096, "n_envs": 1, "ppo": {"n_steps": 2048}},

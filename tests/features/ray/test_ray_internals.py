@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_helpers import wait_until
+from command_helpers import finish, wait_until
 from ray_helpers import Cluster
 
 from orchestrator.features.ray import internals
 from orchestrator.features.ray.connection import Connection, connect
 from orchestrator.machine.topology import detect
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +33,27 @@ def test_only_an_unknown_node_is_declared_dead(connection: Connection) -> None:
     assert internals.is_declared_dead("ab" * 28)
 
 
-def test_the_head_reports_its_versions_and_free_resources_by_node(connection: Connection) -> None:
+def test_the_head_reports_its_versions(connection: Connection) -> None:
     versions = json.loads(internals.cluster_metadata(connection.head) or b"{}")
     assert versions["python_version"] == ".".join(map(str, sys.version_info[:3]))
     assert versions["ray_version"]
+
+
+def test_free_resources_are_listed_by_node(connection: Connection) -> None:
     assert internals.available_resources()[connection.node]["CPU"] == 4
+
+
+def test_rays_command_line_runs(tmp_path: Path) -> None:
+    program = "from orchestrator.features.ray.internals import ray_command; ray_command()"
+    shown = finish([sys.executable, "-c", program, "start", "--help"], cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    for option in (
+        "--node-ip-address",
+        "--temp-dir",
+        "--include-log-monitor",
+        "--object-store-memory",
+    ):
+        assert option in shown.stdout
 
 
 @pytest.mark.usefixtures("connection")
@@ -82,12 +98,3 @@ def test_a_task_that_waits_in_a_thread_keeps_its_cpus(tmp_path: Path) -> None:
     (_, first_end), (second_start, _) = sorted(ray.get(keeping))
     ray.get(giving_up)
     assert second_start > first_end
-
-
-def test_ray_knows_the_variable_that_keeps_a_driver_alive() -> None:
-    """Whose node and parent process have ended."""
-    pytest.importorskip("ray")
-    import ray._raylet
-
-    (name,) = internals.driver_variables()
-    assert name.encode() in Path(ray._raylet.__file__).read_bytes()

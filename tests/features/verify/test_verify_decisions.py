@@ -87,6 +87,12 @@ def test_a_job_that_paused_at_a_rung_trains_to_the_end_of_its_verification() -> 
     assert neighbour.spec.attempt_end == neighbour.spec.total_timesteps > short.spec.attempt_end
 
 
+def test_an_algorithm_class_learns_in_its_verification() -> None:
+    spec = {"algo": "mine:Class", "hyperparameters": {"learning_starts": 5000}}
+    job = make_job("a-s0", spec=spec)
+    assert case_job(job, 6).spec.total_timesteps >= 5000 + 5 * job.spec.steps_an_iteration
+
+
 def test_an_altered_robot_is_not_verified(tmp_path: Path) -> None:
     root, staged = tmp_path / "run", staged_robot(tmp_path / "staged")
     experiment = with_robots(root, staged, "altered", "intact")

@@ -124,6 +124,17 @@ def test_what_a_part_raises_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> Non
     assert broken.moments == other.moments == ["before_turn", "end", "after_end"]
 
 
+@pytest.mark.parametrize("moment", ["end", "after_end"])
+def test_what_a_part_raises_at_the_end_keeps_no_other_from_being_told(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Part()
+    beside, _ = made(monkeypatch, Part(moment), other)
+    with pytest.raises(ValueError, match="the knee fell off"), beside:
+        pass
+    assert other.moments == ["end", "after_end"]
+
+
 @pytest.mark.parametrize("moment", ["event", "after_turn"])
 def test_what_a_part_raises_when_it_is_told_of_something_ends_the_run(
     moment: str, monkeypatch: pytest.MonkeyPatch

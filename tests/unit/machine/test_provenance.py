@@ -17,6 +17,7 @@ HERE = {
     "torch": "2.13.0+cpu",
     "numpy": "2.4.6",
     "psutil": "7.2.2",
+    "sb3-contrib": "2.9.2",
     provenance.CODE: "abc",
 }
 
@@ -69,6 +70,7 @@ def test_the_first_session_and_an_unchanged_one_report_nothing(sessions: Session
     ("changed", "line"),
     [
         ({"versions": {"numpy": "2.5.0"}}, "numpy 2.4.6, now 2.5.0"),
+        ({"versions": {"sb3-contrib": "2.9.0"}}, "sb3-contrib 2.9.2, now 2.9.0"),
         ({"versions": {"python": "3.12.1"}}, "python 3.11.7, now 3.12.1"),
         ({"versions": {provenance.CODE: "abd"}}, f"{provenance.CODE} abc, now abd"),
         ({"cpu": "B"}, "CPU A, now B"),

@@ -122,12 +122,11 @@ def test_resumed_it_learns_the_same_bits(tmp_path: Path, changes: dict[str, Any]
     assert "no checkpoint has" not in log
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("changes", "lost"),
     [
         (EAGER | {"algo": "mine:Forgetful"}, "replay_buffer"),
-        (OF_CONTRIB["RecurrentPPO"], "_last_lstm_states"),
+        pytest.param(OF_CONTRIB["RecurrentPPO"], "_last_lstm_states", marks=pytest.mark.nightly),
     ],
 )
 def test_what_cannot_be_resumed_is_said(tmp_path: Path, changes: dict[str, Any], lost: str) -> None:
