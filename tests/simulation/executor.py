@@ -282,6 +282,10 @@ class SimulatedBackend:
 
     cpu_moves = None
 
+    @property
+    def local_slots(self) -> SlotPool:
+        return self.slots
+
     def ready(self) -> list[str]:
         return list(self.slots.warnings())
 

@@ -65,6 +65,9 @@ class SimulatedTime:
     def time(self) -> float:
         return self._world.wall
 
+    def time_ns(self) -> int:
+        return int(self._world.wall * 1e9)
+
     def perf_counter(self) -> float:
         return self._world.monotonic
 
