@@ -41,7 +41,6 @@ def test_an_invalid_robot_refuses_the_run_which_names_the_option(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.nightly
 def test_skipped_robots_are_failed_with_their_reason_and_examined_again(
     jobs: Path, tmp_path: Path
 ) -> None:

@@ -34,9 +34,6 @@ from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import worker_logs
 from orchestrator.experiment.resuming import reconcile, recovery
 
-pytestmark = pytest.mark.nightly
-
-
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -76,6 +73,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return go
 
 
+@pytest.mark.nightly
 def test_a_job_of_ranks_takes_one_lane_and_cpus_for_all(tmp_path: Path) -> None:
     jobs = [make_job(name, ranks=2, cores=2, gpus=1, threads=2) for name in "abc"]
     experiment = Experiment(tmp_path, jobs, cpus=8, gpus=4)
@@ -87,6 +85,7 @@ def test_a_job_of_ranks_takes_one_lane_and_cpus_for_all(tmp_path: Path) -> None:
     assert "a launched as 2 ranks on CPU 0,1 | 2,3" in experiment.reporter.messages()
 
 
+@pytest.mark.nightly
 def test_memory_that_all_ranks_may_claim_admits_or_delays(tmp_path: Path) -> None:
     jobs = [make_job(name, ranks=2, memory_mib=100) for name in "ab"]
     experiment = Experiment(tmp_path, jobs, cpus=4, available_memory_mib=lambda: 399)
@@ -94,6 +93,7 @@ def test_memory_that_all_ranks_may_claim_admits_or_delays(tmp_path: Path) -> Non
     assert experiment.fake.time_s == pytest.approx(2.0), "the second waits for the first"
 
 
+@pytest.mark.nightly
 def test_more_ranks_than_a_machine_has_cores_for_are_given_up_not_waited_for(
     tmp_path: Path,
 ) -> None:
@@ -102,6 +102,7 @@ def test_more_ranks_than_a_machine_has_cores_for_are_given_up_not_waited_for(
     assert "asks for 6 cores, 0 GPUs" in experiment.reporter.messages()
 
 
+@pytest.mark.nightly
 def test_a_job_whose_ranks_ask_for_more_than_the_machine_has_is_refused_before_anything_runs() -> (
     None
 ):
@@ -124,6 +125,7 @@ def test_a_job_whose_ranks_ask_for_more_than_the_machine_has_is_refused_before_a
     ]
 
 
+@pytest.mark.nightly
 def test_the_error_of_a_rank_is_the_jobs_and_names_it(run: Any) -> None:
     row, reporter = run('leave(1, "ValueError: odd") if rank == 2 else time.sleep(600)')
     assert (row["state"], row["cause"], row["message"]) == (
@@ -141,6 +143,7 @@ def test_a_killed_rank_takes_all_into_the_next_attempt(run: Any) -> None:
     assert "a rank 1 was killed by SIGKILL; retry 1 of 1 in 1 s" in reporter.messages()
 
 
+@pytest.mark.nightly
 def test_ranks_that_lost_each_other_are_retried(run: Any) -> None:
     lost = f'leave({int(ExitCode.RANK_LOST)}, "rank 0 of 3 has lost the others") if rank == 0 else time.sleep(600)'
     row, reporter = run(f"leave(0) if number else {lost}", max_retries=1)
@@ -148,6 +151,7 @@ def test_ranks_that_lost_each_other_are_retried(run: Any) -> None:
     assert "a rank 0 of 3 has lost the others; retry 1 of 1" in reporter.messages()
 
 
+@pytest.mark.nightly
 def test_ranks_that_pause_at_a_rung_are_waited_for_and_the_first_says_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +165,7 @@ def test_ranks_that_pause_at_a_rung_are_waited_for_and_the_first_says_where(
     assert (attempt["cause"], attempt["message"]) == ("rung", "of rank 0")
 
 
+@pytest.mark.nightly
 def test_a_stop_asks_all_and_leaves_the_job_to_be_resumed(tmp_path: Path) -> None:
     patient = Behaviour(after_s=NEVER, exits_within_s=1.0)
     experiment = Experiment(tmp_path, [make_job("a", ranks=2)], behaviours({"a": patient}))
@@ -171,6 +176,7 @@ def test_a_stop_asks_all_and_leaves_the_job_to_be_resumed(tmp_path: Path) -> Non
     assert "failed" not in experiment.reporter.kinds()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("codes", "said_by", "code"),
     [
@@ -211,6 +217,7 @@ def settled(experiment: Experiment, job: Job) -> Any:
     return row.state
 
 
+@pytest.mark.nightly
 def test_the_error_of_a_rank_is_taken_over_by_the_next_supervisor(tmp_path: Path) -> None:
     job = make_job("a", ranks=2)
     experiment = Experiment(tmp_path, [job])
@@ -238,6 +245,7 @@ Experiment(Path(sys.argv[3]), [make_job("a", ranks=3)], cpus=4, executor=executo
 """
 
 
+@pytest.mark.nightly
 def test_a_supervisor_that_is_killed_leaves_no_rank_and_a_job_to_be_resumed(tmp_path: Path) -> None:
     command = [
         sys.executable,
@@ -259,6 +267,7 @@ def test_a_supervisor_that_is_killed_leaves_no_rank_and_a_job_to_be_resumed(tmp_
     assert isinstance(settled(experiment, make_job("a", ranks=3)), Pending)
 
 
+@pytest.mark.nightly
 def test_the_log_of_any_rank_can_be_had(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a", ranks=2), make_job("b")])
     experiment.run()
@@ -283,6 +292,7 @@ def test_the_log_of_any_rank_can_be_had(tmp_path: Path) -> None:
         text("b", 1)
 
 
+@pytest.mark.nightly
 def test_a_job_whose_number_of_ranks_changed_is_refused_with_the_difference(tmp_path: Path) -> None:
     before = Experiment(tmp_path, [make_job("a", ranks=2)])
     before.run()

@@ -21,7 +21,6 @@ SILENT = ("abc",)
 """A module that ends without a word."""
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("steady_s", [math.inf, -1.0])
 def test_a_searcher_that_had_worked_for_long_is_started_again_without_end(
     steady_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -61,7 +61,6 @@ def iterating(seconds: float) -> Behaviour:
     return Behaviour(after_s=100.0, progress_every_s=0.5, progress=progress)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(("iteration_s", "warned"), [(20.0, True), (9.0, False), (0.1, False)])
 def test_iterations_longer_than_the_grace_time_are_warned_of_once(
     tmp_path: Path, iteration_s: float, *, warned: bool

@@ -135,7 +135,6 @@ def test_whichever_bit_is_wrong_the_checkpoint_before_is_used_or_no_value_differ
         assert torch.equal(state["weights"], torch.arange(9.0)), bit
 
 
-@pytest.mark.nightly
 def test_a_training_without_an_intact_checkpoint_starts_over_and_keeps_its_earlier_tables(
     tmp_path: Path,
 ) -> None:
