@@ -17,10 +17,13 @@ import command_helpers as commands
 import pytest
 from command_helpers import STUBS, invoke, odd, stubbed, write_experiment
 
+from orchestrator.core.errors import LedgerFailingError
+from orchestrator.core.pacer import Pace
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
-from orchestrator.experiment.from_outside import attach
+from orchestrator.experiment.from_outside import attach, run_snapshot
+from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 
 HELD = f"""{STUBS}
 import time
@@ -245,3 +248,32 @@ def test_a_run_directory_that_is_removed_ends_attach_with_that_message(tmp_path:
         assert list(attach.follow(*followed)) == []
         end = attach.end_of(*followed)
     assert (end.exit_code, "removed or renamed" in end.message) == (1, True)
+
+
+@pytest.mark.parametrize("patience_s", [30.0, 0.0])
+def test_who_follows_bears_with_a_file_system_that_fails_for_a_moment(
+    patience_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attach, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(attach, "READING", Pace(every_s=0.0))
+    shown = Snapshot(paths=RunPaths(tmp_path / "run"), rows=[], holder=None)
+    readings: list[Snapshot | None] = []
+
+    def status(_: Path) -> Snapshot:
+        if len(readings) == 1:
+            readings.append(None)
+            raise LedgerFailingError("disk I/O error")
+        readings.append(shown)
+        return shown
+
+    monkeypatch.setattr(run_snapshot, "status", status)
+    with run_directory.claim(tmp_path / "run") as paths:
+        paths.ledger.touch()
+        followed = attach.follow(*attach.supervisor_to_follow(paths.root))
+        next(followed)
+        if patience_s:
+            next(followed)
+            assert len(readings) == 3
+        else:
+            with pytest.raises(LedgerFailingError):
+                next(followed)

@@ -36,8 +36,6 @@ from orchestrator.worker.training.shared_statistics import (
 )
 from orchestrator.worker.training.train import Training
 
-pytestmark = pytest.mark.nightly
-
 HOPPER = worker.REPOSITORY / "mjcf/hopper.xml"
 
 # -- fifty updates of three ranks, undisturbed and resumed
@@ -173,6 +171,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str
 every_way = pytest.mark.parametrize("way", WAYS)
 
 
+@pytest.mark.nightly
 @every_way
 def test_after_fifty_updates_all_ranks_have_the_same_bits(
     trained: list[dict[str, Any]], way: str
@@ -187,12 +186,14 @@ def test_after_fifty_updates_all_ranks_have_the_same_bits(
             assert other == first
 
 
+@pytest.mark.nightly
 @every_way
 def test_every_rank_has_seen_something_of_its_own(trained: list[dict[str, Any]], way: str) -> None:
     for name in trained[0][way]["own"]:
         assert len({rank[way]["own"][name] for rank in trained}) == SIZE, name
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", RESUMED)
 def test_asked_to_leave_and_paused_at_a_rung_all_ranks_have_the_bits_of_a_training_that_never_stopped(
     trained: list[dict[str, Any]], way: str
@@ -205,9 +206,26 @@ def test_asked_to_leave_and_paused_at_a_rung_all_ranks_have_the_bits_of_a_traini
                     assert resumed[part][name] == value, name
 
 
+# -- a short training of two ranks
+
+
+def few_updates(group: ProcessGroup, root: Path) -> dict[str, Any]:
+    spec = replace(training("fast allreduce"), ranks=2, total_timesteps=5 * 48)
+    return train(group, spec, root / "trained")
+
+
+def test_two_ranks_end_with_the_same_bits(tmp_path: Path) -> None:
+    first, other = helpers.together(2, tmp_path / "together", few_updates, tmp_path)
+    assert first["updates"] == 5
+    assert first["common"] == other["common"]
+    for name, value in first["own"].items():
+        assert other["own"][name] != value, f"{name} of each rank are its own"
+
+
 # -- environments
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "changes",
     [{"env": "Pendulum-v1"}, {"task": "forward", "xml": str(HOPPER)}],
@@ -249,6 +267,7 @@ def rounds_of_data() -> list[list[np.ndarray]]:
     return [[dice.normal(50.0, 0.5, (count, 4)) for count in of_round] for of_round in counts]
 
 
+@pytest.mark.nightly
 def test_merged_statistics_are_those_of_one_who_saw_everything() -> None:
     rounds = rounds_of_data()
 
@@ -279,6 +298,7 @@ def test_merged_statistics_are_those_of_one_who_saw_everything() -> None:
                 assert np.array_equal(getattr(other[number], part), getattr(first[number], part))
 
 
+@pytest.mark.nightly
 def test_episodes_of_all_ranks_are_known_to_all_in_order_of_rank() -> None:
     def moments_over_ranks(rank: Any) -> Any:
         model = SimpleNamespace(
@@ -303,6 +323,7 @@ def test_episodes_of_all_ranks_are_known_to_all_in_order_of_rank() -> None:
 # -- what is refused
 
 
+@pytest.mark.nightly
 def test_a_digest_of_another_rank_that_differs_names_the_rank() -> None:
     def compared(rank: Any) -> str:
         with pytest.raises(ranks.RanksError) as error:

@@ -108,3 +108,15 @@ def test_nothing_is_written_once_the_job_is_somebody_elses(tmp_path: Path) -> No
     with pytest.raises(SomebodyElsesError):
         CheckpointStore(tmp_path, "f", before_writing=refuse).save(8, {})
     assert tree(tmp_path) == left
+
+
+def test_a_worker_that_finds_the_folder_of_the_next_attempt_ends_and_writes_nothing(
+    tmp_path: Path,
+) -> None:
+    paths = helpers.job(tmp_path, helpers.spec(env="CartPole-v1"))
+    paths.attempt(1).root.mkdir(parents=True)
+    paths.attempt(0).root.mkdir()
+    left = without_log(paths)
+    with helpers.Worker(paths, 0) as worker:
+        assert worker.wait() == ExitCode.ORPHANED, worker.log
+    assert without_log(paths) == left

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import socket
 import time
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from orchestrator.core.errors import LedgerError, RunDirError
 from orchestrator.core.job import Cancelled, Cause, Failed, Pending
 from orchestrator.executors.fake import NEVER, Behaviour
 from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside import control, run_snapshot
+from orchestrator.experiment.from_outside import cleaning, control, reload, run_snapshot
 from orchestrator.experiment.resuming import recovery, resume
 from orchestrator.ledger import Ledger, Request
 from orchestrator.ledger.requests import RequestFiles
@@ -96,9 +97,31 @@ def test_what_needs_the_ledger_is_refused_while_its_supervisor_runs_elsewhere(
 ) -> None:
     with run_directory.claim(tmp_path):
         Experiment(tmp_path, [make_job("a")]).ledger.close()
-        for command in (experiment_data.gather, resume.load):
-            with on_another_host(monkeypatch), pytest.raises(RunDirError, match="another host"):
+        here = re.escape(f" on {socket.gethostname()}, since ")
+        for command in (
+            experiment_data.gather,  # of `report`
+            resume.load,  # of `run` and `verify`
+            lambda root: reload.reload(root, None),
+            lambda root: cleaning.clean(root, dry_run=False),
+            lambda root: run_directory.claim(root).__enter__(),
+        ):
+            with on_another_host(monkeypatch), pytest.raises(RunDirError, match=here):
                 command(tmp_path)
+
+
+def test_when_no_supervisor_runs_another_host_does_it_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with run_directory.claim(tmp_path):
+        Experiment(tmp_path, [make_job("a")]).ledger.close()
+    monkeypatch.setattr("socket.gethostname", lambda: "another-host")
+    control.ask(tmp_path, ["a"], "pause")
+    snapshot = run_snapshot.status(tmp_path)
+    assert ([row["state"] for row in snapshot.rows], snapshot.written) == (["PAUSED"], None)
+    assert [job["job_id"] for job in experiment_data.gather(tmp_path)["jobs"]] == ["a"]
+    control.ask(tmp_path, ["a"], "resume")
+    with run_directory.claim(tmp_path):
+        assert Experiment(tmp_path, []).run() == {"a": "SUCCEEDED"}
 
 
 def test_a_request_that_no_supervisor_lived_to_read_is_for_the_next_but_a_stop_is_not(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from supervisor_helpers import Experiment, make_job
 from orchestrator.core.errors import LedgerError, RunDirError
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside import control, run_snapshot
+from orchestrator.experiment.from_outside import control, run_snapshot, worker_logs
 from orchestrator.ledger import Ledger
+from orchestrator.report import experiment_data
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
@@ -56,6 +58,32 @@ def test_a_directory_that_everybody_may_write_into_is_refused(tmp_path: Path) ->
     tmp_path.chmod(0o775)  # a group's folder, as umask 002 makes them
     with run_directory.claim(tmp_path):
         pass
+
+
+def test_a_directory_that_is_refused_can_be_read_and_no_pickle_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")])
+    experiment.run()
+    experiment.ledger.close()
+    directory = experiment.paths.job("a")
+    directory.checkpoints.mkdir()
+    for file in (directory.checkpoints / "checkpoint-000000000128.pt", directory.vecnormalize):
+        file.write_bytes(pickle.dumps("anything"))
+    directory.attempt(0).worker_log.write_text("hello\n")
+    tmp_path.chmod(0o777)
+    if os.geteuid() == 0:
+        os.chown(tmp_path, 12345, -1)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a pickle was loaded")
+
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    assert [row["state"] for row in run_snapshot.status(tmp_path).rows] == ["SUCCEEDED"]
+    assert [job["job_id"] for job in experiment_data.gather(tmp_path)["jobs"]] == ["a"]
+    log = worker_logs.log(tmp_path, "a", follow=False, lines=0, attempt=None)
+    assert "".join(log) == "hello\n"
 
 
 def test_a_new_run_directory_is_not_for_everybody_whatever_the_umask(tmp_path: Path) -> None:

@@ -21,13 +21,14 @@ from supervisor_helpers import (
 
 from orchestrator.core.errors import ChangedError
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.job import Cause, Failed, Job
+from orchestrator.core.job import Cause, Failed, Job, Pending, Running
 from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import Behaviour
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.resuming.declared_changes import OnChange
 from orchestrator.experiment.resuming.reconcile import reconcile
 from orchestrator.ledger import JobRow
+from orchestrator.supervisor.events import View
 from orchestrator.supervisor.retry_policy import exit_code
 from orchestrator.supervisor.start_policies import FailedFetch, Fetch, FetchedPolicy, UnfitPolicy
 from orchestrator.terminal import jobs_table
@@ -172,6 +173,29 @@ def test_who_cannot_start_from_a_policy_has_failed_and_the_others_go_on(tmp_path
     assert experiment.supervisor._jobs.states["b"] == Failed(
         cause=Cause.INVALID, message="another network"
     )
+
+
+def test_a_policy_that_could_not_be_fetched_is_tried_again_like_a_launch(tmp_path: Path) -> None:
+    policies = Policies(failures=2)
+    failures: set[int] = set()
+    jobs = [make_job("a"), make_job("b", spec={"after": ("a",), "init": "job:a"}, max_retries=2)]
+    experiment = Experiment(tmp_path, jobs, policies=policies)
+
+    def each_turn(_: View) -> None:
+        state = experiment.supervisor._jobs.states["b"]
+        if isinstance(state, Pending | Running):
+            failures.add(state.failures)
+
+    experiment.reporter.each_turn = each_turn
+    assert experiment.run() == {"a": "SUCCEEDED", "b": "SUCCEEDED"}
+    assert failures == {0, 1, 2}, "they count"
+    first, second, third = policies.not_before
+    assert first is None
+    assert second is not None
+    assert third is not None
+    assert 0.0 < second < third <= experiment.fake.time_s
+    assert [row.attempts for row in experiment.ledger.jobs()] == [1, 1]
+    assert experiment.reporter.messages().count("no process could be started; retry") == 2
 
 
 def test_a_stop_does_not_wait_for_policies(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.core.exit_codes import ExitCode
 from orchestrator.worker.runtime import failures
 
 
@@ -31,3 +34,12 @@ def test_the_place_is_the_last_line_of_the_users_own_code_also_behind_an_error_t
         hidden.value.__traceback__.tb_next
     )  # without this file, which is the user's too
     assert failures.describe(error) == f"ValueError: cannot step ({tmp_path / 'gait.py'}:2)"
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.ENOSPC, ExitCode.DISK_FULL), (errno.EFBIG, ExitCode.ERROR)]
+)
+def test_a_full_disk_concerns_all_jobs_and_a_file_at_its_limit_one(
+    number: int, code: ExitCode
+) -> None:
+    assert failures.classify(OSError(number, os.strerror(number)))[0] == code
