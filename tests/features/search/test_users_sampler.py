@@ -136,7 +136,6 @@ while not os.path.exists({go!r}):
     return own_search(folder, "ask", code)
 
 
-@pytest.mark.nightly
 def test_a_stopped_searcher_is_killed_and_started_again_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +151,10 @@ def test_a_stopped_searcher_is_killed_and_started_again_and_goes_on(
         wait_for(process, asking, "a call of the sampler")
         stopped = asking()
         os.kill(int(stopped), signal.SIGSTOP)
-        wait_for(process, lambda: asking() not in ("", stopped), "another searcher")
+        wait_for(
+            process, lambda: process._ended or asking() not in ("", stopped), "another searcher"
+        )
+        assert process._ended is None, "it has not stopped"
         (tmp_path / "go").touch()
         wait_for(process, lambda: not process.may_add_jobs(), "the end of the search")
         assert process._ended == Finished()

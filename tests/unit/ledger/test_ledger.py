@@ -19,6 +19,7 @@ from orchestrator.core.errors import (
     LedgerBusyError,
     LedgerError,
     LedgerFailingError,
+    UsageError,
 )
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import (
@@ -348,3 +349,4 @@ def test_locks_and_file_systems_that_fail_are_told_from_damage(
     with pytest.raises(LedgerError) as told, translate_errors(tmp_path / "ledger.sqlite3"):
         raise error
     assert type(told.value) is kind
+    assert isinstance(told.value, UsageError), "with exit code 2"

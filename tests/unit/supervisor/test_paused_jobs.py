@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from supervisor_helpers import (
@@ -30,8 +33,10 @@ from orchestrator.core.job import (
     Succeeded,
 )
 from orchestrator.executors.fake import Behaviour
+from orchestrator.experiment import session
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.experiment.resuming import recovery
 from orchestrator.experiment.resuming.reconcile import reconcile
 from orchestrator.ledger import Ledger, Verb
@@ -255,27 +260,39 @@ def test_a_job_that_a_dead_supervisor_left_running_is_settled_before_it_starts_o
     assert len(list(experiment.paths.replaced.iterdir())) == 2
 
 
-def test_a_rebuilt_ledger_knows_from_the_summary_which_jobs_are_paused(tmp_path: Path) -> None:
-    jobs = [make_job(name) for name in "abc"]
-    experiment = Experiment(tmp_path, jobs, behaviours({"a": FOREVER}), cpus=1)
+def test_a_rebuilt_ledger_knows_from_the_summary_which_jobs_are_held_back(tmp_path: Path) -> None:
+    jobs = [make_job(name) for name in "abcde"]
+    fails = Behaviour(returncode=1)
+    experiment = Experiment(tmp_path, jobs, behaviours({"a": FOREVER, "d": fails}), cpus=1)
+    asked = ("pause", "a"), ("pause", "b"), ("cancel", "e")
     experiment.reporter.each_turn = once(
-        lambda view: view.elapsed_s > 2, lambda: ask(tmp_path, ("pause", "a"), ("pause", "b"))
+        lambda view: view.elapsed_s > 2, lambda: ask(tmp_path, *asked)
     )
     experiment.run()
-    for job in "abc":
+    for job in "abcde":
         experiment.paths.job(job).root.mkdir(parents=True, exist_ok=True)
-    experiment.paths.job("a").robot_hash.write_text("")
+    for job in "ad":
+        experiment.paths.job(job).robot_hash.write_text("")
     known = recovery.states_of_summary(experiment.paths)
     recorded = recovery.recorded_jobs(experiment.paths, jobs, known)
     (tmp_path / "new").mkdir()
     ledger = Ledger.create(tmp_path / "new" / "ledger.sqlite3")
-    recovery.rebuild(ledger, experiment.paths, recorded, known)
-    assert states(ledger) == {"a": "PAUSED", "b": "PAUSED"}
+    assert recovery.rebuild(ledger, experiment.paths, recorded, known) == []
+    assert states(ledger) == {"a": "PAUSED", "b": "PAUSED", "d": "FAILED", "e": "CANCELLED"}
     experiment.paths.summary_json.unlink()
-    known = recovery.states_of_summary(experiment.paths)
-    assert [one.job.job_id for one in recovery.recorded_jobs(experiment.paths, jobs, known)] == [
-        "a"
-    ]
+    experiment.ledger.close()
+    before, told = experiment.paths.ledger.read_bytes(), list[tuple[str, list[str]]]()
+    beside: Any = SimpleNamespace(
+        event=lambda kind, _, jobs: told.append((kind, jobs)), end=lambda: None
+    )
+    options = RunOptions(run_dir=tmp_path, rebuild_ledger=True)
+    with contextlib.ExitStack() as stack:
+        made = session._existing_ledger(experiment.paths, options, jobs, beside, stack)
+        assert made is not None
+        assert states(made) == {"a": "PENDING", "d": "PENDING"}
+    assert told == [("warning", ["a", "d"])], "of them nothing was known"
+    (aside,) = experiment.paths.replaced.iterdir()
+    assert aside.read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ def test_whoever_prints_never_waits_and_what_is_too_much_is_counted(
     assert len(shown) + dropped == 1000
 
 
+@pytest.mark.timeout(60)
 def test_the_end_does_not_wait_for_ever_for_a_reader_that_reads_nothing(
     pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
