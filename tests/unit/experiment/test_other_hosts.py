@@ -12,21 +12,22 @@ from pathlib import Path
 
 import pytest
 from host_helpers import on_another_host
-from supervisor_helpers import (
-    FOREVER,
-    Experiment,
-    behaviours,
-    ledgers_closed,  # noqa: F401 - a fixture
-    make_job,
-    rows,
-)
+from supervisor_helpers import FOREVER, Experiment, behaviours, make_job, rows
 
 from orchestrator.core.errors import LedgerError, RunDirError
 from orchestrator.core.job import Cancelled, Cause, Failed, Pending
 from orchestrator.executors.fake import NEVER, Behaviour
 from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside import cleaning, control, reload, run_snapshot
+from orchestrator.experiment.from_outside import (
+    attach,
+    cleaning,
+    control,
+    reload,
+    run_snapshot,
+    worker_logs,
+)
 from orchestrator.experiment.resuming import recovery, resume
+from orchestrator.features.verify import cases
 from orchestrator.ledger import Ledger, Request
 from orchestrator.ledger.requests import RequestFiles
 from orchestrator.report import experiment_data
@@ -81,8 +82,13 @@ def test_status_from_another_host_is_that_of_summary_json_and_says_how_old(
         experiment.run()
         written = time.time() - 100
         os.utime(paths.summary_json, (written, written))
+        paths.job("a").attempt(0).worker_log.write_text("hello\n")
         with on_another_host(monkeypatch):
             snapshot = run_snapshot.status(tmp_path)
+            log = worker_logs.log(tmp_path, "a", follow=False, lines=0, attempt=None)
+            assert "".join(log) == "hello\n"
+            assert attach.wait(tmp_path, ["a"], timeout_s=600).exit_code == 0
+            assert run_snapshot.find(tmp_path, "a").root == paths.job("a").root  # for `play`
         assert [row["state"] for row in snapshot.rows] == ["SUCCEEDED"]
         assert snapshot.written == pytest.approx(written)
         status_view.show([snapshot], in_place=False)
@@ -98,15 +104,17 @@ def test_what_needs_the_ledger_is_refused_while_its_supervisor_runs_elsewhere(
     with run_directory.claim(tmp_path):
         Experiment(tmp_path, [make_job("a")]).ledger.close()
         here = re.escape(f" on {socket.gethostname()}, since ")
-        for command in (
-            experiment_data.gather,  # of `report`
-            resume.load,  # of `run` and `verify`
-            lambda root: reload.reload(root, None),
-            lambda root: cleaning.clean(root, dry_run=False),
-            lambda root: run_directory.claim(root).__enter__(),
+        for command, why in (
+            (experiment_data.gather, "another host than this"),  # of `report`
+            (resume.load, "another host than this"),  # of `run`
+            (lambda root: cases.of_run_dir(root, ()), "another host than this"),  # of `verify`
+            (lambda root: reload.reload(root, None), "another host than this"),
+            (lambda root: cleaning.clean(root, dry_run=False), "another supervisor"),
+            (lambda root: run_directory.claim(root).__enter__(), "another supervisor"),
         ):
-            with on_another_host(monkeypatch), pytest.raises(RunDirError, match=here):
+            with on_another_host(monkeypatch), pytest.raises(RunDirError, match=here) as refused:
                 command(tmp_path)
+            assert why in str(refused.value)
 
 
 def test_when_no_supervisor_runs_another_host_does_it_all(
