@@ -145,8 +145,7 @@ USUAL = {
 
 @pytest.mark.nightly
 def test_whatever_attribute_can_be_drawn_gives_the_edited_and_recompiled_robot() -> None:
-    every = 6
-    """One attribute in so many is tried, beside the usual ones."""
+    every = 6  # one attribute in so many is tried, beside the usual ones
     model, spec = load_model(QUADRUPED), mujoco.MjSpec.from_file(str(QUADRUPED))
     elements = {
         "body": spec.bodies,
