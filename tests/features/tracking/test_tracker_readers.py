@@ -60,7 +60,7 @@ def test_others_have_no_point_twice_after_a_kill(paths: RunPaths, backend: str) 
     send(paths, rows, backend, is_last=True, **options)
     note = json.loads(where.read_bytes())
     where.write_text(
-        json.dumps({**note, "env_steps": 400, "final": ""})
+        json.dumps({**note, "env_steps": 400, "final": None})
     )  # killed before it noted the results
     send(paths, rows, backend, is_last=True, **options)
     paths.job(JOB).preview.write_bytes(STILL.getvalue())

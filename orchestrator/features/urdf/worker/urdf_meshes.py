@@ -61,7 +61,7 @@ class UrdfMeshes:
         self._folder = folder
         self._left = min(limit_bytes, MAX_TOTAL_BYTES)
         self._asset_paths = [Path(path) for path in asset_paths]
-        self._inside = [xml.parent, *self._asset_paths, *map(Path, user_folders)]
+        self._inside = [xml.parent, *self._asset_paths]
         if job_folder is not None:
             self._inside.append(Path(job_folder))
         self._mesh_folder = xml.parent / (
@@ -116,6 +116,7 @@ class UrdfMeshes:
                 if path.is_file():
                     if folder not in self.folders_needed:
                         self.folders_needed.append(folder)
+                        self._inside.append(Path(folder))
                     return path
         scheme, _, rest = written.partition("://")
         folders = ", ".join(dict.fromkeys(str(path.parent) for path in candidates)) or "any folder"
