@@ -94,6 +94,8 @@ def make_run_dir(root: Path, jobs: Sequence[Trained], *, cpus: int = 2) -> RunPa
     declared = []
     numbers: dict[tuple[str, str], int] = {}
     ids = []
+    trained: dict[str, int] = {}
+    """By job: env_steps of its policy, with those of the jobs before it."""
     for job in jobs:
         number = numbers.setdefault((job.name, job.suffix), len(numbers))
         ids.append(job.job_id(number))
@@ -102,12 +104,9 @@ def make_run_dir(root: Path, jobs: Sequence[Trained], *, cpus: int = 2) -> RunPa
             "seed": job.seed,
             "total_timesteps": STEPS * job.iterations or STEPS,
         }
-        trained = {id_: one.iterations * STEPS for id_, one in zip(ids, jobs, strict=False)}
-        spec |= {
-            "mode": job.mode,
-            "init": job.init,
-            "init_env_steps": trained.get((job.init or "").removeprefix("job:")),
-        }
+        before = trained.get((job.init or "").removeprefix("job:"))
+        trained[ids[-1]] = (before or 0) + job.iterations * STEPS
+        spec |= {"mode": job.mode, "init": job.init, "init_env_steps": before}
         declared.append(replace(make_job(ids[-1], spec=spec, ranks=job.ranks), point=job.point))
     ledger.put_jobs(DeclaredJob(position=place, job=job) for place, job in enumerate(declared))
     free_at = [BEGUN] * cpus
