@@ -120,12 +120,9 @@ def test_help_loads_nothing_that_it_does_not_need() -> None:
     assert not {name for name in loaded if name.startswith(unwanted)}
 
 
-@pytest.mark.parametrize("command", ["status", pytest.param("attach", marks=pytest.mark.nightly)])
-def test_who_looks_at_a_run_loads_nothing_that_reads_job_files(
-    command: str, tmp_path: Path
-) -> None:
+def test_who_looks_at_a_run_loads_nothing_that_reads_job_files(tmp_path: Path) -> None:
     run_dir = make_run_dir(tmp_path / "run", [Trained()]).root
-    loaded = loaded_by("-m", "orchestrator", command, str(run_dir))
+    loaded = loaded_by("-m", "orchestrator", "status", str(run_dir))
     assert "orchestrator.experiment.from_outside.run_snapshot" in loaded
     assert not loaded & {*HEAVY, "numpy", "matplotlib", "orchestrator.jobfile"}
 

@@ -19,7 +19,7 @@ pytestmark = IN_BROWSER
 
 AXES = {"speed": {"low": 0, "high": 6, "cells": 6}, "height": {"low": 0, "high": 4, "cells": 4}}
 SEARCHES = {
-    "archive": {"sampler": "map-elites", "measures": AXES, "inherit": "nearest"},
+    "archive": {"sampler": "map-elites", "measures": AXES, "start": "nearest"},
     "front": {
         "sampler": "nsga2",
         "objective": ["eval_mean", "cost"],
