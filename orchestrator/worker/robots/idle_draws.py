@@ -55,11 +55,11 @@ def draws_without_effect(
     :param xml: the robot's MJCF. :param model: compiled from it.
     """
     declared = by_number(randomize)
-    drawn = randomized_keys(xml, model, declared)
+    drawn = randomized_keys(model, declared)
     yield from frictions_without_effect(model, drawn)
     grid = EvaluationGrid.parse(evaluate)
     if grid is not None:
-        with_grid = randomized_keys(xml, model, declared, grid)
+        with_grid = randomized_keys(model, declared, grid)
         of_grid = [key for key in with_grid if key.table == GRID_TABLE]
         yield from frictions_without_effect(model, with_grid, reported=of_grid)
 
@@ -119,7 +119,7 @@ class _Contacts:
             for change in key.changes:
                 if change.name != FIELD:
                     continue
-                values = [change.at_zero + change.slope * end for end in ends]
+                values = [change.slope * end for end in ends]
                 low.flat[change.entries] = values[0]
                 high.flat[change.entries] = values[1]
                 if not key.distribution.is_constant:

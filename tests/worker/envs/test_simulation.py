@@ -216,7 +216,7 @@ def test_the_number_of_threads_changes_no_bit(
 
 
 def test_state_of_another_robot_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"hopper\.xml: the saved state has shape"):
+    with pytest.raises(ValueError, match=r"hopper\.xml: the saved state has physics"):
         make("hopper").set_state(make("walker").get_state())
 
 
