@@ -117,5 +117,3 @@ def _add_sun(spec: mujoco.MjSpec) -> None:
     sun.diffuse = (brightness, brightness, brightness)
     sun.pos = (-1, -2, 4)
     sun.dir = (0.25, 0.45, -1)
-
-

@@ -6,12 +6,12 @@ Values are written straight into the compiled model of an environment. What MuJo
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import mujoco
 import numpy as np
@@ -96,40 +96,33 @@ class FieldChange:
     """``(k,)``"""
 
 
+Entries: TypeAlias = dict[tuple[str, int], float]
+"""Field of MjModel, and place in the flat field → what it is for the value 1."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomizedKey:
     """A key, what its value is drawn from, and what that changes."""
 
     table: str
     """Of the job file, that has the key: :data:`TABLE` or :data:`GRID_TABLE`."""
-    declared: str
-    """The key as the table has it."""
     key: str
     """That of one element where each of those of a pattern has a value of its own."""
     distribution: Distribution
-    changes: Sequence[FieldChange] = ()
+    entries: Entries
 
-    @property
-    def where(self) -> str:
-        """The key in messages."""
-        return f"{self.table}.{self.declared}"
-
-    def entries(self) -> list[tuple[str, int]]:
-        """Fields, and places in them, that it changes."""
-        return [(change.name, place) for change in self.changes for place in change.entries]
-
-    def without(self, taken: Iterable[tuple[str, int]]) -> RandomizedKey:
-        """The same key, which leaves the entries ``taken`` alone."""
-        others = set(taken)
-        changes = []
-        for change in self.changes:
-            is_left = [(change.name, place) not in others for place in change.entries]
-            if any(is_left):
-                left = dataclasses.replace(
-                    change, entries=change.entries[is_left], slope=change.slope[is_left]
-                )
-                changes.append(left)
-        return dataclasses.replace(self, changes=changes)
+    def changes(self) -> list[FieldChange]:
+        """What it changes, by fields."""
+        return [
+            FieldChange(
+                name=field,
+                entries=np.array([place for name, place in self.entries if name == field]),
+                slope=np.array(
+                    [slope for (name, _), slope in self.entries.items() if name == field]
+                ),
+            )
+            for field in dict.fromkeys(name for name, _ in self.entries)
+        ]
 
 
 def table_of(key: str, randomize: Mapping[str, str]) -> str:
@@ -149,100 +142,107 @@ def randomized_keys(
         them.
     :raises RandomizeError: a key is not in the table, matches nothing or does not fit.
     """
+    declared = [
+        (GRID_TABLE, axis.key, axis.range)
+        for axis in (grid.axes if grid else ())
+        if disturbance(axis.key) is None
+    ]
+    declared += [
+        (TABLE, key, value)
+        for key, value in randomize.items()
+        if key != TERRAIN and disturbance(key) is None
+    ]
     keys: list[RandomizedKey] = []
-    for axis in grid.axes if grid else ():
-        if disturbance(axis.key) is None:
-            keys += _keys_of(model, GRID_TABLE, axis.key, axis.range)
-    taken = [entry for key in keys for entry in key.entries()]
-    for name, value in randomize.items():
-        if name == TERRAIN or disturbance(name) is not None:
-            continue
-        try:
-            distribution = read_drawn(value)
-        except ValueError as error:
-            raise RandomizeError(f"{TABLE}.{name}: {error}") from None
-        drawn = [key.without(taken) for key in _keys_of(model, TABLE, name, distribution)]
-        keys += [key for key in drawn if key.changes]
     owners: dict[tuple[str, int], RandomizedKey] = {}
-    for key in keys:
-        for entry in key.entries():
-            other = owners.setdefault(entry, key)
-            if other is not key:
-                raise RandomizeError(
-                    f"{key.where}: {other.where} sets or draws the same value of {entry[0]}; leave one of them "
-                    "out, or name other elements"
-                )
+    """Of each entry, the key that changes it."""
+    for table, name, value in declared:
+        try:
+            found = _keys_of(model, table, name, value)
+        except ValueError as error:
+            raise RandomizeError(f"{table}.{name}: {error}") from None
+        for key in found:
+            for entry in list(key.entries):
+                owner = owners.setdefault(entry, key)
+                if owner.table != key.table:
+                    del key.entries[entry]
+                elif owner is not key:
+                    raise RandomizeError(
+                        f"{table}.{name}: {owner.key} sets or draws the same value of {entry[0]}; leave one of them "
+                        "out, or name other elements"
+                    )
+        keys += [key for key in found if key.entries]
     return sorted(keys, key=lambda key: key.key)
 
 
 def _keys_of(
-    model: mujoco.MjModel, table: str, declared: str, distribution: Distribution
+    model: mujoco.MjModel, table: str, declared: str, value: object
 ) -> list[RandomizedKey]:
     """The key with what it changes; with ``each``, a key for each element.
 
-    :raises RandomizeError: it does not fit the robot.
+    :raises ValueError: it does not fit the robot.
     """
-    where = f"{table}.{declared}"
+    distribution = value if isinstance(value, Distribution) else read_drawn(value)
     match = _KEY.match(declared)
     kind, name = match.group("kind", "name") if match else ("", None)
     what = f"{kind}.{match['attribute']}" if match else ""
     if match is None or what not in PROPERTIES or (name is None) != (kind == "option"):
         known = [key if "option" in key else key.replace(".", ".NAME.") for key in PROPERTIES]
         raise RandomizeError(
-            f"{where}: cannot be drawn for each episode; expected one of {', '.join(known)}"
+            f"cannot be drawn for each episode; expected one of {', '.join(known)}"
         )
-    _check_values(where, what, distribution)
-    names = [""] if name is None else _names(model, kind)
-    numbers = [0] if name is None else _matching_elements(model, where, what, name, names)
-    changes = {
-        number: _element_changes(model, where, what, number, match["index"], distribution)
+    _check_values(what, distribution)
+    names = _names(model, kind)
+    numbers = [0] if name is None else _matching_elements(model, what, name, names)
+    entries = {
+        number: _entries_of(model, what, number, match["index"], distribution.multiplies)
         for number in numbers
     }
     if distribution.multiplies:
-        scaled = {number: change for number, change in changes.items() if any(change.values())}
-        if not scaled:
+        entries = {number: part for number, part in entries.items() if any(part.values())}
+        if not entries:
             raise RandomizeError(
-                f"{where}: changes nothing: its value is 0, which no factor changes; draw the value itself"
+                "changes nothing: its value is 0, which no factor changes; draw the value itself"
             )
-        changes = scaled
-    key = RandomizedKey(table=table, declared=declared, key=declared, distribution=distribution)
-    if not distribution.is_each:
-        return [dataclasses.replace(key, changes=_field_changes(changes.values()))]
-    suffix = declared.removeprefix(f"{kind}.{name}.")
+    if distribution.is_each and name is not None:
+        suffix = declared.removeprefix(f"{kind}.{name}.")
+        parts = {
+            f"{kind}.{names[number] or f'#{number}'}.{suffix}": part
+            for number, part in entries.items()
+        }
+    else:
+        parts = {declared: {entry: part[entry] for part in entries.values() for entry in part}}
     return [
-        dataclasses.replace(
-            key,
-            key=f"{kind}.{names[number] or f'#{number}'}.{suffix}",
-            changes=_field_changes([change]),
-        )
-        for number, change in changes.items()
+        RandomizedKey(table=table, key=key, distribution=distribution, entries=part)
+        for key, part in parts.items()
     ]
 
 
-def _check_values(where: str, what: str, distribution: Distribution) -> None:
+def _check_values(what: str, distribution: Distribution) -> None:
     """:raises RandomizeError: a value makes no sense, or all are the same."""
     low, high = distribution.extremes
     least = PROPERTIES[what].least
     if distribution.multiplies:
         least = max(0.0, least)
     elif what == "geom.size":
-        raise RandomizeError(f"{where}: expected factors, such as scale(0.8, 1.2)")
+        raise RandomizeError("expected factors, such as scale(0.8, 1.2)")
     if low < least:
         expected = "above 0" if least == SMALLEST else "at least 0"
-        raise RandomizeError(f"{where}: may be {low:g}; expected {expected}")
+        raise RandomizeError(f"may be {low:g}; expected {expected}")
     if low == high and not distribution.is_constant:
-        raise RandomizeError(f"{where}: always draws {low:g}; set it in model, or give it a range")
+        raise RandomizeError(f"always draws {low:g}; set it in model, or give it a range")
 
 
 def _names(model: mujoco.MjModel, kind: str) -> list[str]:
     """The names of the elements of a kind, empty where they have none."""
+    if kind == "option":
+        return [""]
     count = getattr(model, {"joint": "njnt", "actuator": "nactuator"}.get(kind, f"n{kind}"))
     type_of = getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}")
     return [mujoco.mj_id2name(model, type_of, number) or "" for number in range(count)]
 
 
 def _matching_elements(
-    model: mujoco.MjModel, where: str, what: str, name: str, names: Sequence[str]
+    model: mujoco.MjModel, what: str, name: str, names: Sequence[str]
 ) -> list[int]:
     """The numbers of the elements that have this name, or else match it as a pattern, which leaves
     out elements that do not have the property.
@@ -250,20 +250,20 @@ def _matching_elements(
     :raises RandomizeError: there are none.
     """
     kind = what.partition(".")[0]
-    matching = [number for number, own in enumerate(names) if own == name]
-    is_named = bool(matching)
-    if not is_named:
+    is_named = name in names
+    if is_named:
+        matching = [names.index(name)]
+    else:
         matching = [number for number, own in enumerate(names) if fnmatch.fnmatchcase(own, name)]
     if not matching:
         verb = "matches" if is_pattern(name) else "is called"
         raise RandomizeError(
-            f"{where}: no {kind} of the robot {verb} {name!r}{suggestion(name, filter(None, names))}"
+            f"no {kind} of the robot {verb} {name!r}{suggestion(name, filter(None, names))}"
         )
     reasons = {number: _reason_against(model, what, number, is_named) for number in matching}
     fitting = [number for number, reason in reasons.items() if not reason]
     if not fitting:
-        number = matching[0]
-        raise RandomizeError(f"{where}: the {kind} {names[number]!r} {reasons[number]}")
+        raise RandomizeError(f"the {kind} {names[matching[0]]!r} {reasons[matching[0]]}")
     return fitting
 
 
@@ -304,64 +304,57 @@ def _servo_places(
     """Fields and columns that hold ``kp`` or ``kv`` of an actuator, and their signs. Empty for others
     than servos: force = kp · (ctrl - length) - kv · velocity, or kv · (ctrl - velocity).
     """
-    kind = actuator_kind(model, number)
-    if attribute == "kp" and kind in ("position", "intvelocity"):
+    holds_position = actuator_kind(model, number) in ("position", "intvelocity")
+    if attribute == "kp" and holds_position:
         return [("actuator_gainprm", 0, 1.0), ("actuator_biasprm", 1, -1.0)]
-    if attribute == "kv" and kind in ("position", "intvelocity"):
+    if attribute == "kv" and holds_position:
         return [("actuator_biasprm", 2, -1.0)]
-    if attribute == "kv" and kind == "velocity":
+    if attribute == "kv" and actuator_kind(model, number) == "velocity":
         return [("actuator_gainprm", 0, 1.0), ("actuator_biasprm", 2, -1.0)]
     return []
 
 
-def _element_changes(
-    model: mujoco.MjModel,
-    where: str,
-    what: str,
-    number: int,
-    index: str | None,
-    distribution: Distribution,
-) -> dict[tuple[str, int], float]:
-    """Fields and places in them that a value of an element changes → what they are for the value 1.
+def _entries_of(
+    model: mujoco.MjModel, what: str, number: int, index: str | None, multiplies: bool
+) -> Entries:
+    """The entries that a value of an element changes.
 
     :param index: of one of several numbers.
     :raises RandomizeError: there is no such number, or one is needed.
     """
     found = PROPERTIES[what]
-    multiplies = distribution.multiplies
+    size = _rows(model, found.field).shape[1]
+    columns = range(size)
+    if index is not None:
+        columns = columns[int(index) : int(index) + 1]
+    elif found.first_is_enough and not multiplies:
+        columns = columns[:1]
+    places = [(found.field, column, 1.0) for column in columns]
     if what in SERVO_GAINS:
         places = _servo_places(model, what.partition(".")[2], number)
-    else:
-        columns = range(_rows(model, found.field).shape[1])
-        if index is not None:
-            columns = columns[int(index) : int(index) + 1]
-        elif found.first_is_enough and not multiplies:
-            columns = columns[:1]
-        if not columns or (len(columns) > 1 and not multiplies):
-            size = _rows(model, found.field).shape[1]
-            raise RandomizeError(
-                f"{where}: has {size} numbers; name one from {what}[0] to {what}[{size - 1}], or draw a factor"
-            )
-        places = [(found.field, column, 1.0) for column in columns]
+    elif not places or (len(places) > 1 and not multiplies):
+        raise RandomizeError(
+            f"has {size} numbers; name one from {what}[0] to {what}[{size - 1}], or draw a factor"
+        )
     rows = [number]
     if found.field.startswith("dof_"):
         rows = np.flatnonzero(model.dof_jntid == number).tolist()
     elif found.field == "actuator_gear":
         first = model.actuator_outadr[number]
         rows = list(range(first, first + model.actuator_outnum[number]))
-    changes: dict[tuple[str, int], float] = {}
+    entries: Entries = {}
     for row in rows:
         for name, column, sign in places:
             values = _rows(model, name)
             own = float(values[row, column])
-            changes[name, row * values.shape[1] + column] = own if multiplies else sign
+            entries[name, row * values.shape[1] + column] = own if multiplies else sign
         if multiplies or what == "body.mass":
             share = 1.0 if multiplies else 1.0 / model.body_mass[row]
             for name in found.scaled_with:
                 values = _rows(model, name)
                 for column, own in enumerate(values[row].tolist()):
-                    changes[name, row * values.shape[1] + column] = own * share
-    return changes
+                    entries[name, row * values.shape[1] + column] = own * share
+    return entries
 
 
 def _rows(model: mujoco.MjModel, name: str) -> Floats:
@@ -372,32 +365,16 @@ def _rows(model: mujoco.MjModel, name: str) -> Floats:
     return field.reshape(len(field), -1)
 
 
-def _field_changes(parts: Iterable[Mapping[tuple[str, int], float]]) -> list[FieldChange]:
-    slopes: dict[str, dict[int, float]] = {}
-    for part in parts:
-        for (name, place), slope in part.items():
-            slopes.setdefault(name, {})[place] = slope
-    return [
-        FieldChange(
-            name=name,
-            entries=np.array(list(of_field), np.intp),
-            slope=np.array(list(of_field.values())),
-        )
-        for name, of_field in slopes.items()
-    ]
-
-
 def prepare_model(model: mujoco.MjModel, keys: Iterable[RandomizedKey]) -> None:
     """Switch off MuJoCo's shortcuts that the changes of ``keys`` make invalid."""
-    for key in keys:
-        for change in key.changes:
-            if change.name == "body_ipos":  # frames that coincide in the file
-                bodies = change.entries // 3
-                model.body_sameframe[bodies] = 0
-                model.geom_sameframe[np.isin(model.geom_bodyid, bodies)] = 0
-                model.site_sameframe[np.isin(model.site_bodyid, bodies)] = 0
-            elif change.name == "geom_size":  # bounding boxes of bodies
-                model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_MIDPHASE)
+    for name, place in [entry for key in keys for entry in key.entries]:
+        if name == "body_ipos":  # frames that coincide in the file
+            body = place // 3
+            model.body_sameframe[body] = 0
+            model.geom_sameframe[model.geom_bodyid == body] = 0
+            model.site_sameframe[model.site_bodyid == body] = 0
+        elif name == "geom_size":  # bounding boxes of bodies
+            model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_MIDPHASE)
 
 
 def write(batch: Batch, env: int, changes: Iterable[FieldChange], value: float) -> None:

@@ -82,12 +82,14 @@ class RandomizedSimulation(Simulation):
         self.keys = [key for key in found if not key.distribution.is_constant]
         self.drawn = np.zeros((self.n_envs, len(self.keys)))
         """``(n_envs, len(keys))`` values of the running episodes."""
+        self._changes = [key.changes() for key in self.keys]
         for key in found:
-            for change in key.changes:
+            changes = key.changes()
+            for change in changes:
                 self._batch.expand(change.name)
             if key.distribution.is_constant:  # a number of a list: the same in every episode
                 for env in range(self.n_envs):
-                    write(self._batch, env, key.changes, key.distribution.extremes[0])
+                    write(self._batch, env, changes, key.distribution.extremes[0])
         if found and not self.keys:  # where something is drawn, every episode does it
             self._batch.set_const()
         seen = np.zeros((self.n_envs, self._sensed_size), self.observation_dtype)
@@ -190,8 +192,8 @@ class RandomizedSimulation(Simulation):
 
     def _write_robots(self, envs: NDArray[np.intp]) -> None:
         for env in envs:
-            for key, value in zip(self.keys, self.drawn[env].tolist(), strict=True):
-                write(self._batch, env, key.changes, value)
+            for changes, value in zip(self._changes, self.drawn[env].tolist(), strict=True):
+                write(self._batch, env, changes, value)
         if self.keys:
             self._batch.set_const(envs)
         for env in envs:
