@@ -220,6 +220,14 @@ def test_state_of_another_robot_is_refused() -> None:
         make("hopper").set_state(make("walker").get_state())
 
 
+def test_a_saved_array_of_another_shape_is_not_broadcast() -> None:
+    simulation = make("arm")
+    state = simulation.get_state()
+    state["arrays"]["goals"] = state["arrays"]["goals"][:, :1]
+    with pytest.raises(ValueError, match=r"goals of shape \(3, 1\), expected \(3, 3\)"):
+        simulation.set_state(state)
+
+
 def test_episode_statistics_add_up_and_truncation_is_told_from_termination() -> None:
     simulation = make("hopper", max_episode_steps=12)
     simulation.reset()

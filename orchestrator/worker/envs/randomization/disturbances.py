@@ -19,8 +19,7 @@ from orchestrator.core.numbers.distributions import (
     parse_distribution,
 )
 from orchestrator.worker.envs.episode_conditions import GridPlaces
-from orchestrator.worker.envs.randomization.draws import draw, draw_many, of_each
-from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, table_of
+from orchestrator.worker.envs.randomization.draws import draw, draw_many, of_each, refusal
 from orchestrator.worker.mjmodel.root import NoRootError, find_root, horizontal_push
 from orchestrator.worker.mjmodel.structure import Floats, as_index
 from orchestrator.worker.mjspec.spec_elements import suggestion
@@ -67,7 +66,7 @@ class Disturbances:
         }
         """Key → what each environment draws it from."""
         self._noisy = {
-            key: _noisy_columns(key, f"{table_of(key, randomize)}.{key}", task, size)
+            key: _noisy_columns(key, randomize, task, size)
             for key in self._sources
             if disturbance(key) == NOISE
         }
@@ -77,13 +76,9 @@ class Disturbances:
             try:
                 self._root = find_root(task.model, task.pose)
             except NoRootError as error:
-                raise RandomizeError(
-                    f"{table_of('push.speed', randomize)}.push.speed: {error}"
-                ) from None
+                raise refusal("push.speed", randomize, str(error)) from None
         elif "push.period" in self._sources:
-            raise RandomizeError(
-                f"{table_of('push.period', randomize)}.push.period: there are no pushes; set push.speed as well"
-            )
+            raise refusal("push.period", randomize, "there are no pushes; set push.speed as well")
         self.drawn = {key: np.zeros(n_envs, np.int64) for key in PRIVILEGED if key in self._sources}
         """Key → ``(n_envs,)`` control steps, of the running episodes."""
         self._steps = np.zeros(2, np.int64)
@@ -224,7 +219,9 @@ class Disturbances:
         return drawn
 
 
-def _noisy_columns(key: str, where: str, task: Task, size: int) -> slice | NDArray[np.intp]:
+def _noisy_columns(
+    key: str, randomize: Mapping[str, str], task: Task, size: int
+) -> slice | NDArray[np.intp]:
     """Which of ``size`` observations ``key`` names.
 
     :raises RandomizeError: none.
@@ -232,15 +229,9 @@ def _noisy_columns(key: str, where: str, task: Task, size: int) -> slice | NDArr
     if key == NOISE:
         return slice(None)
     pattern = key.removeprefix(f"{NOISE}.")
-    names = input_names.of_task(task, size)
-    if names is None:
-        raise RandomizeError(
-            f"{where}: the observations of this task have no names; write {NOISE}, or let its observation_names() "
-            f"give {size} of them"
-        )
+    names = input_names.of_task(task, size) or ()
     columns = [column for column, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)]
     if not columns:
-        raise RandomizeError(
-            f"{where}: no observation of the task matches {pattern!r}{suggestion(pattern, names)}"
-        )
+        reason = f"no observation of the task matches {pattern!r}{suggestion(pattern, names)}"
+        raise refusal(key, randomize, reason)
     return as_index(np.array(columns, np.intp))

@@ -10,8 +10,7 @@ import numpy as np
 
 from orchestrator.core.numbers.changing_numbers import TrainingMoment
 from orchestrator.worker.envs.episode_conditions import GridPlaces
-from orchestrator.worker.envs.randomization.draws import draw, of_each
-from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, table_of
+from orchestrator.worker.envs.randomization.draws import draw, of_each, refusal
 from orchestrator.worker.envs.randomization.rough_terrain import RoughTerrain
 from orchestrator.worker.mjmodel.joints import joint_type, joints_of
 from orchestrator.worker.mjmodel.robot import joints_of_robot
@@ -59,10 +58,8 @@ class EpisodeStarts:
         if JOINTS in self._sources:
             self._joints = _joint_addresses(task)
             if not self._joints:
-                raise RandomizeError(
-                    f"{table_of(JOINTS, randomize)}.{JOINTS}: the robot has no hinge or slide besides its base; leave "
-                    "the key out"
-                )
+                reason = "the robot has no hinge or slide besides its base; leave the key out"
+                raise refusal(JOINTS, randomize, reason)
         of_root = [key for key in self._sources if key != JOINTS]
         self._root = _root(task, of_root, randomize) if of_root else None
         self._lowest, self._highest = start_limits(task.model, task.pose)
@@ -117,17 +114,13 @@ def _root(task: Task, keys: list[str], randomize: Mapping[str, str]) -> Root:
     try:
         root = find_root(task.model, task.pose)
     except NoRootError as error:
-        raise RandomizeError(
-            f"{table_of(keys[0], randomize)}.{keys[0]}: {error}; leave the key out"
-        ) from None
-    for key, is_possible, what in (
-        (HEIGHT, root.z is not None, "move up and down"),
-        (TURN, root.quaternion is not None, "turn freely, as it has no free joint"),
-    ):
-        if key in keys and not is_possible:
-            raise RandomizeError(
-                f"{table_of(key, randomize)}.{key}: the robot's base cannot {what}; leave the key out"
-            )
+        raise refusal(keys[0], randomize, f"{error}; leave the key out") from None
+    if HEIGHT in keys and root.z is None:
+        reason = "the robot's base cannot move up and down; leave the key out"
+        raise refusal(HEIGHT, randomize, reason)
+    if TURN in keys and root.quaternion is None:
+        reason = "the robot's base cannot turn freely, as it has no free joint; leave the key out"
+        raise refusal(TURN, randomize, reason)
     return root
 
 

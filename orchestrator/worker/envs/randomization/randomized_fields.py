@@ -125,11 +125,6 @@ class RandomizedKey:
         ]
 
 
-def table_of(key: str, randomize: Mapping[str, str]) -> str:
-    """The table of the job file that has ``key``, for messages."""
-    return TABLE if key in randomize else GRID_TABLE
-
-
 def randomized_keys(
     model: mujoco.MjModel,
     randomize: Mapping[str, str | float],
