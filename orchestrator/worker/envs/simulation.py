@@ -318,8 +318,9 @@ class Simulation:
         np.copyto(self._moving_state_before, self._moving_state)
         for name, field in self._fields.items():
             np.copyto(self._before.fields[name], field)
-        self._note_action(action)
-        self._ctrl[:] = task.actions.ctrl(action)
+        if LAST_ACTION in self._fields:
+            self._fields[LAST_ACTION][:] = action
+        self._ctrl[:] = task.actions.ctrl(self._arriving(action))
         if self._effort is None:
             self._batch.step(nstep=task.frame_skip, stage=self._stage)
         else:
@@ -374,13 +375,11 @@ class Simulation:
             due = ~done & (self._lengths() % task.push_period == 0)
             self._push(due, lambda env: task.push(self.generators[env]))
 
-    def _note_action(self, action: NDArray[Any]) -> None:
-        """Keep what the policy gives, where it observes that.
-
-        :param action: ``(n_envs, nu)`` within the bounds of the task's actions.
+    def _arriving(self, action: NDArray[Any]) -> NDArray[Any]:
+        """Return the actions that reach the actuators now, where the policy gives ``action``,
+        ``(n_envs, nu)``.
         """
-        if LAST_ACTION in self._fields:
-            self._fields[LAST_ACTION][:] = action
+        return action
 
     def _observe(self) -> NDArray[Any]:
         """``(n_envs, observation_size)`` after a control step."""

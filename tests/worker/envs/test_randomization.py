@@ -254,9 +254,17 @@ def test_actions_are_late_by_so_many_control_steps_and_were_zeros_before() -> No
     plain, disturbed = at_the_same_state({"action.delay": "choice(3, 3)"})
     plan = np.random.default_rng(1).uniform(-0.3, 0.3, (20, 3, plain.model.nu))
     late = np.concatenate([np.zeros_like(plan[:3]), plan[:-3]])
-    simulation_helpers.assert_same(
-        simulation_helpers.steps(plain, late), simulation_helpers.steps(disturbed, plan)
-    )
+    for given, arriving in zip(plan, late, strict=True):
+        result, expected = disturbed.step(given), plain.step(arriving)
+        assert np.array_equal(result.observations, expected.observations)
+
+
+def test_rewards_are_of_the_actions_that_the_policy_gives() -> None:
+    plain, disturbed = at_the_same_state({"action.delay": "choice(3, 3)"})
+    rest, action = np.zeros((3, plain.model.nu)), np.full((3, plain.model.nu), 0.5)
+    cost = plain.step(rest).rewards - disturbed.step(action).rewards
+    weight = plain.task.options.ctrl_cost_weight
+    assert cost == pytest.approx(weight * np.square(action).mean(axis=1))
 
 
 def test_observations_are_late_by_so_many_control_steps_and_begin_with_the_first() -> None:
