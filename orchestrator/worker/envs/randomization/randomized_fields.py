@@ -258,7 +258,7 @@ def _matching_elements(
     reasons = {number: _reason_against(model, what, number, is_named) for number in matching}
     fitting = [number for number, reason in reasons.items() if not reason]
     if not fitting:
-        raise RandomizeError(f"the {kind} {names[matching[0]]!r} {reasons[matching[0]]}")
+        raise RandomizeError(f"the {kind} {names[matching[-1]]!r} {reasons[matching[-1]]}")
     return fitting
 
 
