@@ -137,7 +137,7 @@ def randomized_keys(
         them.
     :raises RandomizeError: a key is not in the table, matches nothing or does not fit.
     """
-    declared = [
+    declared: list[tuple[str, str, object]] = [
         (GRID_TABLE, axis.key, axis.range)
         for axis in (grid.axes if grid else ())
         if disturbance(axis.key) is None
