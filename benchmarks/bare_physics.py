@@ -124,11 +124,11 @@ def trajectory_of_simulation(simulation: Simulation, actions: NDArray[Any]) -> T
     import numpy as np
 
     taken = simulation.task.actions
-    before = simulation.get_state()["physics"]
+    before = simulation.get_state()["arrays"]["physics"]
     starts = []
     for action in actions:
         envs = simulation.step(action).done.nonzero()[0]
-        states = simulation.get_state()["physics"] if len(envs) else before
+        states = simulation.get_state()["arrays"]["physics"] if len(envs) else before
         starts.append([(int(env), states[env]) for env in envs])
     controls = np.stack([taken.ctrl(taken.taken(action)) for action in actions])
     return Trajectory(

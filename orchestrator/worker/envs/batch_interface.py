@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NotRequired, Required, TypedDict
+from typing import Any, NamedTuple, Required, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,38 +67,31 @@ class StepResult(NamedTuple):
     ended: Sequence[Episode]
 
 
-class EffortState(TypedDict):
-    """Sums of the running episodes, ``(n_envs,)`` each."""
-
-    energy_j: Floats
-    squared_torques: Floats
-    distance_m: Floats
-
-
-class MeasuredState(TypedDict):
-    """What has been measured of the running episodes so far."""
-
-    sums: Floats
-    """``(n_envs, n_measures)`` of the task's own measures."""
-    effort: EffortState
-
-
 class SimulationState(TypedDict):
     """Everything that the next steps depend on; checkpoints hold it under these keys."""
 
-    physics: Floats
-    """``(n_envs, state)`` rows of MuJoCo's ``mjSTATE_INTEGRATION``."""
-    fields: dict[str, NDArray[Any]]
-    """Fields of ``MjData`` that the task reads → ``(n_envs, …)``."""
-    goals: Floats
-    """``(n_envs, goal_size)``"""
+    arrays: dict[str, NDArray[Any]]
+    """``"physics"``, ``(n_envs, state)`` rows of MuJoCo's ``mjSTATE_INTEGRATION``, and others."""
     generators: list[Any]
     """The states of the generators of NumPy, one for each environment."""
     episode_lengths: NDArray[np.int64]
     """``(n_envs,)`` control steps of the running episodes."""
-    episode_returns: Floats
-    """``(n_envs,)`` sums of their rewards so far."""
-    history: NotRequired[NDArray[Any]]
-    """``(n_envs, steps, size)`` the latest observations; only where several are given together."""
-    measured: NotRequired[MeasuredState]
-    """Only where episodes are measured."""
+    sums: dict[str, Floats]
+    """``(n_envs,)`` each, what was measured of the running episodes; empty where nothing was."""
+
+
+def restore_arrays(own: Mapping[str, NDArray[Any]], saved: Mapping[str, NDArray[Any]]) -> None:
+    """Copy ``saved`` into ``own``.
+
+    :raises ValueError: names or shapes differ.
+    """
+    for name in sorted(own.keys() | saved.keys()):
+        expected = own[name].shape if name in own else "none"
+        found = saved[name].shape if name in saved else "none"
+        if found != expected:
+            raise ValueError(
+                f"the saved state has {name} of shape {found}, expected {expected}: it is of another robot, task or "
+                "number of environments"
+            )
+    for name, array in own.items():
+        array[:] = saved[name]

@@ -19,7 +19,7 @@ from orchestrator.core.numbers.changing_numbers import (
     turning_moments,
 )
 from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.tasks import find_task, make_task
+from orchestrator.worker.tasks import Task, make_task
 from orchestrator.worker.tasks.task_options import EpisodeOptions, TaskError, read_options
 
 TABLE = "task_options"
@@ -52,8 +52,7 @@ class ChangingTask:
         if options == self._made_with:
             return
         task = make_task(self._name, simulation.task.model, self._options, moment)
-        if changed := _forbidden_changes(_layout(simulation.task), _layout(task)):
-            raise TaskError(f"{TABLE}, {moment}: {changed}")
+        _check_layout(moment, _layout(simulation.task), _layout(task), TABLE)
         simulation.use_task(task)
         self._made_with = options
 
@@ -65,39 +64,21 @@ def check_changes(name: str, model: mujoco.MjModel, options: Mapping[str, Any]) 
         option.
     """
     texts = dict(changing_numbers(options))
-    if not texts:
-        return
-    at_end = read_options(name, find_task(name).Options, options)
-    changing: dict[str, str] = {}
-    for key, text in texts.items():
-        option = _option_of(key)
-        is_only_text = getattr(at_end, option) == options[option]  # of an option that takes text
-        if not is_only_text:
-            changing[key] = text
-    moments = turning_moments(map(parse_number, changing.values()))
-    written = ", ".join(f'{TABLE}.{key} = "{text}"' for key, text in changing.items())
-    layouts = []
-    for moment in moments:
+    written = ", ".join(f'{TABLE}.{key} = "{text}"' for key, text in texts.items())
+    first: dict[str, Any] | None = None
+    for moment in turning_moments(map(parse_number, texts.values())) if texts else ():
         try:
             task = make_task(name, model, options, moment)
             size = Simulation(model, task, n_envs=1, seed=0, robot=name).observation_size
         except ValueError as error:
             is_certain = isinstance(error, TaskError) and error.is_certain
             raise TaskError(f"{error} ({moment}: {written})", is_certain=is_certain) from None
-        layouts.append({**_layout(task), "the number of observations": size})
-    for moment, layout in zip(moments, layouts, strict=True):
-        if changed := _forbidden_changes(layouts[0], layout):
-            raise TaskError(
-                f"{written}: {changed} ({moment}); vary it with a matrix, or write a number"
-            )
+        layout = {**_layout(task), "the number of observations": size}
+        first = first or layout
+        _check_layout(moment, first, layout, written)
 
 
-def _option_of(key: str) -> str:
-    """``reward.weights[1]`` → ``reward``."""
-    return key.partition(".")[0].partition("[")[0]
-
-
-def _layout(task: Any) -> dict[str, Any]:
+def _layout(task: Task) -> dict[str, Any]:
     """What a batch of environments takes from its task once, by its name in messages."""
     return {
         "the control period": task.step_s,
@@ -109,7 +90,13 @@ def _layout(task: Any) -> dict[str, Any]:
     }
 
 
-def _forbidden_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """What has to stay and does not, in words; empty where there is nothing."""
+def _check_layout(
+    moment: TrainingMoment, before: Mapping[str, Any], after: Mapping[str, Any], written: str
+) -> None:
+    """:raises TaskError: what has to stay does not."""
     names = [name for name, value in before.items() if after[name] != value]
-    return f"{' and '.join(names)} would change, which cannot be during a training" if names else ""
+    if names:
+        raise TaskError(
+            f"{written}: {' and '.join(names)} would change, which cannot be during a training ({moment}); vary it "
+            "with a matrix, or write a number"
+        )

@@ -76,6 +76,10 @@ class DivergenceCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._time_s = data.time
         return result
 
+    def __getstate__(self) -> dict[str, Any]:
+        # MuJoCo's counters cannot be pickled; the next step watches the restored simulation.
+        return {**vars(self), "_data": None, "_counters": ()}
+
     def _describe(self, data: Any) -> str:
         warning = next(warning for warning in self._warnings if data.warning[warning].number)
         index = data.warning[warning].lastinfo

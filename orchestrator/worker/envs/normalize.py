@@ -19,15 +19,11 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from orchestrator.worker.runtime.sb3_internals import update_returns
-
+# Looking these up costs as much as a small ufunc.
 _add = np.add
 _subtract = np.subtract
 _multiply = np.multiply
 _divide = np.divide
-_sqrt = np.sqrt
-_maximum = np.maximum
-_minimum = np.minimum
 _sum: Any = np.add.reduce
 
 
@@ -59,32 +55,16 @@ class FastVecNormalize(VecNormalize):
             return super().step_wait()
         observations: Any
         observations, rewards, dones, infos = self.venv.step_wait()
-        obs_rms: Any = self.obs_rms
-        ret_rms = self.ret_rms
         self.old_obs = observations
         self.old_reward = rewards
-        normalized: Any
-        if fast.fits(observations):
-            if self.training:
-                fast.moments.update(obs_rms, observations)
-                self.returns = fast.returns.update(ret_rms, self.returns, self.gamma, rewards)
-            normalized, scaled = fast.scaling.scale(
-                observations,
-                rewards,
-                obs_rms=obs_rms,
-                ret_rms=ret_rms,
-                epsilon=self.epsilon,
-                clip_obs=self.clip_obs,
-                clip_reward=self.clip_reward,
-            )
-            if not self.norm_reward:
-                scaled = rewards.astype(np.float32)
-        else:
-            if self.training:
-                obs_rms.update(observations)
-                update_returns(self, rewards)
-            normalized = self.normalize_obs(observations)
-            scaled = self.normalize_reward(rewards)
+        if not observations.flags.c_contiguous or observations.dtype != fast.dtype:
+            observations = np.ascontiguousarray(observations, fast.dtype)
+        if self.training:
+            fast.update_moments(self.obs_rms, observations)  # type: ignore[arg-type]
+            self.returns = fast.update_returns(self.ret_rms, self.returns, self.gamma, rewards)
+        normalized, scaled = fast.scaled(self, observations, rewards)
+        if not self.norm_reward:
+            scaled = rewards.astype(np.float32)
         if np.count_nonzero(dones):
             for env in dones.nonzero()[0]:
                 info = infos[env]
@@ -106,58 +86,71 @@ class FastVecNormalize(VecNormalize):
 
 
 class _FastStep:
-    """Preallocated arrays for steps of one shape ``(n_envs, …)`` and dtype; they carry nothing from
-    step to step.
+    """The arithmetic of a step for observations of one shape ``(n_envs, …)`` and dtype. Its
+    preallocated arrays carry nothing from step to step.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._shape = shape
-        self._dtype = dtype
-        self.moments = _Moments(shape, dtype)
-        self.returns = _Returns(shape[0])
-        self.scaling = _Scaling(shape)
-
-    def fits(self, observations: Any) -> bool:
-        """Whether they have the space's shape and dtype, in C order, on which the bits of sums
-        depend.
-        """
-        return (
-            type(observations) is np.ndarray
-            and observations.flags.c_contiguous
-            and observations.shape == self._shape
-            and observations.dtype == self._dtype
-        )
-
-
-class _Moments:
-    """``RunningMeanStd.update`` for observations."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
         self._n_envs = shape[0]
         row = shape[1:]
+        # Of the moments of observations.
         self._deviations = np.empty(shape, dtype)
         self._mean = np.empty(row, dtype)
         self._variance = np.empty(row, dtype)
+        self._wide = np.empty(row)
         self._changes = np.empty((2, *row))
-        # Views of the changes: of the mean, and its square.
         self._delta = self._changes[0]
         self._square = self._changes[1]
-        self._wide = np.empty(row)
-        """Mean or variance of the batch in float64."""
         self._moment = np.empty(row)
         self._n = np.array(self._n_envs, np.float64)
         self._n_in_dtype = np.array(self._n_envs, dtype)
+        # Of the returns.
+        self._returns = np.empty(self._n_envs)
+        # 0-d arrays: NumPy need not convert them.
         self._count = np.zeros(())
         self._total = np.zeros(())
+        self._number = np.zeros(())
+        # Observations and rewards in one array, so that one call divides and one call clips both.
+        self._size = math.prod(shape)
+        self._shape = shape
+        self._values = np.zeros(self._size + self._n_envs)
+        self._spreads = self._values.copy()
+        self._highest = self._values.copy()
+        self._lowest = self._values.copy()
+        self._spread = np.empty(row)
+        self._clips: tuple[float, float] | None = None
+        # Views of these.
+        self._observations = self._values[: self._size].reshape(shape)
+        self._rewards = self._values[self._size :]
+        self._observation_spreads = self._spreads[: self._size].reshape(shape)
+        self._reward_spreads = self._spreads[self._size :]
 
-    def update(self, rms: RunningMeanStd, batch: NDArray[Any]) -> None:
-        """:param batch: ``(n_envs, …)``"""
-        mean, variance = self._mean_and_sum_of_squares(batch)
+    def update_moments(self, rms: RunningMeanStd, batch: NDArray[Any]) -> None:
+        """Do as ``RunningMeanStd.update`` does.
+
+        :param batch: ``(n_envs, …)``
+        """
+        mean = self._mean
+        variance = self._variance
+        n = self._n_in_dtype
+        if self._n_envs == 1:
+            mean[...] = batch[0]
+            # Zero, or not a number where the observation is not finite.
+            _subtract(mean, mean, variance)
+        else:
+            deviations = self._deviations
+            _divide(_sum(batch, 0, None, mean), n, mean)
+            deviations[...] = mean
+            _subtract(batch, deviations, deviations)
+            _multiply(deviations, deviations, deviations)
+            _sum(deviations, 0, None, variance)
+            _multiply(_divide(variance, n, variance), n, variance)
         changes = self._changes
         delta = self._delta
         square = self._square
         moment = self._moment
-        wide = self._wide
+        wide = self._wide  # mean, then variance of the batch in float64
         count = self._count
         total = rms.count + self._n_envs
         count[()] = rms.count
@@ -176,40 +169,14 @@ class _Moments:
         rms.var = _divide(moment, self._total)
         rms.count = total
 
-    def _mean_and_sum_of_squares(self, batch: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Mean, and ``n_envs`` times the variance, in the batch's own dtype."""
-        mean = self._mean
-        variance = self._variance
-        deviations = self._deviations
-        n = self._n_in_dtype
-        if self._n_envs == 1:
-            mean[...] = batch[0]
-            # Zero, or not a number where the observation is not finite.
-            _subtract(mean, mean, variance)
-            return mean, variance
-        _divide(_sum(batch, 0, None, mean), n, mean)
-        deviations[...] = mean
-        _subtract(batch, deviations, deviations)
-        _multiply(deviations, deviations, deviations)
-        _sum(deviations, 0, None, variance)
-        _multiply(_divide(variance, n, variance), n, variance)
-        return mean, variance
-
-
-class _Returns:
-    """``VecNormalize._update_reward``; scalars are Python floats."""
-
-    def __init__(self, n_envs: int) -> None:
-        self._n_envs = n_envs
-        self._scratch = np.empty(n_envs)
-        self._number = np.zeros(())
-
-    def update(
+    def update_returns(
         self, rms: RunningMeanStd, returns: NDArray[np.float64], gamma: float, rewards: NDArray[Any]
     ) -> NDArray[np.float64]:
-        """Returns the discounted returns, a new array ``(n_envs,)``, and adds them to ``rms``."""
+        """Add the discounted returns to ``rms``, and return them, a new array ``(n_envs,)``. Scalars
+        are Python floats, which are faster.
+        """
         n = self._n_envs
-        scratch = self._scratch
+        scratch = self._returns
         number = self._number
         scratch[...] = rewards
         number[()] = gamma
@@ -234,74 +201,31 @@ class _Returns:
         rms.count = total
         return returns
 
-
-class _Scaling:
-    """``VecNormalize.normalize_obs`` and ``normalize_reward``, with observations and rewards in one
-    array, so that one call divides and one call clips both.
-    """
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self._values = _ObservationsAndRewards(shape)
-        self._spreads = _ObservationsAndRewards(shape)
-        self._lowest = _ObservationsAndRewards(shape)
-        self._highest = _ObservationsAndRewards(shape)
-        self._spread = np.empty(shape[1:])
-        self._epsilon = np.zeros(())
-        self._clip_obs: float | None = None
-        self._clip_reward: float | None = None
-
-    def scale(
-        self,
-        observations: NDArray[Any],
-        rewards: NDArray[Any],
-        *,
-        obs_rms: RunningMeanStd,
-        ret_rms: RunningMeanStd,
-        epsilon: float,
-        clip_obs: float,
-        clip_reward: float,
+    def scaled(
+        self, env: VecNormalize, observations: NDArray[Any], rewards: NDArray[Any]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Observations ``(n_envs, …)`` and rewards ``(n_envs,)``, new arrays.
-
-        :param clip_obs: bound of the absolute values of observations, as ``clip_reward`` of
-            rewards.
+        """Return observations ``(n_envs, …)`` and rewards ``(n_envs,)``, normalised by the statistics of
+        ``env``: new arrays.
         """
-        if clip_obs != self._clip_obs or clip_reward != self._clip_reward:
-            self._set_clips(clip_obs, clip_reward)
+        clips = env.clip_obs, env.clip_reward
+        if clips != self._clips:
+            self._clips = clips
+            self._highest[: self._size], self._highest[self._size :] = clips
+            np.negative(self._highest, self._lowest)
+        obs_rms: Any = env.obs_rms
         values = self._values
-        spreads = self._spreads
         spread = self._spread
+        spreads = self._observation_spreads
+        self._observations[...] = observations
+        self._rewards[...] = rewards
         # Until the spreads are there, their place has the means.
-        values.observations[...] = observations
-        spreads.observations[...] = obs_rms.mean
-        values.rewards[...] = rewards
-        _subtract(values.observations, spreads.observations, values.observations)
-        self._epsilon[()] = epsilon
-        _add(obs_rms.var, self._epsilon, spread)
-        spreads.observations[...] = _sqrt(spread, spread)
-        spreads.rewards.fill(math.sqrt(ret_rms.var + epsilon))
-        _divide(values.all, spreads.all, values.all)
-        _maximum(values.all, self._lowest.all, out=values.all)
-        _minimum(values.all, self._highest.all, out=values.all)
-        return values.observations.astype(np.float32), values.rewards.astype(np.float32)
-
-    def _set_clips(self, clip_obs: float, clip_reward: float) -> None:
-        self._clip_obs = clip_obs
-        self._clip_reward = clip_reward
-        self._lowest.observations[...] = -clip_obs
-        self._highest.observations[...] = clip_obs
-        self._lowest.rewards[...] = -clip_reward
-        self._highest.rewards[...] = clip_reward
-
-
-class _ObservationsAndRewards:
-    """Numbers for observations ``shape = (n_envs, …)`` and for rewards ``(n_envs,)`` in one array."""
-
-    __slots__ = ("all", "observations", "rewards")
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        size = math.prod(shape)
-        self.all = np.zeros(size + shape[0])
-        self.observations = self.all[:size].reshape(shape)
-        """A view, as :attr:`rewards`."""
-        self.rewards = self.all[size:]
+        spreads[...] = obs_rms.mean
+        _subtract(self._observations, spreads, self._observations)
+        self._number[()] = env.epsilon
+        _add(obs_rms.var, self._number, spread)
+        spreads[...] = np.sqrt(spread, spread)
+        self._reward_spreads.fill(math.sqrt(env.ret_rms.var + env.epsilon))
+        _divide(values, self._spreads, values)
+        np.maximum(values, self._lowest, out=values)
+        np.minimum(values, self._highest, out=values)
+        return self._observations.astype(np.float32), self._rewards.astype(np.float32)

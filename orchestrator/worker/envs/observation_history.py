@@ -18,14 +18,15 @@ class ObservationHistory:
 
     def __init__(self, example: NDArray[Any], steps: int) -> None:
         n_envs, size = example.shape
-        self._latest = np.zeros((n_envs, steps, size), example.dtype)
+        self.latest = np.zeros((n_envs, steps, size), example.dtype)
+        """The newest first."""
 
     def add(self, newest: NDArray[Any]) -> NDArray[Any]:
         """:param newest: ``(n_envs, size)``
         :return: ``(n_envs, steps · size)``, a new array.
         """
-        self._latest[:, 1:] = self._latest[:, :-1]  # NumPy copies where they overlap
-        self._latest[:, 0] = newest
+        self.latest[:, 1:] = self.latest[:, :-1]  # NumPy copies where they overlap
+        self.latest[:, 0] = newest
         return self.together()
 
     def begin(self, envs: NDArray[np.intp], first: NDArray[Any]) -> NDArray[Any]:
@@ -34,18 +35,12 @@ class ObservationHistory:
         :param first: ``(len(envs), size)``
         :return: ``(len(envs), steps · size)``, a new array.
         """
-        self._latest[envs] = first[:, None]
-        return self._latest[envs].reshape(len(envs), -1)
+        self.latest[envs] = first[:, None]
+        return self.latest[envs].reshape(len(envs), -1)
 
     def together(self) -> NDArray[Any]:
         """``(n_envs, steps · size)``, a new array."""
-        return self._latest.reshape(len(self._latest), -1).copy()
-
-    def get_state(self) -> NDArray[Any]:
-        return self._latest.copy()
-
-    def set_state(self, state: NDArray[Any]) -> None:
-        self._latest[:] = state
+        return self.latest.reshape(len(self.latest), -1).copy()
 
 
 def names_over_steps(names: Sequence[str], steps: int) -> list[str]:

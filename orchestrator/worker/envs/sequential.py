@@ -15,6 +15,11 @@ from stable_baselines3.common.vec_env.util import dict_to_obs
 from orchestrator.worker.runtime.sb3_internals import ExtendedDummyVecEnv
 
 
+def environment_seed(seed: int, number: int) -> int:
+    """Return the seed of environment ``number``: ``seed + number`` below NumPy's limit."""
+    return (seed + number) % 2**32
+
+
 class SequentialVecEnv(ExtendedDummyVecEnv):
     """``DummyVecEnv`` without deep copies at every step, which cost a third of the time of a small
     robot's physics.
@@ -34,7 +39,9 @@ class SequentialVecEnv(ExtendedDummyVecEnv):
         self._first_env = first_env
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        return super().seed(seed if seed is None else seed + self._first_env)
+        seeds: Any = super().seed(seed)
+        seeds[:] = [environment_seed(own, self._first_env) for own in seeds]  # those of reset()
+        return list(seeds)
 
     def step_wait(self) -> VecEnvStepReturn:
         rewards = np.empty(self.num_envs, np.float32)

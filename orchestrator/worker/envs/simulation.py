@@ -26,6 +26,7 @@ from orchestrator.worker.envs.batch_interface import (
     Episode,
     SimulationState,
     StepResult,
+    restore_arrays,
 )
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.effort import EffortMeter
@@ -34,7 +35,7 @@ from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.observation_history import ObservationHistory, names_over_steps
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.tasks import States, Task, conformance, input_names, make_task
-from orchestrator.worker.tasks.base import LAST_ACTION, RewardAndTermination
+from orchestrator.worker.tasks.base import LAST_ACTION
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -84,22 +85,21 @@ class Simulation:
         self.task = task
         self.robot = robot
         self.n_envs = settings["n_envs"]
+        self._all_envs = np.arange(self.n_envs)
         self._first_env = settings.get("first_env", 0)
         self._on_divergence = settings.get("on_divergence")
         self._autoreset = settings.get("autoreset", True)
         self._is_measuring = settings.get("measuring", False)
         self.generators = self._generators(settings["seed"])
-        self._open_batch(settings.get("n_threads", 1))
+        self._make_batch(settings.get("n_threads", 1))
         self._view_states()
         self._begin_counting()
         self._observe_an_example(asymmetric)
 
-    def _open_batch(self, n_threads: int) -> None:
+    def _make_batch(self, n_threads: int) -> None:
         """Make the physics of all environments, and what computes their contact forces."""
         model = self.model
-        self._contact_forces = tuple(
-            name for name in self.task.all_fields if name in POST_CONSTRAINT
-        )
+        self._contact_forces = [name for name in self.task.all_fields if name in POST_CONSTRAINT]
         has_contact_forces = bool(self._contact_forces)
         # An engine plugin's hidden memory is that of a thread, unless each environment has its own
         # MjData.
@@ -111,9 +111,6 @@ class Simulation:
             persistent=has_contact_forces,
         )
         self._scratch = mujoco.MjData(model) if has_contact_forces else None
-        self._scratch_fields = [
-            (name, getattr(self._scratch, name)) for name in self._contact_forces
-        ]
 
     def _view_states(self) -> None:
         """Make views of the physics, and what keeps the states from before a step."""
@@ -139,53 +136,65 @@ class Simulation:
             for name, field in self._fields.items()
             if name != LAST_ACTION
         )
-        self._stage = self._stage_after_step()
+        self._stage = _STAGE_NONE
+        """What is computed anew after a step, so that derived fields belong to its last state."""
+        if self._has_derived_fields and not self.task.fields_lag:
+            # Contact forces need the whole of mj_forward: the solver's last forces belong to the
+            # contacts before the step.
+            self._stage = _STAGE_ACC if self._contact_forces else _STAGE_VEL
         self._flat_state = batch.state.reshape(-1)
         self._divergence_counts = batch.warning[:, _FIRST_WARNING : _LAST_WARNING + 1, _COUNT]
         """``(n_envs, kinds)`` how often MuJoCo has warned of each kind of divergence."""
 
-    def _stage_after_step(self) -> int:
-        """What is computed anew after a step, so that derived fields belong to its last state."""
-        if not self._has_derived_fields or self.task.fields_lag:
-            return _STAGE_NONE
-        # Contact forces need the whole of mj_forward: the solver's last forces belong to the
-        # contacts before the step.
-        return _STAGE_ACC if self._contact_forces else _STAGE_VEL
+    def _bind(self, name: str) -> NDArray[Any]:
+        """``(n_envs, …)`` a view of a field of ``MjData``.
+
+        :raises ValueError: there is no such field, or not for every environment.
+        """
+        if name in self._contact_forces:
+            return np.zeros((self.n_envs, self.model.nbody, 6))
+        if name == LAST_ACTION:
+            return np.zeros((self.n_envs, len(self.task.actions.low)))
+        try:
+            field: NDArray[Any] = self._batch.bind(name)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"the task's fields name {name!r}, which is not available from MjData: {error}"
+            ) from None
+        field.flags.writeable = True  # for set_state: what the task reads belongs to the state
+        return field
 
     def _begin_counting(self) -> None:
         """Make the counts and sums of the running episodes."""
         n_envs = self.n_envs
-        n_measures = len(self.task.measures)
+        task = self.task
         self._step = 0
         self._started_at = np.zeros(n_envs, np.int64)
         """``_step`` at which each running episode began: counting costs one addition, whatever
         ``n_envs``."""
         self._episode_returns = np.zeros(n_envs)
-        self._steps_to_limit = self.task.max_episode_steps
+        self._steps_to_limit = task.max_episode_steps
         """Control steps until the longest running episode reaches the limit."""
-        self._has_own_measures = bool(self._is_measuring and self.task.measures)
-        """Whether the task's own measures are measured."""
-        self._effort = self._effort_meter() if self._is_measuring else None
-        self._latest_measures = np.zeros((n_envs, n_measures))
+        self._effort: EffortMeter | None = None
+        if self._is_measuring:
+            self._effort = EffortMeter(
+                self.model, self._batch, task.pose, task.frame_skip, self._stage
+            )
+        self._latest_measures = np.zeros((n_envs, len(task.measures)))
         """Of the latest control step."""
-        self._measure_sums = np.zeros((n_envs, n_measures))
+        self._measure_sums = self._latest_measures.copy()
         """Over the running episodes."""
-        self._all_envs = np.arange(n_envs)
-
-    def _effort_meter(self) -> EffortMeter:
-        task = self.task
-        return EffortMeter(self.model, self._batch, task.pose, task.frame_skip, self._stage)
 
     def _observe_an_example(self, asymmetric: bool) -> None:
         """Learn from the first environment what observations are like."""
-        start = conformance.first_state(self.task, generator(0, 0))
+        task = self.task
+        start = conformance.first_state(task, generator(0, 0))
         self.states.qpos[0] = start.qpos
         self.states.qvel[0] = start.qvel
         self.states.goals[0] = start.goal
         if self._has_derived_fields:
             self._batch.forward([0])
         trial = conformance.repeated_first(self.states)
-        task = self.task
         full = conformance.first_observation(task, trial)
         conformance.check_step(task, trial)
         sensed = full
@@ -239,6 +248,16 @@ class Simulation:
         mapping = self.task.actions
         return observations, spaces.Box(mapping.low, mapping.high, dtype=np.float32)
 
+    def observation_names(self) -> list[str] | None:
+        """``observation_size`` names, those of what the critic alone sees last; None where the task
+        gives none.
+        """
+        names = input_names.of_task(self.task, self._sensed_size)
+        if names is None:
+            return None
+        together = names_over_steps(names, self.task.observed_steps)
+        return [*together, *self.privileged_names]
+
     def data(self, env: int) -> mujoco.MjData:
         """A new ``MjData`` in environment ``env``'s state, derived fields included, for
         rendering.
@@ -270,6 +289,10 @@ class Simulation:
         """Set how many control steps the longest running episode may still take."""
         self._steps_to_limit = self.task.max_episode_steps - int(self._lengths().max())
 
+    def _lengths(self) -> NDArray[np.int64]:
+        """``(n_envs,)`` control steps of the running episodes."""
+        return self._step - self._started_at
+
     def seed(self, seed: int | Sequence[int]) -> None:
         """New generators; running episodes continue."""
         self.generators = self._generators(seed)
@@ -292,24 +315,44 @@ class Simulation:
         """
         task = self.task
         action = task.actions.taken(np.asarray(actions))
-        self._keep_states()
-        self._note_action(action)
-        self._ctrl[:] = task.actions.ctrl(action)
-        self._step_physics()
-        diverged = self._diverged_envs(action) if self._may_have_diverged() else {}
+        np.copyto(self._moving_state_before, self._moving_state)
+        for name, field in self._fields.items():
+            np.copyto(self._before.fields[name], field)
+        if LAST_ACTION in self._fields:
+            self._fields[LAST_ACTION][:] = action
+        self._ctrl[:] = task.actions.ctrl(self._arriving(action))
+        if self._effort is None:
+            self._batch.step(nstep=task.frame_skip, stage=self._stage)
+        else:
+            self._effort.step()
+        diverged: dict[int, str] = {}
+        # The fastest ways to say any() and isfinite().all().
+        if np.count_nonzero(self._divergence_counts) or not math.isfinite(
+            self._flat_state.dot(self._flat_state)
+        ):
+            diverged = self._diverged_envs(action)
         self._compute_contact_forces(self._all_envs)
         if diverged:
-            rewards, terminated = self._end_diverged(diverged, action)
-        else:
-            rewards, terminated = task.reward_and_terminated(self._before, action, self.states)
+            self._put_back(list(diverged))
+        rewards, terminated = task.reward_and_terminated(self._before, action, self.states)
+        if diverged:
+            bad = list(diverged)
+            rewards = rewards.copy()
+            terminated = terminated.copy()
+            rewards[bad] = np.nan_to_num(rewards[bad], posinf=0.0, neginf=0.0)
+            terminated[bad] = True
         self._step += 1
         self._steps_to_limit -= 1
         self._episode_returns += rewards
-        if self._is_measuring:
-            self._measure(action, list(diverged))
-        done = self._with_step_limit(terminated)
-        self._change_goals(done)
-        self._push_robots(done)
+        if self._effort is not None:
+            if task.measures:
+                self._latest_measures[:] = task.measure(self._before, action, self.states)
+                self._measure_sums += self._latest_measures
+            self._effort.add(task.distance_travelled(self._before, self.states), list(diverged))
+        done = terminated
+        if self._steps_to_limit <= 0:
+            done = terminated | (self._lengths() >= task.max_episode_steps)
+        self._change_goals_and_push(done)
         observations = self._observe()
         ended: list[Episode] = []
         if np.count_nonzero(done):
@@ -322,89 +365,27 @@ class Simulation:
                 observations[envs] = self._start_episodes(envs)
         return StepResult(observations, rewards, done, ended)
 
-    def _note_action(self, action: NDArray[Any]) -> None:
-        """Keep what the policy gives, where it observes that.
-
-        :param action: ``(n_envs, nu)`` within the bounds of the task's actions.
-        """
-        last = self._fields.get(LAST_ACTION)
-        if last is not None:
-            last[:] = action
-
-    def _keep_states(self) -> None:
-        """Copy the states, from before a step."""
-        np.copyto(self._moving_state_before, self._moving_state)
-        for name, field in self._fields.items():
-            np.copyto(self._before.fields[name], field)
-
-    def _may_have_diverged(self) -> bool:
-        """Whether physics may have diverged anywhere: the fastest ways to say any() and
-        isfinite().all().
-        """
-        if np.count_nonzero(self._divergence_counts):
-            return True
-        return not math.isfinite(self._flat_state.dot(self._flat_state))
-
-    def _with_step_limit(self, terminated: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """``(n_envs,)`` which episodes end with this step: those that terminate, and those at the
-        step limit.
-        """
-        if self._steps_to_limit > 0:
-            return terminated
-        done: NDArray[np.bool_] = terminated | (self._lengths() >= self.task.max_episode_steps)
-        return done
-
-    def _change_goals(self, done: NDArray[np.bool_]) -> None:
-        """Give new goals to the episodes that go on, where they are due."""
+    def _change_goals_and_push(self, done: NDArray[np.bool_]) -> None:
+        """Give new goals, and pushes, to the episodes that go on, where they are due."""
         task = self.task
-        if task.goal_period is None:
-            return
-        for env in (~done & (self._lengths() % task.goal_period == 0)).nonzero()[0]:
-            self.states.goals[env] = task.sample_goal(self.generators[env])
+        if task.goal_period is not None:
+            for env in (~done & (self._lengths() % task.goal_period == 0)).nonzero()[0]:
+                self.states.goals[env] = task.sample_goal(self.generators[env])
+        if task.push_period is not None:
+            due = ~done & (self._lengths() % task.push_period == 0)
+            self._push(due, lambda env: task.push(self.generators[env]))
 
-    def _push_robots(self, done: NDArray[np.bool_]) -> None:
-        """Push the robots of the episodes that go on, where the task's pushes are due."""
-        task = self.task
-        if task.push_period is None:
-            return
-        due = ~done & (self._lengths() % task.push_period == 0)
-        self._push(due, lambda env: task.push(self.generators[env]))
-
-    def _step_physics(self) -> None:
-        """One control step of the physics; where episodes are measured, with its effort."""
-        if self._effort is None:
-            self._batch.step(nstep=self.task.frame_skip, stage=self._stage)
-        else:
-            self._effort.step()
-
-    def _measure(self, action: NDArray[Any], diverged: list[int]) -> None:
-        """Add one control step to the measures of the running episodes."""
-        task = self.task
-        before = self._before
-        after = self.states
-        if self._has_own_measures:
-            self._latest_measures[:] = task.measure(before, action, after)
-            self._measure_sums += self._latest_measures
-        if self._effort is not None:
-            self._effort.add(task.distance_travelled(before, after), diverged)
+    def _arriving(self, action: NDArray[Any]) -> NDArray[Any]:
+        """Return the actions that reach the actuators now, where the policy gives ``action``,
+        ``(n_envs, nu)``.
+        """
+        return action
 
     def _observe(self) -> NDArray[Any]:
         """``(n_envs, observation_size)`` after a control step."""
         sensed = self._sensed()
         if self._history is not None:
             sensed = self._history.add(sensed)
-        return self._with_privileged(sensed, self._all_envs) if self.privileged_names else sensed
-
-    def _first_observations(self, envs: NDArray[np.intp]) -> NDArray[Any]:
-        """``(len(envs), observation_size)`` of the episodes that begin in ``envs``."""
-        sensed = self._first_sensed(envs)
-        if self._history is not None:
-            sensed = self._history.begin(envs, sensed)
-        return self._with_privileged(sensed, envs)
-
-    def _same_observations(self) -> NDArray[Any]:
-        """``(n_envs, observation_size)`` of a state that was restored, as they were."""
-        sensed = self._sensed_last() if self._history is None else self._history.together()
         return self._with_privileged(sensed, self._all_envs)
 
     def _sensed(self) -> NDArray[Any]:
@@ -441,38 +422,6 @@ class Simulation:
             return []
         return [self.task.observe(self._states_of(envs))[:, self._not_sensed]]
 
-    def observation_names(self) -> list[str] | None:
-        """``observation_size`` names, those of what the critic alone sees last; None where the task
-        gives none.
-        """
-        names = input_names.of_task(self.task, self._sensed_size)
-        if names is None:
-            return None
-        together = names_over_steps(names, self.task.observed_steps)
-        return [*together, *self.privileged_names]
-
-    def _lengths(self) -> NDArray[np.int64]:
-        """``(n_envs,)`` control steps of the running episodes."""
-        return self._step - self._started_at
-
-    def _bind(self, name: str) -> NDArray[Any]:
-        """``(n_envs, …)`` a view of a field of ``MjData``.
-
-        :raises ValueError: there is no such field, or not for every environment.
-        """
-        if name in self._contact_forces:
-            return np.zeros((self.n_envs, self.model.nbody, 6))
-        if name == LAST_ACTION:
-            return np.zeros((self.n_envs, len(self.task.actions.low)))
-        try:
-            field: NDArray[Any] = self._batch.bind(name)
-        except (AttributeError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"the task's fields name {name!r}, which is not available from MjData: {error}"
-            ) from None
-        field.flags.writeable = True  # for set_state: what the task reads belongs to the state
-        return field
-
     def _compute_contact_forces(self, envs: NDArray[np.intp]) -> None:
         """Fields of :data:`POST_CONSTRAINT`, which ``mj_step`` itself does not compute."""
         if not self._contact_forces:
@@ -480,8 +429,8 @@ class Simulation:
         for env in envs:
             self._batch.get_data(env, self._scratch)
             mujoco.mj_rnePostConstraint(self.model_of(env), self._scratch)
-            for name, computed in self._scratch_fields:
-                self._fields[name][env] = computed
+            for name in self._contact_forces:
+                self._fields[name][env] = getattr(self._scratch, name)
 
     def _push(self, where: NDArray[np.bool_], push: Callable[[int], Floats]) -> None:
         """Add ``push(env)``, ``(nv,)``, to the velocities of the environments ``where``,
@@ -503,29 +452,22 @@ class Simulation:
     ) -> Episode:
         """The episode in environment ``env``, which has just ended."""
         length = self._step - int(self._started_at[env])
-        effort = {} if self._effort is None else self._effort.measures(env, length)
-        of_task = self._measures_of_task(env, length)
-        others = {name: value for name, value in effort.items() if name not in of_task}
+        measures: dict[str, float] = {}
+        if self._effort is not None:
+            sums = self._measure_sums[env]
+            combined = {"sum": sums, "mean": sums / length, "last": self._latest_measures[env]}
+            for column, measure in enumerate(self.task.measures):
+                measures[measure.name] = float(combined[measure.over_episode][column])
+            measures = {**measures, **self._effort.measures(env, length), **measures}
         return Episode(
             env=env,
             terminal_observation=terminal_observation,
             total_reward=float(self._episode_returns[env]),
             length=length,
             truncated=not terminated,
-            measures={**of_task, **others},
+            measures=measures,
             divergence=diverged.get(env, ""),
         )
-
-    def _measures_of_task(self, env: int, length: int) -> dict[str, float]:
-        """The task's own measures of an episode of ``length`` control steps, by name."""
-        if not self._has_own_measures:
-            return {}
-        sums = self._measure_sums[env]
-        combined = {"sum": sums, "mean": sums / length, "last": self._latest_measures[env]}
-        return {
-            measure.name: float(combined[measure.over_episode][column])
-            for column, measure in enumerate(self.task.measures)
-        }
 
     def _start_episodes(self, envs: NDArray[np.intp]) -> NDArray[Any]:
         """Returns the first observations, ``(len(envs), observation_size)``."""
@@ -549,72 +491,66 @@ class Simulation:
             self._effort.begin(envs)
         if LAST_ACTION in self._fields:
             self._fields[LAST_ACTION][envs] = 0.0
-        return self._first_observations(envs)
+        sensed = self._first_sensed(envs)
+        if self._history is not None:
+            sensed = self._history.begin(envs, sensed)
+        return self._with_privileged(sensed, envs)
 
     def _initial_state(self, env: int) -> tuple[Floats, Floats]:
         """``(qpos (nq,), qvel (nv,))`` of a new episode."""
         return self.task.initial_state(self.generators[env])
 
     def get_state(self) -> SimulationState:
-        state: SimulationState = {
-            "physics": self._batch.state.copy(),
-            "fields": {name: field.copy() for name, field in self._fields.items()},
-            "goals": self.states.goals.copy(),
+        return {
+            "arrays": {name: array.copy() for name, array in self._arrays().items()},
             "generators": [generator.bit_generator.state for generator in self.generators],
             "episode_lengths": self._lengths(),
-            "episode_returns": self._episode_returns.copy(),
+            "sums": {name: values.copy() for name, values in self._sums().items()},
+        }
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        """What the next steps depend on, by name: views."""
+        arrays = {
+            "physics": self._batch.state,
+            "goals": self.states.goals,
+            "episode returns": self._episode_returns,
+            **self._fields,
         }
         if self._history is not None:
-            state["history"] = self._history.get_state()
-        if self._effort is not None:
-            state["measured"] = {
-                "sums": self._measure_sums.copy(),
-                "effort": self._effort.get_state(),
-            }
-        return state
+            arrays["history"] = self._history.latest
+        return arrays
 
-    def _continue_measuring(self, state: SimulationState) -> None:
-        """Sums of the running episodes as they were saved; not known where nothing was measured
-        then.
-        """
+    def _sums(self) -> dict[str, Floats]:
+        """What is measured of the running episodes, by name: views ``(n_envs,)``."""
         if self._effort is None:
-            return
-        measured = state.get("measured")
-        if measured is not None:
-            self._measure_sums[:] = measured["sums"]
-            self._effort.set_state(measured["effort"])
-            return
-        unknown = np.where(state["episode_lengths"] > 0, np.nan, 0.0)
-        self._measure_sums[:] = unknown[:, None]
-        self._effort.set_state(
-            {"energy_j": unknown, "squared_torques": unknown, "distance_m": unknown}
-        )
+            return {}
+        of_task = {
+            f"task {measure.name}": self._measure_sums[:, column]
+            for column, measure in enumerate(self.task.measures)
+        }
+        return of_task | self._effort.sums
 
     def set_state(self, state: SimulationState) -> NDArray[Any]:
         """Continue exactly where :meth:`get_state` was called, perhaps in another process.
 
+        What was not measured then is NaN for the running episodes.
+
         :return: ``(n_envs, observation_size)``, the current observations.
-        :raises ValueError: the state is of another robot or number of environments.
+        :raises ValueError: the state is of another robot, task or number of environments.
         """
-        physics = state["physics"]
-        if physics.shape != self._batch.state.shape:
-            raise ValueError(
-                f"{self.robot}: the saved state has shape {physics.shape} (environments × state), expected "
-                f"{self._batch.state.shape}: it was saved with another robot or n_envs"
-            )
-        self._batch.state[:] = physics
-        for name, field in self._fields.items():
-            field[:] = state["fields"][name]
-        self.states.goals[:] = state["goals"]
+        try:
+            restore_arrays(self._arrays(), state["arrays"])
+        except ValueError as error:
+            raise ValueError(f"{self.robot}: {error}") from None
         for own, saved in zip(self.generators, state["generators"], strict=True):
             own.bit_generator.state = saved
         self._started_at[:] = self._step - state["episode_lengths"]
         self._count_steps_to_limit()
-        self._episode_returns[:] = state["episode_returns"]
-        self._continue_measuring(state)
-        if self._history is not None:
-            self._history.set_state(state["history"])
-        return self._same_observations()
+        unknown = np.where(state["episode_lengths"] > 0, np.nan, 0.0)
+        for name, values in self._sums().items():
+            values[:] = state["sums"].get(name, unknown)
+        sensed = self._sensed_last() if self._history is None else self._history.together()
+        return self._with_privileged(sensed, self._all_envs)
 
     def _diverged_envs(self, action: NDArray[Any]) -> dict[int, str]:
         """The environments whose physics has diverged, each with a description.
@@ -629,21 +565,6 @@ class Simulation:
             hint = f"; {divergence.HINT}" if self._on_divergence == "fail" else ""
             raise PhysicsDiverged(self._describe_divergence(first) + hint)
         return {env: self._describe_divergence(env) for env in envs}
-
-    def _end_diverged(
-        self, diverged: Mapping[int, str], action: NDArray[Any]
-    ) -> RewardAndTermination:
-        """Rewards and terminations when physics diverged in some environments: their episodes
-        terminate, in the state from before the step.
-        """
-        envs = list(diverged)
-        self._put_back(envs)
-        rewards, terminated = self.task.reward_and_terminated(self._before, action, self.states)
-        rewards = rewards.copy()
-        terminated = terminated.copy()
-        rewards[envs] = np.nan_to_num(rewards[envs], posinf=0.0, neginf=0.0)
-        terminated[envs] = True
-        return rewards, terminated
 
     def _put_back(self, envs: list[int]) -> None:
         """Give ``envs`` the state from before the step; the model's own pose where that is no

@@ -76,13 +76,6 @@ def horizontal_push(root: Root, nv: int, speed: float, rng: np.random.Generator)
     return pushed
 
 
-def horizontal_direction(root: Root, velocities: Floats) -> float:
-    """The direction of a push, ``(nv,)``, in the axes of the world: radians from x towards y."""
-    x = root.x.sign * velocities[root.x.dof]
-    y = 0.0 if root.y is None else root.y.sign * velocities[root.y.dof]
-    return math.atan2(y, x)
-
-
 class NoRootError(ValueError):
     """The robot's base cannot move along x; the message says which joints it has."""
 

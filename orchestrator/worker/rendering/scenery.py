@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
-
-from orchestrator.worker.envs.poses import Pose
 
 if TYPE_CHECKING:
     import mujoco
@@ -24,17 +19,13 @@ _SEEN_M = 20.0
 """How far around a robot its terrain is drawn."""
 
 
-def add_scenery(
-    xml: Path, terrain: Terrain | None = None, poses: Sequence[Pose] = ()
-) -> mujoco.MjModel:
+def add_scenery(xml: Path, terrain: Terrain | None = None) -> mujoco.MjModel:
     """The robot of ``xml`` with what the file lacks for a picture: a tiled floor, a sky, light
     everywhere.
 
     Bodies and joints keep their numbers, and the state keeps its layout.
 
     :param terrain: in place of its floor; where it lies, poses say.
-    :param poses: all that will be drawn, so that the terrain need not reach farther; empty: they
-        are not known.
     """
     import mujoco
 
@@ -45,7 +36,7 @@ def add_scenery(
     else:
         from orchestrator.worker.envs.randomization.rough_terrain import lay_terrain
 
-        floors = [lay_terrain(spec, terrain, _reach(spec, poses) if poses else math.inf)]
+        floors = [lay_terrain(spec, terrain)]
     if not any(floor.material for floor in floors):
         _tile(spec, floors)
     _add_sun(spec)
@@ -126,19 +117,3 @@ def _add_sun(spec: mujoco.MjSpec) -> None:
     sun.diffuse = (brightness, brightness, brightness)
     sun.pos = (-1, -2, 4)
     sun.dir = (0.25, 0.45, -1)
-
-
-def _reach(spec: mujoco.MjSpec, poses: Sequence[Pose]) -> float:
-    """How far from the middle of the terrain it is seen in ``poses``, in metres along x or y."""
-    import mujoco
-
-    model = spec.compile()
-    data = mujoco.MjData(model)
-    away = [0.0]
-    for pose in poses:
-        if pose.ground is not None:
-            mujoco.mj_setState(model, data, pose.state, mujoco.mjtState.mjSTATE_INTEGRATION)
-            mujoco.mj_kinematics(model, data)
-            middle = data.xpos[model.geom_bodyid[pose.ground.geom], :2] + pose.ground.xy
-            away.append(float(np.abs(data.xpos[model.jnt_bodyid, :2] - middle).max()))
-    return max(away) + _SEEN_M

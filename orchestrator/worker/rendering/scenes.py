@@ -93,7 +93,7 @@ def _task_scene(spec: WorkerSpec, paths: JobPaths, seed: int, *, nominal: bool) 
         venv=batch,
         period_s=simulation.control_period_s,
         content=lambda: pose_of(simulation, 0),
-        model=lambda poses: scenery.add_scenery(xml, simulation.terrain, poses),
+        model=lambda _: scenery.add_scenery(xml, simulation.terrain),
     )
 
 

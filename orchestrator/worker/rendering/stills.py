@@ -97,7 +97,7 @@ def robot_as_drawn(paths: JobPaths, kept: KeptMoment) -> mujoco.MjModel:
         spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
         # Where it is not known where the terrain lies, the robot is drawn on the flat floor.
         terrain = None if kept.pose.ground is None else terrain_of(spec.randomize)
-        model = scenery.add_scenery(paths.root / str(spec.xml), terrain, [kept.pose])
+        model = scenery.add_scenery(paths.root / str(spec.xml), terrain)
     if mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION) != kept.pose.state.size:
         raise ValueError("the robot in the job directory is not the one that was trained")
     return model

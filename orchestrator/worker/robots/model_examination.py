@@ -120,13 +120,6 @@ def _try_task(
             findings.warnings.append(_nothing_for_critic(task))
         if request.evaluate:
             check_grid(staged, name, options, request.randomize, request.evaluate)
-        if request.randomize or request.evaluate:
-            # Here, as what only jobs with draws need is not loaded for others.
-            from orchestrator.worker.robots.idle_draws import draws_without_effect
-
-            findings.warnings += draws_without_effect(
-                staged, model, request.randomize, request.evaluate
-            )
     except ValueError as error:
         # A robot examined alone may be for the user's own task.
         if request.alone:

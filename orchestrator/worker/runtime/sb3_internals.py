@@ -10,13 +10,12 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 from torch.optim import Adam, Optimizer, RMSprop
 
@@ -89,11 +88,6 @@ def wrap_env(model: BaseAlgorithm, venv: VecEnv) -> VecEnv:
 def env_indices(venv: VecEnv, indices: int | Iterable[int] | None) -> list[int]:
     """The environments that an ``indices`` argument of ``get_attr`` and the like selects."""
     return list(venv._get_indices(indices))
-
-
-def update_returns(normalization: VecNormalize, rewards: np.ndarray) -> None:
-    """Add a step's ``rewards`` ``(n_envs,)`` to the discounted returns and their statistics."""
-    normalization._update_reward(rewards)
 
 
 class ExtendedDummyVecEnv(DummyVecEnv):

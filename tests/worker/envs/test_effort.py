@@ -16,7 +16,7 @@ from orchestrator.core.task_names import EFFORT, GYMNASIUM_TASKS, MEASURES, STAY
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.simulation_factory import make_simulation
 from orchestrator.worker.tasks import CommonOptions, States, Task, find_task
-from orchestrator.worker.tasks.base import RewardAndTermination
+from orchestrator.worker.tasks.base import Measure, RewardAndTermination
 from orchestrator.worker.tasks.gymnasium_tasks import default_xml
 
 MJCF = Path(__file__).parents[3] / "mjcf"
@@ -69,11 +69,13 @@ class Episodes:
 
     def step(self, ctrl: np.ndarray) -> None:
         self.data.ctrl[:] = ctrl
+        driven = self.model.jnt_dofadr[self.model.actuator_trnid[:, 0]]
         for _ in range(self.skip):
+            velocity = self.data.qvel.copy()
             mujoco.mj_step(self.model, self.data)
-            force, velocity = self.data.actuator_force, self.data.actuator_velocity
-            self.energy_j += float(np.abs(force * velocity).sum()) * self.model.opt.timestep
-            self.squares += np.square(force * self.model.actuator_gear[:, 0]).tolist()
+            torque = self.data.qfrc_actuator
+            self.energy_j += float(np.abs(torque * velocity).sum()) * self.model.opt.timestep
+            self.squares += np.square(torque[driven]).tolist()
 
 
 @pytest.mark.parametrize(("robot", "task"), CASES)
@@ -272,6 +274,38 @@ def test_braking_costs_what_driving_costs() -> None:
     told = turned(MOTOR.format(gear=-2), 1.0, speed=2.0)
     assert told["energy_j"] == pytest.approx(2.0, rel=2e-3)
     assert told["torque_rms"] == pytest.approx(2.0)
+
+
+class Measured(Turning):
+    measures = (Measure(name="turned_rad", over_episode="last"),)
+
+    def measure(self, before: States, action: np.ndarray, after: States) -> np.ndarray:
+        return np.repeat(after.qpos[:, :1], len(self.measures), axis=1)
+
+
+class MeasuredTwice(Measured):
+    measures = (*Measured.measures, Measure(name="sum_rad", over_episode="sum"))
+
+
+def test_measures_that_a_checkpoint_does_not_have_are_unknown() -> None:
+    def made(kind: type[Task], measuring: bool) -> Simulation:
+        model = mujoco.MjModel.from_xml_string(ARM.format(joint="", actuators=MOTOR.format(gear=2)))
+        task = kind(model, CommonOptions(max_episode_steps=3))
+        return Simulation(model, task, robot="arm", n_envs=2, seed=0, measuring=measuring)
+
+    for earlier, measuring in ((Measured, True), (MeasuredTwice, False)):
+        old = made(earlier, measuring)
+        old.reset()
+        old.step(np.ones((2, 1)))
+        new = made(MeasuredTwice, True)
+        new.set_state(old.get_state())
+        new.step(np.ones((2, 1)))
+        first, second = (episode.measures for episode in new.step(np.ones((2, 1))).ended)
+        assert math.isnan(first["sum_rad"])
+        assert math.isnan(second["sum_rad"])
+        assert math.isnan(first["energy_j"]) == (not measuring)
+        again = [new.step(np.ones((2, 1))).ended for _ in range(3)][-1]
+        assert not math.isnan(again[0].measures["sum_rad"])
 
 
 # -- robots that differ, and physics that fails

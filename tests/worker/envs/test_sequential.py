@@ -121,5 +121,23 @@ def test_what_a_step_gives_is_not_changed_by_later_steps() -> None:
     assert same(kept, before)
 
 
+def test_seeds_stay_below_numpys_limit() -> None:
+    makers: list[Any] = [lambda: Random(NUMBERS, 0)] * 3
+    venv = SequentialVecEnv(makers, first_env=2)
+    assert venv.seed(2**32 - 4) == [2**32 - 2, 2**32 - 1, 0]
+    venv.reset()
+    assert [info["seed"] for info in venv.reset_infos] == [2**32 - 2, 2**32 - 1, 0]
+
+
+def test_environments_are_made_with_seeds_below_numpys_limit(tmp_path: Path) -> None:
+    spec = helpers.spec(entry_point=f"{__name__}:legacy_env")
+    env_factory.make(spec, tmp_path, n_envs=2, seed=2**32 - 1)
+
+
+def legacy_env(xml: Any, seed: int) -> gymnasium.Env[Any, Any]:
+    np.random.RandomState(seed)
+    return Random(NUMBERS, seed)
+
+
 def test_jobs_step_their_environments_with_it(tmp_path: Path) -> None:
     assert type(env_factory.make(helpers.spec(), tmp_path, n_envs=2, seed=0)) is SequentialVecEnv

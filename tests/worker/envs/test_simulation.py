@@ -216,8 +216,16 @@ def test_the_number_of_threads_changes_no_bit(
 
 
 def test_state_of_another_robot_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"hopper\.xml: the saved state has shape"):
+    with pytest.raises(ValueError, match=r"hopper\.xml: the saved state has physics"):
         make("hopper").set_state(make("walker").get_state())
+
+
+def test_a_saved_array_of_another_shape_is_not_broadcast() -> None:
+    simulation = make("arm")
+    state = simulation.get_state()
+    state["arrays"]["goals"] = state["arrays"]["goals"][:, :1]
+    with pytest.raises(ValueError, match=r"goals of shape \(3, 1\), expected \(3, 3\)"):
+        simulation.set_state(state)
 
 
 def test_episode_statistics_add_up_and_truncation_is_told_from_termination() -> None:

@@ -112,13 +112,9 @@ SECOND_POLE = """<body pos="0.2 0 0.06"><joint name="second" axis="0 1 0"/><geom
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ('"cart"', '"wagon"', "observation 0 of the policy is 'cart position', and of this robot"),
+        ('"cart"', '"wagon"', "observation 0 'cart position', and this robot 'wagon position'"),
         ('<body name="pole" ', SECOND_POLE, r"observations \(5,\), and this robot \(8,\)"),
-        (
-            'timestep="0.01"',
-            'timestep="0.05"',
-            r"acts every 0\.02 s, and on this robot it would act",
-        ),
+        ('timestep="0.01"', 'timestep="0.05"', r"control period in s 0\.02, and this robot 0\."),
         ('name="pole" type="hinge"', 'name="pole" type="ball"', "needs a base driven by slide"),
         ("<worldbody>", "<world>", "XML parse error"),
     ],

@@ -14,7 +14,7 @@ from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize, VecTransposeImage
+from stable_baselines3.common.vec_env import DummyVecEnv, VecTransposeImage
 
 from orchestrator.worker.runtime import sb3_internals
 
@@ -104,14 +104,6 @@ def test_env_indices_selects_all_one_or_some() -> None:
         [1],
         [0, 2],
     ]
-
-
-def test_update_returns_discounts_and_counts() -> None:
-    normalization = VecNormalize(DummyVecEnv([lambda: gymnasium.make("Pendulum-v1")]), gamma=0.5)
-    for reward in (1.0, 2.0):
-        sb3_internals.update_returns(normalization, np.array([reward]))
-    assert normalization.returns == [2.5]
-    assert normalization.ret_rms.count == pytest.approx(2, abs=0.01)
 
 
 def test_dummy_vec_env_reads_and_writes_its_observations_by_public_names() -> None:

@@ -216,7 +216,7 @@ class Everything(Observation):
         ({"observe": f"{__name__}:Everything"}, {"observation.noise": "normal(0, 1)"}, False),
         ({"observe": f"{__name__}:Everything"}, {"body.trunk.mass": "scale(0.7, 1.3)"}, True),
         ({"observe": "proprioception"}, {}, True),
-        ({}, {"body.trunk.pos": [0.0, 0.0, 1.0]}, False),
+        ({}, {"body.front_left_thigh.pos": [0.0, 0.0, 1.0]}, False),
     ],
 )
 def test_a_critic_that_sees_what_the_actor_sees_is_told_in_one_warning(

@@ -12,10 +12,14 @@ from orchestrator.core.numbers.distributions import (
     NORMAL_WIDTH,
     Distribution,
     check_disturbance,
-    parse_distribution,
+    read_drawn,
 )
 from orchestrator.worker.envs.episode_conditions import GridPlaces
-from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, table_of
+from orchestrator.worker.envs.randomization.randomized_fields import (
+    GRID_TABLE,
+    TABLE,
+    RandomizeError,
+)
 from orchestrator.worker.mjmodel.structure import Floats
 
 
@@ -53,23 +57,17 @@ def of_each(
         of_points = [source for source in of_grid if source is not None]
         if of_points:  # a key of the grid has a value at every point
             return of_points
-    if key in randomize:
-        return [_disturbance(key, randomize)] * n_envs
-    return []
-
-
-def _disturbance(key: str, randomize: Mapping[str, str]) -> Distribution:
-    """What ``randomize`` draws the disturbance ``key`` from, checked: job files are checked before,
-    but not what a program gives.
-    """
-    written: object = randomize[key]
-    where = f"{table_of(key, randomize)}.{key}"
-    if not isinstance(written, str):
-        expected = 'expected a distribution such as "uniform(0, 0.1)"'
-        raise RandomizeError(f"{where}: {expected}, found {written!r:.60}")
+    if key not in randomize:
+        return []
     try:
-        distribution = parse_distribution(written)
+        # Job files are checked before, but not what a program gives.
+        distribution = read_drawn(randomize[key])
         check_disturbance(key, distribution)
     except ValueError as error:
-        raise RandomizeError(f"{where}: {error}") from None
-    return distribution
+        raise refusal(key, randomize, str(error)) from None
+    return [distribution] * n_envs
+
+
+def refusal(key: str, randomize: Mapping[str, str], reason: str) -> RandomizeError:
+    """The error for a key of ``randomize``, or else of the grid of an evaluation."""
+    return RandomizeError(f"{TABLE if key in randomize else GRID_TABLE}.{key}: {reason}")

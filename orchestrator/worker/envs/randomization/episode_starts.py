@@ -10,8 +10,7 @@ import numpy as np
 
 from orchestrator.core.numbers.changing_numbers import TrainingMoment
 from orchestrator.worker.envs.episode_conditions import GridPlaces
-from orchestrator.worker.envs.randomization.draws import draw, of_each
-from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, table_of
+from orchestrator.worker.envs.randomization.draws import draw, of_each, refusal
 from orchestrator.worker.envs.randomization.rough_terrain import RoughTerrain
 from orchestrator.worker.mjmodel.joints import joint_type, joints_of
 from orchestrator.worker.mjmodel.robot import joints_of_robot
@@ -19,7 +18,6 @@ from orchestrator.worker.mjmodel.root import (
     NoRootError,
     Root,
     find_root,
-    horizontal_direction,
     horizontal_push,
 )
 from orchestrator.worker.mjmodel.structure import Floats, posed_data
@@ -30,8 +28,6 @@ JOINTS = "start.joints"
 HEIGHT = "start.height"
 TURN = "start.turn"
 SPEED = "start.speed"
-DIRECTION = "start.speed.direction"
-"""Where :data:`SPEED` went: drawn with it, and no key of its own."""
 KEYS = (JOINTS, HEIGHT, TURN, SPEED)
 _ONE_POSITION = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
 
@@ -52,30 +48,25 @@ class EpisodeStarts:
         places: Floats,
         grid: GridPlaces | None = None,
     ) -> None:
-        self._task = task
         self._terrain = terrain
         self._places = places
-        self._by_key = {
+        self._sources = {
             key: drawn for key in KEYS if (drawn := of_each(key, randomize, grid, len(places)))
         }
-        needed = [key for key in self._by_key if key != JOINTS]
-        self._root = _root(task, needed, randomize) if needed else None
         self._joints: dict[str, int] = {}
         """Joints that are moved, by the key of what is drawn for each: addresses in ``qpos``."""
-        if JOINTS in self._by_key:
+        if JOINTS in self._sources:
             self._joints = _joint_addresses(task)
             if not self._joints:
-                table = table_of(JOINTS, randomize)
-                raise RandomizeError(
-                    f"{table}.{JOINTS}: the robot has no hinge or slide besides its base; leave the key out"
-                )
+                reason = "the robot has no hinge or slide besides its base; leave the key out"
+                raise refusal(JOINTS, randomize, reason)
+        of_root = [key for key in self._sources if key != JOINTS]
+        self._root = _root(task, of_root, randomize) if of_root else None
         self._lowest, self._highest = start_limits(task.model, task.pose)
-        of_root = [*needed, *([DIRECTION] if SPEED in needed else [])]
         self.drawn: dict[str, Floats] = {
             key: np.zeros(len(places)) for key in (*self._joints, *of_root)
         }
-        """Key → ``(n_envs,)`` what the running episodes have drawn; of joints, one key for each.
-        NaN where nobody knows."""
+        """Key → ``(n_envs,)`` what the running episodes have drawn; of joints, one key for each."""
 
     def change(
         self, env: int, qpos: Floats, qvel: Floats, rng: np.random.Generator, moment: TrainingMoment
@@ -84,27 +75,27 @@ class EpisodeStarts:
 
         :param qpos: ``(nq,)``, changed like ``qvel``, ``(nv,)``.
         """
-        sources = {key: of_each_env[env] for key, of_each_env in self._by_key.items()}
 
-        def drawn_value(source: str, key: str) -> float:
-            value = draw(sources[source], rng, moment)
+        def draw_value(source: str, key: str) -> float:
+            value = draw(self._sources[source][env], rng, moment)
             self.drawn[key][env] = value
             return value
 
         for key, address in self._joints.items():
-            moved = qpos[address] + drawn_value(JOINTS, key)
+            moved = qpos[address] + draw_value(JOINTS, key)
             qpos[address] = min(max(moved, self._lowest[address]), self._highest[address])
         root = self._root
-        if root is not None and root.z is not None and HEIGHT in sources:
-            qpos[root.z.address] += root.z.sign * drawn_value(HEIGHT, HEIGHT)
         turned_by = 0.0
-        if root is not None and root.quaternion is not None and TURN in sources:
-            turned_by = drawn_value(TURN, TURN)
-            _turn(qpos, root.quaternion, turned_by)
-        if root is not None and SPEED in sources:
-            pushed = horizontal_push(root, len(qvel), drawn_value(SPEED, SPEED), rng)
-            self.drawn[DIRECTION][env] = horizontal_direction(root, pushed)
-            qvel += pushed
+        if root is not None and root.z is not None and HEIGHT in self._sources:
+            qpos[root.z.address] += root.z.sign * draw_value(HEIGHT, HEIGHT)
+        if root is not None and root.quaternion is not None and TURN in self._sources:
+            turned_by = draw_value(TURN, TURN)
+            about_z = np.array([math.cos(turned_by / 2), 0.0, 0.0, math.sin(turned_by / 2)])
+            turned = np.zeros(4)
+            mujoco.mju_mulQuat(turned, about_z, qpos[root.quaternion])
+            qpos[root.quaternion] = turned
+        if root is not None and SPEED in self._sources:
+            qvel += horizontal_push(root, len(qvel), draw_value(SPEED, SPEED), rng)
         if self._terrain is not None:
             self._places[env] = self._terrain.draw(rng)
             self._terrain.lift(qpos, self._places[env], turned_by)
@@ -115,14 +106,7 @@ class EpisodeStarts:
         if self._terrain is not None:
             x_m, y_m = self._places[env].tolist()
             found |= {"terrain.x": x_m, "terrain.y": y_m}
-        return {key: value for key, value in found.items() if not math.isnan(value)}
-
-    def get_state(self) -> dict[str, Floats]:
-        return {key: values.copy() for key, values in self.drawn.items()}
-
-    def set_state(self, state: Mapping[str, Floats]) -> None:
-        for key, values in self.drawn.items():
-            values[:] = state[key]
+        return found
 
 
 def _root(task: Task, keys: list[str], randomize: Mapping[str, str]) -> Root:
@@ -130,19 +114,13 @@ def _root(task: Task, keys: list[str], randomize: Mapping[str, str]) -> Root:
     try:
         root = find_root(task.model, task.pose)
     except NoRootError as error:
-        raise RandomizeError(
-            f"{table_of(keys[0], randomize)}.{keys[0]}: {error}; leave the key out"
-        ) from None
-    impossible = {}
-    if root.z is None:
-        impossible[HEIGHT] = "move up and down"
-    if root.quaternion is None:
-        impossible[TURN] = "turn freely, as it has no free joint"
-    for key in keys:
-        if key in impossible:
-            raise RandomizeError(
-                f"{table_of(key, randomize)}.{key}: the robot's base cannot {impossible[key]}; leave the key out"
-            )
+        raise refusal(keys[0], randomize, f"{error}; leave the key out") from None
+    if HEIGHT in keys and root.z is None:
+        reason = "the robot's base cannot move up and down; leave the key out"
+        raise refusal(HEIGHT, randomize, reason)
+    if TURN in keys and root.quaternion is None:
+        reason = "the robot's base cannot turn freely, as it has no free joint; leave the key out"
+        raise refusal(TURN, randomize, reason)
     return root
 
 
@@ -165,11 +143,3 @@ def _joint_addresses(task: Task) -> dict[str, int]:
         for joint in joints
         if joint_type(model, joint) in _ONE_POSITION
     }
-
-
-def _turn(qpos: Floats, quaternion: slice, angle: float) -> None:
-    """Turn the base by ``angle`` radians about the vertical."""
-    about_z = np.array([math.cos(angle / 2), 0.0, 0.0, math.sin(angle / 2)])
-    turned = np.zeros(4)
-    mujoco.mju_mulQuat(turned, about_z, qpos[quaternion])
-    qpos[quaternion] = turned

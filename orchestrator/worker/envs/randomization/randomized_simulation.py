@@ -8,7 +8,7 @@ import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import mujoco
 import numpy as np
@@ -24,36 +24,20 @@ from orchestrator.worker.envs.batch_interface import (
 )
 from orchestrator.worker.envs.episode_conditions import GridPlaces, TerrainPlace
 from orchestrator.worker.envs.model_loading import load_model
-from orchestrator.worker.envs.randomization.disturbances import Disturbances, DisturbanceState
+from orchestrator.worker.envs.randomization.disturbances import Disturbances
 from orchestrator.worker.envs.randomization.draws import draw
 from orchestrator.worker.envs.randomization.episode_starts import EpisodeStarts
 from orchestrator.worker.envs.randomization.randomized_fields import (
     GRID_TABLE,
     RandomizedKey,
+    prepare_model,
     randomized_keys,
     write,
 )
 from orchestrator.worker.envs.randomization.rough_terrain import RoughTerrain
 from orchestrator.worker.envs.simulation import Simulation, generator
 from orchestrator.worker.mjmodel.structure import Floats
-from orchestrator.worker.mjspec.mujoco_internals import set_const_inputs
 from orchestrator.worker.tasks import make_task
-from orchestrator.worker.tasks.base import LAST_ACTION
-
-
-class RandomizedState(SimulationState):
-    drawn: dict[str, Floats]
-    """Key → ``(n_envs,)`` values of the running episodes."""
-    places: Floats
-    """``(n_envs, 2)`` where the terrain lies."""
-    starts: dict[str, Floats]
-    """As :attr:`EpisodeStarts.drawn`."""
-    disturbances: DisturbanceState
-
-
-def _drawn(keys: Sequence[RandomizedKey]) -> list[RandomizedKey]:
-    """``keys`` without the numbers of lists, which nothing is drawn from."""
-    return [key for key in keys if not key.distribution.is_constant]
 
 
 class RandomizedSimulation(Simulation):
@@ -91,63 +75,58 @@ class RandomizedSimulation(Simulation):
         if self.terrain is not None:
             self._terrain = RoughTerrain(Path(xml), model, made, self.terrain)
             on_floor = self._terrain.model
+        found = randomized_keys(model, randomize, None if grid is None else grid.grid)
+        prepare_model(on_floor, found)
         super().__init__(on_floor, made, robot=Path(xml).name, asymmetric=asymmetric, **settings)
-        found = randomized_keys(Path(xml), model, randomize, None if grid is None else grid.grid)
-        self.keys = _drawn(found)
+        self.keys = [key for key in found if not key.distribution.is_constant]
         self.drawn = np.zeros((self.n_envs, len(self.keys)))
         """``(n_envs, len(keys))`` values of the running episodes."""
+        self._changes = [key.changes() for key in self.keys]
         for key in found:
-            for change in key.changes:
+            changes = key.changes()
+            for change in changes:
                 self._batch.expand(change.name)
-        self._write_constants([key for key in found if key.distribution.is_constant])
+            if key.distribution.is_constant:  # a number of a list: the same in every episode
+                for env in range(self.n_envs):
+                    write(self._batch, env, changes, key.distribution.extremes[0])
+        if found and not self.keys:  # where something is drawn, every episode does it
+            self._batch.set_const()
         seen = np.zeros((self.n_envs, self._sensed_size), self.observation_dtype)
         self._disturbances = Disturbances(randomize, self.task, seen, grid)
         self._places = np.zeros((self.n_envs, 2))
         """``(n_envs, 2)`` where the terrain's middle lies in the world, in metres."""
         self._starts = EpisodeStarts(randomize, self.task, self._terrain, self._places, grid)
-        self._privileged: list[str] = []
+        shown: list[str] = []
         """Keys that the critic sees: those of the robot, then delays and the period of pushes."""
         if asymmetric:
-            is_drawn_by_episodes = grid is None and randomize is declared
-            of_robot = (
-                self.keys
-                if is_drawn_by_episodes
-                else _drawn(randomized_keys(Path(xml), model, declared))
-            )
-            self._privileged += [key.key for key in of_robot]
-            self._privileged += [key for key in PRIVILEGED if key in declared]
-        self._shown = self._views_of_privileged()
-        """Places among these, and ``(n_envs,)`` views of what the running episodes have drawn."""
-        self.privileged_names = (*self.privileged_names, *self._privileged)
-        self.observation_size += len(self._privileged)
-        # Contact forces are computed outside of the batch, at every step.
-        self._models = [
-            copy.copy(on_floor) if self._contact_forces else None for _ in range(self.n_envs)
-        ]
-
-    def _write_constants(self, constants: Sequence[RandomizedKey]) -> None:
-        """Write what is the same in every episode, once."""
-        for key in constants:
-            for env in range(self.n_envs):
-                write(self._batch, env, key.changes, key.distribution.extremes[0])
-        changed = {change.name for key in constants for change in key.changes}
-        if not self.keys and not changed.isdisjoint(set_const_inputs()):
-            self._batch.set_const()  # where something is drawn, every episode does it
-
-    def _views_of_privileged(self) -> list[tuple[int, NDArray[Any]]]:
-        """Of the keys that the critic sees and that are drawn: place and values."""
+            of_robot = self.keys
+            if grid is not None or randomize is not declared:
+                of_robot = randomized_keys(model, declared)
+            shown += [key.key for key in of_robot if not key.distribution.is_constant]
+            shown += [key for key in PRIVILEGED if key in declared]
+        self._n_shown = len(shown)
         columns: dict[str, NDArray[Any]] = {
             key.key: self.drawn[:, number] for number, key in enumerate(self.keys)
         }
         columns |= self._disturbances.drawn
-        return [
-            (place, columns[key]) for place, key in enumerate(self._privileged) if key in columns
+        self._shown = {place: columns[key] for place, key in enumerate(shown) if key in columns}
+        """Places among these → ``(n_envs,)`` views of what the running episodes have drawn."""
+        self.privileged_names = (*self.privileged_names, *shown)
+        self.observation_size += len(shown)
+        # Contact forces are computed outside of the batch, at every step.
+        self._models = [
+            copy.copy(on_floor) if self._contact_forces else None for _ in range(self.n_envs)
         ]
 
     def seed(self, seed: int | Sequence[int]) -> None:
         """As :meth:`Simulation.seed`."""
         super().seed(seed)
         self._disturbances.forget_noise()
+
+    def _generators(self, seed: int | Sequence[int]) -> list[np.random.Generator]:
+        if self._grid is None:
+            return super()._generators(seed)
+        return [generator(seed, env % self._grid.at_each) for env in range(self.n_envs)]
 
     def model_of(self, env: int) -> mujoco.MjModel:
         """The robot of environment ``env`` in its running episode."""
@@ -161,21 +140,16 @@ class RandomizedSimulation(Simulation):
         return TerrainPlace(geom=self._terrain.floor, x_m=x_m, y_m=y_m)
 
     def step(self, actions: ArrayLike) -> StepResult:
-        """As :meth:`Simulation.step`; a push comes before the physics, and late actions take
-        effect.
-        """
+        """As :meth:`Simulation.step`; a push comes before the physics."""
         disturbances = self._disturbances
         moment = self.moment
         due = disturbances.due_pushes(self._lengths())
         if due is not None:
             self._push(due, lambda env: disturbances.push(env, self.generators[env], moment))
-        self._given = np.asarray(actions)
-        return super().step(disturbances.disturbed_actions(self._given))
+        return super().step(actions)
 
-    def _note_action(self, action: NDArray[Any]) -> None:
-        """What the policy gives, not what comes late to the actuators."""
-        if LAST_ACTION in self._fields:
-            super()._note_action(self.task.actions.taken(self._given))
+    def _arriving(self, action: NDArray[Any]) -> NDArray[Any]:
+        return self._disturbances.disturbed_actions(action)
 
     def _sensed(self) -> NDArray[Any]:
         return self._disturbances.disturbed_observations(
@@ -188,7 +162,13 @@ class RandomizedSimulation(Simulation):
         )
 
     def _sensed_last(self) -> NDArray[Any]:
-        return self._disturbances.seen
+        return self._disturbances.seen.copy()
+
+    def _privileged_values(self, envs: NDArray[np.intp]) -> list[NDArray[Any]]:
+        values = np.zeros((len(envs), self._n_shown))
+        for place, drawn in self._shown.items():
+            values[:, place] = drawn[envs]
+        return [*super()._privileged_values(envs), values]
 
     def _start_episodes(self, envs: NDArray[np.intp]) -> NDArray[Any]:
         moment = self.moment
@@ -199,11 +179,24 @@ class RandomizedSimulation(Simulation):
         self._write_robots(envs)
         return super()._start_episodes(envs)
 
-    def _privileged_values(self, envs: NDArray[np.intp]) -> list[NDArray[Any]]:
-        values = np.zeros((len(envs), len(self._privileged)))
-        for place, drawn in self._shown:
-            values[:, place] = drawn[envs]
-        return [*super()._privileged_values(envs), values]
+    def _drawn_from(self, key: RandomizedKey, env: int) -> Distribution:
+        if self._grid is None or key.table != GRID_TABLE:
+            return key.distribution
+        return self._grid.drawn_from(key.key, env) or key.distribution
+
+    def _write_robots(self, envs: NDArray[np.intp]) -> None:
+        for env in envs:
+            for changes, value in zip(self._changes, self.drawn[env].tolist(), strict=True):
+                write(self._batch, env, changes, value)
+        if self.keys:
+            self._batch.set_const(envs)
+        for env in envs:
+            self._copy_model(env)
+
+    def _copy_model(self, env: int | np.intp) -> None:
+        """Bring the robot up to date with which contact forces are computed."""
+        if (model := self._models[env]) is not None:
+            self._batch.get_model(env, model)
 
     def _initial_state(self, env: int) -> tuple[Floats, Floats]:
         qpos, qvel = super()._initial_state(env)
@@ -215,18 +208,7 @@ class RandomizedSimulation(Simulation):
         if self._terrain is not None:
             position = self._terrain.position_in_body(self._places[env])
             self._batch.expand("geom_pos")[env, self._terrain.floor, :2] = position
-            if (model := self._models[env]) is not None:
-                self._batch.get_model(env, model)
-
-    def _drawn_from(self, key: RandomizedKey, env: int) -> Distribution:
-        if self._grid is None or key.table != GRID_TABLE:
-            return key.distribution
-        return self._grid.drawn_from(key.key, env) or key.distribution
-
-    def _generators(self, seed: int | Sequence[int]) -> list[np.random.Generator]:
-        if self._grid is None:
-            return super()._generators(seed)
-        return [generator(seed, env % self._grid.at_each) for env in range(self.n_envs)]
+            self._copy_model(env)
 
     def _episode(
         self,
@@ -240,20 +222,9 @@ class RandomizedSimulation(Simulation):
             return episode
         return dataclasses.replace(episode, drawn=self._drawn_by(env))
 
-    def _write_robots(self, envs: NDArray[np.intp]) -> None:
-        for env in envs:
-            for key, value in zip(self.keys, self.drawn[env].tolist(), strict=True):
-                write(self._batch, env, key.changes, value)
-        if self.keys:
-            self._batch.set_const(envs)
-        for env in envs:
-            if (model := self._models[env]) is not None:
-                self._batch.get_model(env, model)
-
     def _drawn_by(self, env: int) -> dict[str, float]:
         """Keys, and what the running episode of environment ``env`` has drawn."""
-        names = [key.key for key in self.keys]
-        of_robot = dict(zip(names, self.drawn[env].tolist(), strict=True))
+        of_robot = {key.key: float(self.drawn[env, number]) for number, key in enumerate(self.keys)}
         return of_robot | self._disturbances.drawn_by(env) | self._starts.drawn_by(env)
 
     def _describe_divergence(self, env: int) -> str:
@@ -262,29 +233,22 @@ class RandomizedSimulation(Simulation):
             f"; the episode had drawn {', '.join(drawn)}" if drawn else ""
         )
 
-    def get_state(self) -> RandomizedState:
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        of_robot = {key.key: self.drawn[:, number] for number, key in enumerate(self.keys)}
         return {
-            **super().get_state(),
-            "drawn": {
-                key.key: self.drawn[:, number].copy() for number, key in enumerate(self.keys)
-            },
-            "places": self._places.copy(),
-            "starts": self._starts.get_state(),
-            "disturbances": self._disturbances.get_state(),
+            **super()._arrays(),
+            **of_robot,
+            **self._disturbances.arrays(),
+            **self._starts.drawn,
+            "terrain": self._places,
         }
 
     def set_state(self, state: SimulationState) -> NDArray[Any]:
         """As :meth:`Simulation.set_state`, with the robots and disturbances of the running
         episodes.
         """
-        saved = cast(RandomizedState, state)
-        super().set_state(state)
-        for number, key in enumerate(self.keys):
-            self.drawn[:, number] = saved["drawn"][key.key]
+        observations = super().set_state(state)
         self._write_robots(self._all_envs)
-        self._places[:] = saved["places"]
         for env in self._all_envs:
             self._write_terrain(env)
-        self._starts.set_state(saved["starts"])
-        self._disturbances.set_state(saved["disturbances"])
-        return self._same_observations()
+        return observations

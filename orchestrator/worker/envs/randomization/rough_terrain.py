@@ -8,19 +8,17 @@ starts.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.core.numbers.terrain import TERRAIN, Terrain
 from orchestrator.worker.envs.model_loading import for_simulation
 from orchestrator.worker.envs.randomization.randomized_fields import TABLE, RandomizeError
 from orchestrator.worker.mjmodel.floor import level_floors
 from orchestrator.worker.mjmodel.root import Coordinate, NoRootError, Root, find_root
-from orchestrator.worker.mjmodel.structure import Floats, is_fixed, posed_data
+from orchestrator.worker.mjmodel.structure import Floats, fixed_geoms, posed_data
 from orchestrator.worker.tasks import Task
 
 POINTS = 600
@@ -48,9 +46,17 @@ class RoughTerrain:
         self.floor = _floor(model, data)
         """Number of the geom."""
         self._body_xy: Floats = data.xpos[model.geom_bodyid[self.floor], :2].copy()
-        root, self._z = _liftable_base(model, task)
         self._floor_xy: Floats = data.geom_xpos[self.floor, :2].copy()
-        self._footprint = _footprint(model, data, root.body)
+        root, self._z = _liftable_base(model, task)
+        moving = np.flatnonzero(~fixed_geoms(model))
+        places = data.geom_xpos[moving, :2]
+        self._middle: Floats = places.mean(axis=0)
+        """``(2,)`` of the moving geoms of the robot in its starting pose, in the world."""
+        reach = np.linalg.norm(places - self._middle, axis=1) + model.geom_rbound[moving]
+        self._reach_m = float(reach.max())
+        """How far they reach from it."""
+        self._base: Floats = data.xpos[root.body, :2].copy()
+        """``(2,)`` where the base is, about which the robot turns."""
         self._most_shift_m = STARTS * _half_m(terrain)
         spec = mujoco.MjSpec.from_file(str(xml))
         lay_terrain(spec, terrain)
@@ -75,9 +81,14 @@ class RoughTerrain:
         :param place: ``(2,)`` the position of the field's middle.
         :param turned_by: radians about the vertical by which the base was turned.
         """
+        middle_m = self._middle
+        if turned_by:
+            cosine, sine = math.cos(turned_by), math.sin(turned_by)
+            turn = np.array([[cosine, -sine], [sine, cosine]])
+            middle_m = self._base + turn @ (self._middle - self._base)
         # In cells, from the field's first point.
-        middle = (POINTS - 1) / 2 + (self._footprint.middle_when(turned_by) - place) / self._cell_m
-        reach = self._footprint.reach_m / self._cell_m
+        middle = (POINTS - 1) / 2 + (middle_m - place) / self._cell_m
+        reach = self._reach_m / self._cell_m
         first = np.floor(middle - reach).astype(int)
         last = np.ceil(middle + reach).astype(int) + 1
         columns = slice(max(0, first[0]), max(1, last[0]))
@@ -85,30 +96,28 @@ class RoughTerrain:
         qpos[self._z.address] += self._z.sign * float(self._heights_m[rows, columns].max())
 
 
-def lay_terrain(spec: mujoco.MjSpec, terrain: Terrain, reach_m: float = math.inf) -> mujoco.MjsGeom:
+def lay_terrain(spec: mujoco.MjSpec, terrain: Terrain) -> mujoco.MjsGeom:
     """Make the floor of a robot, which is returned, a height field. Geoms keep their numbers.
 
-    :param reach_m: how far from its middle the field is needed at least; all of it is slow to draw.
     :raises RandomizeError: the robot has no floor that can be replaced.
     """
     model = spec.compile()
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
     floor = _floor(model, data)
-    left_out = 0
-    if math.isfinite(reach_m):
-        left_out = max(0, int((_half_m(terrain) - reach_m) / terrain.cell_m))
-    heights = _heights()[left_out : POINTS - left_out, left_out : POINTS - left_out]
-    half = _half_m(terrain) - left_out * terrain.cell_m
+    heights = _heights()
+    half = _half_m(terrain)
     # MuJoCo scales between these.
     lowest = heights.min() * terrain.height_m
     highest = heights.max() * terrain.height_m
-    points = POINTS - 2 * left_out
-    name = _unused_name(spec)
+    names = {field.name for field in spec.hfields}
+    name = TERRAIN
+    while name in names:
+        name += "_"
     spec.add_hfield(
         name=name,
-        nrow=points,
-        ncol=points,
+        nrow=POINTS,
+        ncol=POINTS,
         size=[half, half, highest - lowest, BASE_M],
         userdata=heights.ravel().tolist(),
     )
@@ -118,17 +127,6 @@ def lay_terrain(spec: mujoco.MjSpec, terrain: Terrain, reach_m: float = math.inf
     # MuJoCo ignores the position of a geom that is at its body's.
     geom.pos = np.add(geom.pos, [1.0, 1.0, lowest])
     return geom
-
-
-def _unused_name(spec: mujoco.MjSpec) -> str:
-    """``terrain``, or with a number behind it where the robot has a height field of that name."""
-    names = {field.name for field in spec.hfields}
-    name = TERRAIN
-    number = 0
-    while name in names:
-        number += 1
-        name = f"{TERRAIN}{number}"
-    return name
 
 
 def _heights() -> Floats:
@@ -164,46 +162,9 @@ def _liftable_base(model: mujoco.MjModel, task: Task) -> tuple[Root, Coordinate]
         root = find_root(model, task.pose)
     except NoRootError as error:
         raise RandomizeError(f"{TABLE}.{TERRAIN}: {error}") from None
-    z = root.z
-    if z is None or model.ntree != 1:
-        why = (
-            "its base cannot move up and down" if z is None else "there are loose objects beside it"
-        )
+    if root.z is None or model.ntree != 1:
         raise RandomizeError(
-            f"{TABLE}.{TERRAIN}: this robot cannot be lifted onto a terrain: {why}"
+            f"{TABLE}.{TERRAIN}: this robot cannot be lifted onto a terrain: its base cannot move up and down, or "
+            "there are loose objects beside it"
         )
-    return root, z
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Footprint:
-    """Where the moving geoms of a robot are in its starting pose."""
-
-    middle: Floats
-    """``(2,)`` in the world, in metres."""
-    reach_m: float
-    """How far they reach from it."""
-    base: Floats
-    """``(2,)`` where the base is, about which it turns."""
-
-    def middle_when(self, turned_by: float) -> Floats:
-        """``(2,)`` the middle when the base was turned by so many radians about the vertical."""
-        if not turned_by:
-            return self.middle
-        cosine, sine = math.cos(turned_by), math.sin(turned_by)
-        turned: Floats = self.base + np.array([[cosine, -sine], [sine, cosine]]) @ (
-            self.middle - self.base
-        )
-        return turned
-
-
-def _footprint(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> _Footprint:
-    """:param body: that of the base."""
-    moving: NDArray[np.intp] = np.array(
-        [g for g in range(model.ngeom) if not is_fixed(model, model.geom_bodyid[g])]
-    )
-    places = data.geom_xpos[moving, :2]
-    middle: Floats = places.mean(axis=0)
-    reach = np.linalg.norm(places - middle, axis=1) + model.geom_rbound[moving]
-    base: Floats = data.xpos[body, :2].copy()
-    return _Footprint(middle=middle, reach_m=float(reach.max()), base=base)
+    return root, root.z
