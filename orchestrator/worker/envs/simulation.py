@@ -34,7 +34,8 @@ from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.observation_history import ObservationHistory, names_over_steps
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.tasks import States, Task, conformance, input_names, make_task
-from orchestrator.worker.tasks.base import LAST_ACTION, RewardAndTermination
+from orchestrator.worker.tasks.base import RewardAndTermination
+from orchestrator.worker.tasks.terms import LAST_ACTION
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -293,8 +294,9 @@ class Simulation:
         task = self.task
         action = task.actions.taken(np.asarray(actions))
         self._keep_states()
-        self._note_action(action)
-        self._ctrl[:] = task.actions.ctrl(action)
+        if LAST_ACTION in self._fields:
+            self._fields[LAST_ACTION][:] = action
+        self._ctrl[:] = task.actions.ctrl(self._arriving(action))
         self._step_physics()
         diverged = self._diverged_envs(action) if self._may_have_diverged() else {}
         self._compute_contact_forces(self._all_envs)
@@ -322,14 +324,11 @@ class Simulation:
                 observations[envs] = self._start_episodes(envs)
         return StepResult(observations, rewards, done, ended)
 
-    def _note_action(self, action: NDArray[Any]) -> None:
-        """Keep what the policy gives, where it observes that.
-
-        :param action: ``(n_envs, nu)`` within the bounds of the task's actions.
+    def _arriving(self, action: NDArray[Any]) -> NDArray[Any]:
+        """Return the actions that reach the actuators now, where the policy gives ``action``,
+        ``(n_envs, nu)``.
         """
-        last = self._fields.get(LAST_ACTION)
-        if last is not None:
-            last[:] = action
+        return action
 
     def _keep_states(self) -> None:
         """Copy the states, from before a step."""
@@ -421,7 +420,7 @@ class Simulation:
 
     def _sense(self, states: States) -> NDArray[Any]:
         by = self.task.observed_by
-        return self.task.observe(states) if by is None else by.observe(states)
+        return self.task.observe(states) if by is None else by.terms.observe(states)
 
     def _states_of(self, envs: NDArray[np.intp]) -> States:
         states = self.states
@@ -521,7 +520,13 @@ class Simulation:
         if not self._has_own_measures:
             return {}
         sums = self._measure_sums[env]
-        combined = {"sum": sums, "mean": sums / length, "last": self._latest_measures[env]}
+        means = sums / length
+        combined = {
+            "sum": sums,
+            "mean": means,
+            "last": self._latest_measures[env],
+            "rms": np.sqrt(np.abs(means)),
+        }
         return {
             measure.name: float(combined[measure.over_episode][column])
             for column, measure in enumerate(self.task.measures)

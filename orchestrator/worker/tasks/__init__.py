@@ -1,5 +1,5 @@
-"""Tasks by name. A new built-in one is a module here, an import below, from where a user's task may
-take the class, and an entry in ``orchestrator/core/task_names.py``.
+"""Tasks by name. A new built-in one is a module here and a row in
+``orchestrator/core/task_names.py``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orchestrator.worker.tasks.reach import Reach
 from orchestrator.worker.tasks.stand import Stand
 from orchestrator.worker.tasks.task_choice import choose
 from orchestrator.worker.tasks.task_options import CommonOptions, TaskError, read_options
-from orchestrator.worker.tasks.terms import TaskOfTerms, Term
+from orchestrator.worker.tasks.terms import Term
 from orchestrator.worker.tasks.track import Track
 
 __all__ = [
@@ -45,7 +45,7 @@ __all__ = [
 
 
 TASKS: Mapping[str, type[Task]] = {
-    name: load_built_in(path) for name, path in task_names.TASKS.items()
+    name: load_built_in(task) for name, task in task_names.TASKS.items()
 }
 """The built-in tasks by name."""
 
@@ -78,9 +78,8 @@ def make_task(
         raise TaskError(f"{what}: {error}", is_certain=error.is_certain) from error
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from None
-    if isinstance(task, TaskOfTerms):
-        with users_class.errors_told(what, "make_observation_terms", is_ours=is_ours):
-            _ = task.observation_terms  # makes and checks them
+    with users_class.errors_told(what, "make_observation_terms", is_ours=is_ours):
+        _ = task.observation_terms  # makes and checks them
     return task
 
 

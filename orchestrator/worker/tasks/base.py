@@ -1,4 +1,4 @@
-"""The base class of tasks, their options, and what tasks share.
+"""The base class of tasks, and what tasks share.
 
 A task holds no state of a running episode, so one task serves all environments. What an episode
 aims at (a target, a commanded velocity) is its goal, which the simulation stores.
@@ -11,16 +11,20 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.core import task_names
+from orchestrator.core.task_names import BuiltInTask, OverEpisode
 from orchestrator.worker.mjmodel.joints import joint_type
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.tasks.actions import ActionMap, scaled_actions
+from orchestrator.worker.tasks.input_names import UNKNOWN, Labels, numbers
 from orchestrator.worker.tasks.task_options import CommonOptions, EpisodeOptions
+from orchestrator.worker.tasks.terms import Term, Terms, labelled
 
 if TYPE_CHECKING:
     from orchestrator.worker.tasks.observations import Observation
@@ -30,10 +34,6 @@ HOME = "home"
 
 RewardAndTermination = tuple[Floats, NDArray[np.bool_]]
 """Rewards, and whether the episode terminates; ``(n_envs,)`` each."""
-
-LAST_ACTION = "last_action"
-"""In :attr:`States.fields` the latest action of the policy, ``(n_envs, nu)``, where an
-:class:`Observation` has it; it is no field of ``MjData``."""
 
 SMALL_PART_M = 0.05
 """Mean size of a robot's parts below which the noise on positions in metres is scaled down."""
@@ -62,14 +62,15 @@ class Measure:
 
     name: str
     """Ends with the unit, as in ``distance_m``."""
-    over_episode: Literal["sum", "mean", "last"]
+    over_episode: OverEpisode
     """How the values of the control steps are combined."""
 
 
 class Task:
     """What a robot must do; your own task derives from this class.
 
-    Implement :meth:`observe` and :meth:`reward_and_terminated`; everything else has a default.
+    Implement :meth:`reward_and_terminated`, and :meth:`make_observation_terms` or :meth:`observe`;
+    everything else has a default.
     ``__init__`` raises :class:`ValueError` for a robot or options that do not fit.
     """
 
@@ -77,10 +78,10 @@ class Task:
     """Its fields are the keys of ``[jobs.task_options]``."""
     control_period_s: ClassVar[float] = 0.04
     fields: tuple[str, ...] = ()
-    """Derived fields of ``MjData`` that :attr:`States.fields` provides (``"site_xpos"``,
-    ``"sensordata"`` …), beside those that the class it is derived from needs. Those that depend on
-    accelerations or forces (an accelerometer, ``qfrc_actuator``) belong to the last physics
-    step."""
+    """Fields of ``MjData`` that :attr:`States.fields` provides (``"site_xpos"``, ``"sensordata"``
+    …, or :data:`LAST_ACTION`), beside those that the class it is derived from needs. Those that
+    depend on accelerations or forces (an accelerometer, ``qfrc_actuator``) belong to the last
+    physics step."""
     fields_lag: ClassVar[bool] = False
     """Whether ``fields`` are as ``mj_step`` leaves them, one physics step behind, instead of
     current."""
@@ -96,9 +97,11 @@ class Task:
     unused_options: Mapping[str, str] = MappingProxyType({})
     """Options that have no effect on this robot, each with the reason and what to do. The
     examination before the launch warns of those that a job sets."""
+    observation_dtype: ClassVar[type[np.floating[Any]]] = np.float32
+    """Of an observation that consists of terms."""
     actions: ActionMap
     observed_by: Observation | None = None
-    """What the policy observes in place of :meth:`observe`: the option ``observe``."""
+    """What the policy observes in place of what the task gives: the option ``observe``."""
     observed_steps: int = 1
     """So many of the latest observations are given together: the option ``history``."""
 
@@ -128,18 +131,14 @@ class Task:
 
     @property
     def all_fields(self) -> tuple[str, ...]:
-        """:attr:`fields` of the task, of the user's classes that it is derived from, and of the
-        built-in one that these are derived from, unless that sets its own for a robot; and those
-        that :attr:`observed_by` needs.
+        """Return :attr:`fields` of the task and of the classes that it is derived from, and those
+        that what is observed needs.
         """
-        of_robot = vars(self).get("fields")
-        names = list(of_robot or ())
+        names = [*self.fields, *self.observation_terms.fields]
         for kind in type(self).__mro__:
-            if kind.__module__.startswith("orchestrator."):
-                names += kind.fields if of_robot is None else ()  # type: ignore[attr-defined]
-                break
             names += vars(kind).get("fields", ())
-        names += () if self.observed_by is None else self.observed_by.terms.fields
+        if self.observed_by is not None:
+            names += self.observed_by.terms.fields
         return tuple(dict.fromkeys(names))
 
     def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -161,38 +160,63 @@ class Task:
         """
         return np.zeros(self.goal_size)
 
-    def names_of_goal(self) -> Sequence[str]:
-        """``goal_size`` names of what :meth:`sample_goal` draws."""
-        return [f"goal {number}" for number in range(self.goal_size)]
+    def goal_labels(self) -> Labels:
+        """Return ``goal_size`` labels of what :meth:`sample_goal` draws."""
+        names = [f"goal {number}" for number in range(self.goal_size)]
+        return numbers(names, [UNKNOWN] * self.goal_size)
+
+    def goal_term(self) -> Term:
+        """Return the term of what the episode aims at now, such as a command."""
+        return labelled(self.goal_labels(), lambda states: states.goals)
 
     def push(self, rng: np.random.Generator) -> Floats:
         """``(nv,)`` added to the velocities every ``push_period``."""
         return np.zeros(self.model.nv)
 
-    def observe(self, states: States) -> NDArray[Any]:
-        """``(n_envs, observation_size)`` float32 or float64, a new array. Row i must depend on
-        environment i alone.
+    def make_observation_terms(self) -> Sequence[Term]:
+        """Return the terms of the observation, in the order of their columns."""
+        return ()
+
+    @functools.cached_property
+    def observation_terms(self) -> Terms:
+        """:raises ValueError: see :class:`Terms`."""
+        return Terms(self.make_observation_terms(), self.observation_dtype)
+
+    @property
+    def policy_terms(self) -> Terms | None:
+        """The terms of what the policy observes at once; None where a class with an :meth:`observe`
+        of its own makes that.
         """
-        raise NotImplementedError
+        if self.observed_by is not None:
+            return self.observed_by.terms
+        return None if self._has_own_observe else self.observation_terms
+
+    @property
+    def _has_own_observe(self) -> bool:
+        return type(self).observe is not Task.observe
+
+    def observe(self, states: States) -> NDArray[Any]:
+        """``(n_envs, observation_size)`` float32 or float64, a new array; by default the terms. Row i
+        must depend on environment i alone.
+        """
+        return self.observation_terms.observe(states)
 
     def observation_names(self) -> Sequence[str] | None:
-        """``observation_size`` names, different from each other, by which ``init`` carries a policy
-        over to another robot; None: a policy fits only where the numbers of observations and
-        actions are equal.
+        """Return ``observation_size`` names, different from each other, by which ``init`` carries a
+        policy over to another robot, or None: a policy fits only where the numbers of observations
+        and actions are equal.
 
-        Names of a class do not count for a class derived from it that overrides :meth:`observe`
-        alone.
+        Overridden beside :meth:`observe`; the terms of others are known.
         """
-        return None
+        return None if self._has_own_observe else self.observation_terms.names
 
     def observation_limits(self) -> Floats | None:
-        """``(2, observation_size)`` lower and upper bounds to which :meth:`observe` clips, ∓inf
-        where it does not; None: it clips nothing. A policy that is exported clips, too.
+        """Return ``(2, observation_size)`` lower and upper bounds to which :meth:`observe` clips,
+        ∓inf where it does not, or None if they are not known. A policy that is exported clips, too.
 
-        Those of a class do not count for a class derived from it that overrides :meth:`observe`
-        alone.
+        Overridden beside :meth:`observe`; the bounds of terms are known.
         """
-        return None
+        return None if self._has_own_observe else self.observation_terms.limits
 
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States
@@ -200,9 +224,16 @@ class Task:
         """``(n_envs,)`` rewards and terminations of one control step; goals are the same before and
         after.
 
-        :param action: ``(n_envs, nu)`` clipped to [-1, 1].
+        :param action: ``(n_envs, nu)`` what the policy gave, clipped to [-1, 1], also where it takes
+            effect late.
         """
         raise NotImplementedError
+
+    def violations(self, states: States) -> list[str]:
+        """Return what ends the episode of the first environment of ``states``: ``height``, ``tilt``
+        … ; nothing if it goes on, or where that is not known.
+        """
+        return []
 
     def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
         """``(n_envs, len(measures))``; called only where episodes are measured: in evaluation, and in
@@ -224,12 +255,18 @@ class Task:
         return None
 
 
-def load_built_in(path: str) -> Any:
-    """The class of a built-in task: ``path`` is a value of
-    :data:`orchestrator.core.task_names.TASKS`.
-    """
-    module, _, kind = path.partition(":")
+def load_built_in(task: BuiltInTask) -> Any:
+    """Return the class of a row of the table of tasks."""
+    module, _, kind = task.path.partition(":")
     return getattr(importlib.import_module(f"orchestrator.worker.tasks.{module}"), kind)
+
+
+def declared_measures(task: str) -> tuple[Measure, ...]:
+    """Return the measures in the row of a built-in task."""
+    row = task_names.TASKS.get(task) or task_names.GYMNASIUM_TASKS[task]
+    return tuple(
+        Measure(name=name, over_episode=over_episode) for name, over_episode in row.measures.items()
+    )
 
 
 def find_keyframe(model: mujoco.MjModel, name: str | None) -> int:

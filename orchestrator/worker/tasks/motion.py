@@ -14,10 +14,10 @@ import numpy as np
 from orchestrator.worker.mjmodel.robot import joints_of_robot
 from orchestrator.worker.mjmodel.root import NoRootError, Root, find_root
 from orchestrator.worker.mjmodel.structure import Floats, addresses, posed_data
-from orchestrator.worker.tasks import input_names, reference_frames, units
+from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import States, Task
-from orchestrator.worker.tasks.health import outer
-from orchestrator.worker.tasks.terms import Term
+from orchestrator.worker.tasks.input_names import NUMBER
+from orchestrator.worker.tasks.terms import Term, labelled
 
 GRAVITY_M_S2 = 9.81
 LEAST_HEIGHT_M = 0.05
@@ -25,7 +25,9 @@ LEAST_HEIGHT_M = 0.05
 
 
 def _rotation() -> Floats:
-    """``(9, 16)`` R with ``outer(q) · R[3 i + j]`` = entry (i, j) of q's rotation matrix."""
+    """``(9, 16)`` R: the products of every two components of q, times R[3 i + j], add up to entry (i, j) of
+    q's rotation matrix.
+    """
     # Signs of the squares of w x y z in each entry on the diagonal.
     squares = np.array([[1, 1, -1, -1], [1, -1, 1, -1], [1, -1, -1, 1]])
     table = np.zeros((3, 3, 4, 4))
@@ -44,7 +46,8 @@ _ROTATION = _rotation()
 
 def rotation_matrices(quaternions: Floats) -> Floats:
     """``(n, 4)`` unit quaternions (w x y z) → ``(n, 3, 3)``, from body to world."""
-    matrices: Floats = np.add.reduce(outer(quaternions)[:, None, :] * _ROTATION, axis=2)
+    products = (quaternions[:, :, None] * quaternions[:, None, :]).reshape(-1, 1, 16)
+    matrices: Floats = np.add.reduce(products * _ROTATION, axis=2)
     return matrices.reshape(-1, 3, 3)
 
 
@@ -148,27 +151,25 @@ class Proprioception:
         return states.qpos.take(self.joints, axis=1) - self._home
 
     def terms(self) -> list[Term]:
-        """Up, velocity and spin of the root, joint offsets and velocities."""
+        """Return the terms of up, velocity and spin of the root, joint offsets and velocities."""
         model = self._model
-        offsets = list(input_names.prefixed("offset of", input_names.positions(model)[self.joints]))
-        velocities = list(input_names.velocities(model)[self.dofs])
+        frame = input_names.frame_of_body(model, self.root.body)
+        up = input_names.vector("up", NUMBER, frame)
+        velocity = input_names.vector("velocity", "m/s", frame)
+        spin = input_names.vector("spin", "rad/s", frame)
         return [
             Term(  # one term, as three would ask for the motion three times
-                names=[
-                    f"{quantity} {axis}"
-                    for quantity in ("up", "velocity", "spin")
-                    for axis in "xyz"
-                ],
-                units=[*[units.NUMBER] * 3, *["m/s"] * 3, *["rad/s"] * 3],
+                names=[*up.names, *velocity.names, *spin.names],
+                units=[*up.units, *velocity.units, *spin.units],
                 values=self._motion_of_root,
-                frame=reference_frames.of_body(model, self.root.body),
+                frame=frame,
             ),
-            Term(names=offsets, units=units.of_observations(model, offsets), values=self.offsets),
-            Term(
-                names=velocities,
-                units=units.of_observations(model, velocities),
-                values=lambda states: states.qvel.take(self.dofs, axis=1),
-                frame=reference_frames.of_observations(model, velocities),
+            labelled(
+                input_names.positions(model).take(self.joints).prefixed("offset of"), self.offsets
+            ),
+            labelled(
+                input_names.velocities(model).take(self.dofs),
+                lambda states: states.qvel.take(self.dofs, axis=1),
             ),
         ]
 

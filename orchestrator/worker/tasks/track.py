@@ -36,20 +36,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.mjmodel.joints import HINGE, joint_type
-from orchestrator.worker.mjmodel.root import find_root
 from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed_data
-from orchestrator.worker.tasks import input_names, units
-from orchestrator.worker.tasks.actions import Scaled
 from orchestrator.worker.tasks.base import (
-    Measure,
     RewardAndTermination,
     States,
     control_steps,
+    declared_measures,
 )
-from orchestrator.worker.tasks.health import Health, HealthOptions
+from orchestrator.worker.tasks.health import HealthOptions, UprightTask
+from orchestrator.worker.tasks.input_names import Labels, numbers
 from orchestrator.worker.tasks.motion import Motion, Proprioception, brisk_speed
 from orchestrator.worker.tasks.task_options import check_at_least, check_positive
-from orchestrator.worker.tasks.terms import TaskOfTerms, Term
+from orchestrator.worker.tasks.terms import LAST_ACTION, Term, activation_terms, last_action
 
 TURN_WEIGHT = 0.5
 FAR_WEIGHT = 0.5
@@ -83,24 +81,17 @@ class TrackOptions(HealthOptions):
         check_positive(self, "forward_speed", "command_period_s")
 
 
-class Track(TaskOfTerms):
-    """:raises ValueError: the robot has neither a floating nor a planar root, or starts
-    unhealthy.
-    """
+class Track(UprightTask):
+    """See the module."""
 
     Options = TrackOptions
-    fields = ("ctrl",)
-    measures = (Measure(name="velocity_error_m_s", over_episode="mean"),)
-    actions: Scaled
+    fields = (LAST_ACTION,)
+    measures = declared_measures("track")
 
     def __init__(self, model: mujoco.MjModel, options: TrackOptions) -> None:
         super().__init__(model, options)
-        self.root = find_root(model, self.pose)
-        self.healthy = Health(model, self.root, self.pose, options)
         self.goal_period = control_steps(options.command_period_s, self.step_s)
         self.root_motion = Proprioception(model, self.root, self.pose)
-        self._half = np.where(self.actions.half > 0, self.actions.half, 1.0)
-        """Controls a unit of action, without zeros to divide by."""
         forward = brisk_speed(self.root) if options.forward_speed is None else options.forward_speed
         self._low = np.array([-options.backward_speed])
         self._high = np.array([forward])
@@ -121,25 +112,22 @@ class Track(TaskOfTerms):
         self._speed = max(forward, options.backward_speed)
 
     def sample_goal(self, rng: np.random.Generator) -> Floats:
-        """``(vx, vy, yaw rate)`` in metres and radians a second; ``(vx,)`` for a planar root."""
+        """Return ``(vx, vy, yaw rate)`` in metres and radians a second; ``(vx,)`` for a planar
+        root.
+        """
         return rng.uniform(self._low, self._high)
 
-    def names_of_goal(self) -> list[str]:
-        commands = ("forward", "left", "turn")[: self.goal_size]
-        return list(input_names.prefixed("command", commands))
+    def goal_labels(self) -> Labels:
+        names = ["command forward", "command left", "command turn"]
+        units = ["m/s", "m/s", "rad/s"]
+        return numbers(names[: self.goal_size], units[: self.goal_size])
 
     def make_observation_terms(self) -> Sequence[Term]:
-        commands = self.names_of_goal()
-        actions = list(input_names.prefixed("last action", input_names.controls(self.model)))
         return (
             *self.root_motion.terms(),
-            Term(
-                names=commands,
-                units=units.of_observations(self.model, commands),
-                values=lambda states: states.goals,
-            ),
-            Term(names=actions, units=[units.NUMBER] * len(actions), values=self._last_action),
-            *self._activations(),
+            self.goal_term(),
+            last_action(self.model),
+            *activation_terms(self.model),
         )
 
     def reward_and_terminated(
@@ -157,7 +145,7 @@ class Track(TaskOfTerms):
         bounce = np.square(motion.heading_velocity[:, 2])
         bounce += rolling * (self.root.start_height / 2) ** 2
         rewards -= options.bounce_cost_weight * np.minimum(bounce / self._speed**2, 10.0)
-        change = action - self._last_action(before)
+        change = action - before.fields[LAST_ACTION]
         effort = options.ctrl_cost_weight * np.square(action)
         effort += options.smoothness_weight * np.square(change)
         rewards -= effort.sum(axis=1) / action.shape[1]
@@ -185,11 +173,6 @@ class Track(TaskOfTerms):
         errors = goals[:, :planar] - motion.heading_velocity[:, :planar]
         squares: Floats = np.square(errors).sum(axis=1)
         return squares
-
-    def _last_action(self, states: States) -> Floats:
-        """``(n, nu)`` the action that the controls in ``states`` came from."""
-        last: Floats = (states.fields["ctrl"] - self.actions.middle) / self._half
-        return last
 
 
 def swings_sideways(model: mujoco.MjModel, pose: Floats) -> bool:

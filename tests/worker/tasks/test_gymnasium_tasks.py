@@ -275,13 +275,13 @@ def test_stable_baselines_sees_the_same_as_over_gymnasiums_environments(name: st
             "Ant-v5",
             "quadruped",
             {"main_body": "torso"},
-            r'main_body = "torso".*; this robot has world, trunk, ',
+            r"main_body = 'torso': .*trunk",
         ),
         (
             "Ant-v5",
             "quadruped",
             {"main_body": 99},
-            r"main_body = 99.*; this robot has bodies 0 to \d+",
+            r"main_body = 99: .* 0 to 9",
         ),
         ("Ant-v5", "quadruped", {"main_body": -1}, r"main_body = -1"),
         (
@@ -334,11 +334,3 @@ def test_what_does_not_fit_is_answered_with_what_would(
     model = mujoco.MjModel.from_xml_path(str(ROOT / f"mjcf/{robot}.xml"))
     with pytest.raises(ValueError, match=message):
         make_task(f"gymnasium:{name}", model, options)
-
-
-def test_every_gymnasium_task_is_importable_by_the_name_of_its_class() -> None:
-    for name in GYMNASIUM_TASKS:
-        kind = gymnasium_tasks.find(name)
-        assert getattr(gymnasium_tasks, kind.__name__) is kind
-    with pytest.raises(AttributeError, match="Pusher"):
-        _ = gymnasium_tasks.Pusher

@@ -13,7 +13,6 @@ import pytest
 
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.simulation_factory import make_simulation
-from orchestrator.worker.tasks import observation_limits
 
 ROOT = Path(__file__).parents[3]
 ASSETS = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
@@ -51,8 +50,8 @@ def observed(made: Simulation) -> Any:
         goals=wild(states.goals),
         fields={name: wild(values) for name, values in states.fields.items()},
     )
-    by = made.task.observed_by or made.task
-    return by.observe(changed)
+    assert made.task.policy_terms is not None
+    return made.task.policy_terms.observe(changed)
 
 
 @pytest.mark.parametrize("history", [1, 3])
@@ -76,9 +75,9 @@ def test_bounds_are_those_to_which_a_task_of_gymnasium_clips(name: str) -> None:
 def look_at(made: Simulation, *, is_clipped: bool) -> None:
     values = observed(made)
     size = values.shape[1]
-    bounds = observation_limits.of_task(made.task)
-    assert (bounds is not None) == is_clipped
-    low, high = np.full((2, size), [[-np.inf], [np.inf]]) if bounds is None else bounds
+    assert made.task.policy_terms is not None
+    low, high = made.task.policy_terms.limits
+    assert np.isfinite(low).any() == is_clipped
     assert (low <= values).all()
     assert (values <= high).all()
     names = made.observation_names()

@@ -8,8 +8,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from orchestrator.worker.tasks import input_names, make_task, reference_frames
-from orchestrator.worker.tasks.terms import TaskOfTerms
+from orchestrator.worker.tasks import input_names, make_task
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 MODELS = {
@@ -26,9 +25,7 @@ ON_A_BALL = """<mujoco><worldbody><geom type="plane" size="5 5 1"/>
 
 def frames_of(task: str, model: mujoco.MjModel) -> dict[str, str]:
     """Of each observation of a built-in task."""
-    made = make_task(task, model, {})
-    assert isinstance(made, TaskOfTerms)
-    terms = made.observation_terms
+    terms = make_task(task, model, {}).observation_terms
     return dict(zip(terms.names, terms.frames, strict=True))
 
 
@@ -53,7 +50,7 @@ def test_what_is_observed_of_the_root_is_in_its_axes(
 def test_the_turning_of_a_free_joint_is_in_the_axes_of_its_body_and_its_way_is_not() -> None:
     model = MODELS["quadruped"]
     frames = frames_of("forward", model)
-    velocities = input_names.velocities(model)
+    velocities = input_names.velocities(model).names
     assert [frames[name] for name in velocities[:6]] == [*[""] * 3, *["trunk"] * 3]
     assert {frame for name, frame in frames.items() if name not in velocities[:6]} == {""}
 
@@ -61,9 +58,7 @@ def test_the_turning_of_a_free_joint_is_in_the_axes_of_its_body_and_its_way_is_n
 def test_the_turning_of_a_ball_is_in_the_axes_of_its_body() -> None:
     """As MuJoCo measures it there."""
     model = mujoco.MjModel.from_xml_string(ON_A_BALL)
-    names = [*input_names.velocities(model)[6:], "force for hip velocity 1"]
-    frames = reference_frames.of_observations(model, names)
-    assert frames == ["leg", "leg", "leg", "", "leg"]
+    assert input_names.velocities(model).frames[6:] == ["leg", "leg", "leg", ""]
     data = mujoco.MjData(model)
     data.joint("hip").qpos = [0.8, 0.36, 0.48, 0.0]
     data.joint("hip").qvel = [0.3, -0.5, 0.7]

@@ -102,6 +102,9 @@ def test_health_follows_from_height_and_tilt_of_the_starting_pose(
     states = States(qpos[None], np.zeros((1, model.nv)))
     _, terminated = task.reward_and_terminated(states, np.zeros((1, model.nu)), states)
     assert terminated.tolist() == [not healthy]
+    criterion = "tilt" if robot == "hopper" and 2 in change else "height"
+    is_finite = 0 not in change
+    assert task.violations(states) == ([criterion] if not healthy and is_finite else [])
 
 
 @pytest.mark.parametrize(
@@ -264,17 +267,19 @@ def test_observations_are_in_the_order_of_their_names_with_activations_last(name
     data.qvel[:] = rng.uniform(-0.5, 0.5, model.nv)
     data.act[:] = rng.uniform(0.1, 0.9, model.na)
     mujoco.mj_forward(model, data)
-    fields = {field: np.asarray(getattr(data, field))[None] for field in task.all_fields}
+    fields = {"last_action": np.zeros((1, model.nu))}
+    for field in task.all_fields:
+        fields.setdefault(field, np.asarray(getattr(data, field, None))[None])
     goal = np.zeros((1, task.goal_size))
     states = States(data.qpos[None], data.qvel[None], goal, fields)
     observed = dict(zip(task.observation_names(), task.observe(states)[0], strict=True))
 
     names = input_names
-    activations = dict(zip(names.activations(model), data.act, strict=True))
+    activations = dict(zip(names.activations(model).names, data.act, strict=True))
     assert list(observed)[-model.na :] == list(activations)
-    joints = dict(zip(names.velocities(model), data.qvel, strict=True))
+    joints = dict(zip(names.velocities(model).names, data.qvel, strict=True))
     if name in ("forward", "reach"):
-        joints |= dict(zip(names.positions(model), data.qpos, strict=True))
+        joints |= dict(zip(names.positions(model).names, data.qpos, strict=True))
     if name == "reach":
         joints |= dict(zip(["end x", "end y", "end z"], data.site("tip").xpos, strict=True))
     expected = {one: value for one, value in joints.items() if one in observed} | activations

@@ -43,8 +43,8 @@ def mjlab_terms(task: Task, drives: JointDrives) -> Mapping[str, Sequence[Any]] 
     if observed.terms.names[:3] != [f"angular velocity {axis}" for axis in "xyz"]:
         return None  # the root does not move
     commands: Sequence[str] = ()
-    if task.names_of_goal():
-        if not isinstance(task, Track) or len(task.names_of_goal()) != 3:
+    if task.goal_size:
+        if not isinstance(task, Track) or task.goal_size != 3:
             return None
         commands = (TWIST,)
     if not _moves_joint_by_joint(task, drives):

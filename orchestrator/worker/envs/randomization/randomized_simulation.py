@@ -38,7 +38,6 @@ from orchestrator.worker.envs.simulation import Simulation, generator
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.mjspec.mujoco_internals import set_const_inputs
 from orchestrator.worker.tasks import make_task
-from orchestrator.worker.tasks.base import LAST_ACTION
 
 
 class RandomizedState(SimulationState):
@@ -161,21 +160,16 @@ class RandomizedSimulation(Simulation):
         return TerrainPlace(geom=self._terrain.floor, x_m=x_m, y_m=y_m)
 
     def step(self, actions: ArrayLike) -> StepResult:
-        """As :meth:`Simulation.step`; a push comes before the physics, and late actions take
-        effect.
-        """
+        """As :meth:`Simulation.step`; a push comes before the physics."""
         disturbances = self._disturbances
         moment = self.moment
         due = disturbances.due_pushes(self._lengths())
         if due is not None:
             self._push(due, lambda env: disturbances.push(env, self.generators[env], moment))
-        self._given = np.asarray(actions)
-        return super().step(disturbances.disturbed_actions(self._given))
+        return super().step(actions)
 
-    def _note_action(self, action: NDArray[Any]) -> None:
-        """What the policy gives, not what comes late to the actuators."""
-        if LAST_ACTION in self._fields:
-            super()._note_action(self.task.actions.taken(self._given))
+    def _arriving(self, action: NDArray[Any]) -> NDArray[Any]:
+        return self._disturbances.disturbed_actions(action)
 
     def _sensed(self) -> NDArray[Any]:
         return self._disturbances.disturbed_observations(
