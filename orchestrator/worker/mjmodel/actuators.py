@@ -91,8 +91,9 @@ def position_controls(model: mujoco.MjModel) -> NDArray[np.bool_]:
     """``(nu,)`` which controls are target positions: of position servos, and the input ``pos`` of
     ``<pid>``.
     """
-    is_pid_position = [name == "pos" for name in control_inputs(model)]
-    return position_servos(model)[actuator_of_control(model)] | np.array(is_pid_position, bool)
+    is_position: NDArray[np.bool_] = position_servos(model)[actuator_of_control(model)]
+    is_position |= np.array([name == "pos" for name in control_inputs(model)], bool)
+    return is_position
 
 
 def scalar_joints(model: mujoco.MjModel) -> NDArray[np.intp]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import mujoco
 import numpy as np
@@ -15,7 +15,7 @@ from orchestrator.worker.mjmodel.actuators import (
     scalar_gear,
     scalar_joints,
 )
-from orchestrator.worker.mjmodel.structure import Floats, posed_data
+from orchestrator.worker.mjmodel.structure import Bools, Floats, Numbers, posed_data
 
 SERVO_SCALE = 0.5
 """Default share of a servo's range around its keyframe: the robot explores near its starting
@@ -31,10 +31,10 @@ class ActionMap(Protocol):
     def high(self) -> NDArray[np.float32]:
         """``(nu,)`` upper bounds of the action space."""
 
-    def taken(self, actions: NDArray[Any]) -> NDArray[Any]:
+    def taken(self, actions: Numbers) -> Numbers:
         """``(n_envs, nu)`` the actions that count in rewards: clipped to their bounds."""
 
-    def ctrl(self, taken: NDArray[Any]) -> NDArray[Any]:
+    def ctrl(self, taken: Numbers) -> Numbers:
         """``(n_envs, nu)`` values of ``MjData.ctrl``."""
 
 
@@ -45,13 +45,13 @@ class RepeatedRows:
     :param rows: ``(n,)`` each.
     """
 
-    def __init__(self, *rows: NDArray[Any]) -> None:
+    def __init__(self, *rows: Numbers) -> None:
         self._rows = rows
         self._most = 0
-        self._repeated: list[NDArray[Any]] = []
+        self._repeated: list[Numbers] = []
         """``(_most, n)`` each."""
 
-    def of(self, count: int) -> list[NDArray[Any]]:
+    def of(self, count: int) -> list[Numbers]:
         """``(count, n)`` each."""
         if count > self._most:
             self._most = count
@@ -76,14 +76,14 @@ class Scaled:
         self._action_bounds = RepeatedRows(-np.ones(len(middle)), np.ones(len(middle)))
         self._mapping = RepeatedRows(middle, half, ctrl_low, ctrl_high)
 
-    def taken(self, actions: NDArray[Any]) -> Floats:
+    def taken(self, actions: Numbers) -> Floats:
         low, high = self._action_bounds.of(len(actions))
         taken: Floats = np.array(actions, np.float64)
         np.maximum(taken, low, out=taken)
         np.minimum(taken, high, out=taken)
         return taken
 
-    def ctrl(self, taken: NDArray[Any]) -> Floats:
+    def ctrl(self, taken: Numbers) -> Floats:
         middle, half, low, high = self._mapping.of(len(taken))
         ctrl: Floats = taken * half
         ctrl += middle
@@ -107,11 +107,11 @@ class Direct:
     low: NDArray[np.float32]
     high: NDArray[np.float32]
 
-    def taken(self, actions: NDArray[Any]) -> NDArray[Any]:
+    def taken(self, actions: Numbers) -> Numbers:
         # The bits of sums over a row depend on the memory order.
         return np.ascontiguousarray(actions)
 
-    def ctrl(self, taken: NDArray[Any]) -> NDArray[Any]:
+    def ctrl(self, taken: Numbers) -> Numbers:
         return taken
 
 
@@ -142,7 +142,7 @@ def scaled_actions(model: mujoco.MjModel, key: int, action_scale: float | None) 
 class ControlLimits:
     """The bounds of a robot's controls."""
 
-    is_limited: NDArray[np.bool_]
+    is_limited: Bools
     """``(nu,)`` whether a control has a ``ctrlrange``."""
     low: Floats
     """``(nu,)``, -1 where a control has none."""

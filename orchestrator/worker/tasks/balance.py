@@ -12,14 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.worker.mjmodel.joints import HINGE, SLIDE, joint_name, joint_type
-from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed_data
+from orchestrator.worker.mjmodel.structure import Bools, Floats, Numbers, driven_dofs, posed_data
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import RewardAndTermination, States, Task
 from orchestrator.worker.tasks.task_options import CommonOptions, check_positive
@@ -61,18 +59,18 @@ class Balance(Task):
         )
 
     def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
+        self, before: States, action: Numbers, after: States
     ) -> RewardAndTermination:
-        upright: NDArray[np.bool_] = self._are_upright(after).all(axis=1)
+        upright: Bools = np.all(self._are_upright(after), axis=1)
         return np.ones(len(upright)), ~upright
 
     def violations(self, states: States) -> list[str]:
         return [] if self._are_upright(states)[0].all() else ["tilt"]
 
-    def _are_upright(self, states: States) -> NDArray[np.bool_]:
+    def _are_upright(self, states: States) -> Bools:
         """``(n_envs, n_poles)``"""
         tilts = np.abs(states.qpos[:, self._poles] - self.pose[self._poles])
-        are_upright: NDArray[np.bool_] = tilts <= self.options.max_tilt
+        are_upright: Bools = tilts <= self.options.max_tilt
         return are_upright
 
 

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.core import task_names
 from orchestrator.core.task_names import BuiltInTask, OverEpisode
 from orchestrator.worker.mjmodel.joints import joint_type
-from orchestrator.worker.mjmodel.structure import Floats
+from orchestrator.worker.mjmodel.structure import Bools, Floats, Numbers
 from orchestrator.worker.tasks.actions import ActionMap, scaled_actions
-from orchestrator.worker.tasks.input_names import UNKNOWN, Labels, numbers
+from orchestrator.worker.tasks.input_names import UNKNOWN, Labels
 from orchestrator.worker.tasks.task_options import CommonOptions, EpisodeOptions
 from orchestrator.worker.tasks.terms import Term, Terms, labelled
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 HOME = "home"
 """Name of the keyframe that episodes start from; without it, the first keyframe."""
 
-RewardAndTermination = tuple[Floats, NDArray[np.bool_]]
+RewardAndTermination = tuple[Floats, Bools]
 """Rewards, and whether the episode terminates; ``(n_envs,)`` each."""
 
 SMALL_PART_M = 0.05
@@ -52,7 +51,7 @@ class States:
     """``(n_envs, nv)``"""
     goals: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     """``(n_envs, goal_size)``, as :meth:`Task.sample_goal` gave them."""
-    fields: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    fields: Mapping[str, Numbers] = field(default_factory=dict)
     """Arrays of ``MjData`` named in :attr:`Task.fields`: name → ``(n_envs, …)``."""
 
 
@@ -163,7 +162,7 @@ class Task:
     def goal_labels(self) -> Labels:
         """Return ``goal_size`` labels of what :meth:`sample_goal` draws."""
         names = [f"goal {number}" for number in range(self.goal_size)]
-        return numbers(names, [UNKNOWN] * self.goal_size)
+        return Labels(names, [UNKNOWN] * self.goal_size)
 
     def goal_term(self) -> Term:
         """Return the term of what the episode aims at now, such as a command."""
@@ -195,7 +194,7 @@ class Task:
     def _has_own_observe(self) -> bool:
         return type(self).observe is not Task.observe
 
-    def observe(self, states: States) -> NDArray[Any]:
+    def observe(self, states: States) -> Numbers:
         """``(n_envs, observation_size)`` float32 or float64, a new array; by default the terms. Row i
         must depend on environment i alone.
         """
@@ -219,7 +218,7 @@ class Task:
         return None if self._has_own_observe else self.observation_terms.limits
 
     def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
+        self, before: States, action: Numbers, after: States
     ) -> RewardAndTermination:
         """``(n_envs,)`` rewards and terminations of one control step; goals are the same before and
         after.
@@ -235,7 +234,7 @@ class Task:
         """
         return []
 
-    def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
+    def measure(self, before: States, action: Numbers, after: States) -> Floats:
         """``(n_envs, len(measures))``; called only where episodes are measured: in evaluation, and in
         training with ``measure_training`` or rungs that compare by measures.
         """

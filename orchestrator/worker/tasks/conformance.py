@@ -7,15 +7,15 @@ was expected.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.core.text import joined
-from orchestrator.worker.mjmodel.structure import Floats
+from orchestrator.worker.mjmodel.structure import Floats, Numbers
 from orchestrator.worker.runtime import failures
 from orchestrator.worker.tasks.base import States, Task
 from orchestrator.worker.tasks.observations import Observation
@@ -66,7 +66,7 @@ def repeated_first(states: States) -> States:
     )
 
 
-def _repeated_first_row(values: NDArray[Any]) -> NDArray[Any]:
+def _repeated_first_row(values: Numbers) -> Numbers:
     return np.repeat(values[:1], ROWS, axis=0)
 
 
@@ -93,7 +93,7 @@ def check_step(task: Task, trial: States) -> None:
     _call(task, "goal_marker", lambda: task.goal_marker(trial.goals[0]))
 
 
-def first_observation(task: Task, states: States) -> NDArray[Any]:
+def first_observation(task: Task, states: States) -> Numbers:
     """``(ROWS, …)`` the task's own observations.
 
     :param states: of :data:`ROWS` environments.
@@ -117,7 +117,7 @@ def first_observation(task: Task, states: States) -> NDArray[Any]:
     return array  # type: ignore[no-any-return]
 
 
-def first_observation_by(observation: Observation, states: States) -> NDArray[Any]:
+def first_observation_by(observation: Observation, states: States) -> Numbers:
     """``(ROWS, …)`` what ``observation`` gives in place of the task's own observations.
 
     :param states: of :data:`ROWS` environments.
@@ -131,7 +131,7 @@ def _check_terms(owner: object, terms: Terms, states: States) -> None:
     """:raises TaskError: a term raises, or its values violate the contract."""
     for term in terms.all:
         name = f"the term {joined(term.names)}"
-        values = _call(owner, name, lambda term=term: term.values(states))
+        values = _call(owner, name, functools.partial(term.values, states))
         _check(owner, name, values, (ROWS, len(term.names)))
 
 

@@ -8,7 +8,6 @@ from typing import Literal
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.core.text import count, listed
 from orchestrator.worker.mjmodel.actuators import (
@@ -27,7 +26,13 @@ from orchestrator.worker.mjmodel.joints import (
     joints_of,
     type_name,
 )
-from orchestrator.worker.mjmodel.structure import Floats, ancestors, driven_dofs, posed_data
+from orchestrator.worker.mjmodel.structure import (
+    Bools,
+    Floats,
+    ancestors,
+    driven_dofs,
+    posed_data,
+)
 from orchestrator.worker.tasks.actions import ActionMap, Scaled
 
 _END = r"(finger_?)?tip|end|eef?|tcp|tool|grip\w*|pinch|hand|palm|effector|finger"
@@ -71,8 +76,7 @@ class Effector:
 
 def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effector:
     """Return the site named ``site``; without a name the last site named like an end (tip, grip,
-    hand …), else the last site of the chain's deepest body that no tendon runs through, else that
-    body itself.
+    hand …), else the last site of the chain's deepest body, else that body itself.
 
     :raises ValueError: there is no such site, or nothing that actuators move on a fixed base.
     """
@@ -108,16 +112,11 @@ def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effe
     if ends:
         return ends[-1]
     deepest = _deepest_body(model, driven)
-    routing = model.wrap_objid[model.wrap_type == int(mujoco.mjtWrap.mjWRAP_SITE)]
-    at_deepest = [
-        candidate
-        for candidate in candidates
-        if candidate.body == deepest.body and candidate.number not in routing
-    ]
+    at_deepest = [candidate for candidate in candidates if candidate.body == deepest.body]
     return at_deepest[-1] if at_deepest else deepest
 
 
-def _deepest_body(model: mujoco.MjModel, driven: NDArray[np.bool_]) -> Effector:
+def _deepest_body(model: mujoco.MjModel, driven: Bools) -> Effector:
     """Return the body behind the most driven joints; of several the one with the most ancestors,
     then the last.
 
@@ -137,7 +136,7 @@ def _deepest_body(model: mujoco.MjModel, driven: NDArray[np.bool_]) -> Effector:
     return Effector(kind="body", number=body, body=body, name=model.body(body).name, joints=joints)
 
 
-def chain(model: mujoco.MjModel, body: int, driven: NDArray[np.bool_]) -> tuple[int, ...]:
+def chain(model: mujoco.MjModel, body: int, driven: Bools) -> tuple[int, ...]:
     """Return the numbers of the driven hinges and slides between the world and ``body``; none if a
     free joint is between.
     """
@@ -234,26 +233,21 @@ def _position_limits(
     model: mujoco.MjModel, joints: list[int], pose: Floats, actions: ActionMap
 ) -> tuple[Floats, Floats]:
     """``(len(joints),)`` least and greatest positions within the limits of the joints and of
-    position servos.
+    controls that are target positions.
     """
-    lows = np.empty(len(joints))
-    highs = np.empty(len(joints))
-    actuators = actuator_of_control(model)
-    moved = np.where(position_controls(model), scalar_joints(model)[actuators], -1)
-    for index, joint in enumerate(joints):
-        start = pose[model.jnt_qposadr[joint]]
-        if model.jnt_limited[joint]:
-            low, high = model.jnt_range[joint]
-        else:
-            turn = TURN if joint_type(model, joint) == HINGE else 0.0
-            low = start - turn
-            high = start + turn
-        for control in np.flatnonzero(moved == joint).tolist():
-            gear = scalar_gear(model, actuators[control])
-            if isinstance(actions, Scaled) and gear:
+    start = pose[model.jnt_qposadr[joints]]
+    turns = np.where(model.jnt_type[joints] == int(HINGE), TURN, 0.0)
+    is_limited = model.jnt_limited[joints].astype(bool)
+    low = np.where(is_limited, model.jnt_range[joints, 0], start - turns)
+    high = np.where(is_limited, model.jnt_range[joints, 1], start + turns)
+    if isinstance(actions, Scaled):
+        actuators = actuator_of_control(model)
+        moved = scalar_joints(model)[actuators]
+        for control in np.flatnonzero(position_controls(model)).tolist():
+            gear = scalar_gear(model, int(actuators[control]))
+            if gear and moved[control] in joints:
+                place = joints.index(int(moved[control]))
                 least, greatest = sorted(actions.commands(control) / gear)
-                low = max(low, least)
-                high = min(high, greatest)
-        lows[index] = min(low, start)
-        highs[index] = max(high, start)
-    return lows, highs
+                low[place] = max(low[place], least)
+                high[place] = min(high[place], greatest)
+    return np.minimum(low, start), np.maximum(high, start)

@@ -17,16 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.worker.mjmodel.robot import joints_of_robot
-from orchestrator.worker.mjmodel.structure import Floats, addresses, as_index, posed_data
+from orchestrator.worker.mjmodel.structure import Floats, Numbers, addresses, as_index, posed_data
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import RewardAndTermination, States, declared_measures
-from orchestrator.worker.tasks.health import HealthOptions, UprightTask
+from orchestrator.worker.tasks.health import HealthOptions
+from orchestrator.worker.tasks.motion import UprightTask
 from orchestrator.worker.tasks.terms import UNLIMITED, Term, activation_terms, labelled
 
 
@@ -61,7 +60,7 @@ class Forward(UprightTask):
         )
 
     def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
+        self, before: States, action: Numbers, after: States
     ) -> RewardAndTermination:
         options = self.options
         health = self.healthy
@@ -76,7 +75,7 @@ class Forward(UprightTask):
             return rewards, np.zeros(len(rewards), bool)
         return health.judge(rewards, after)
 
-    def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
+    def measure(self, before: States, action: Numbers, after: States) -> Floats:
         return self.distance_travelled(before, after)[:, None]
 
     def distance_travelled(self, before: States, after: States) -> Floats:

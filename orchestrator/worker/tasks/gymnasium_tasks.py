@@ -15,15 +15,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.core.task_names import GYMNASIUM_TASKS
-from orchestrator.worker.mjmodel.joints import FREE, HINGE, SLIDE, joint_name, joint_type, type_name
-from orchestrator.worker.mjmodel.structure import Floats
+from orchestrator.worker.mjmodel.joints import FREE, HINGE, SLIDE, joint_type, type_name
+from orchestrator.worker.mjmodel.structure import Bools, Floats, Numbers
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import Direct
 from orchestrator.worker.tasks.base import (
@@ -34,8 +33,9 @@ from orchestrator.worker.tasks.base import (
     declared_measures,
     load_built_in,
 )
+from orchestrator.worker.tasks.input_names import Labels
 from orchestrator.worker.tasks.task_options import EpisodeOptions, Range, TaskError
-from orchestrator.worker.tasks.terms import UNLIMITED, Term, labelled
+from orchestrator.worker.tasks.terms import UNLIMITED, Term, labelled, turns
 
 Z = 2
 """Address in ``qpos`` of the height, where the robot's first joint is a free joint."""
@@ -106,7 +106,9 @@ class GymnasiumTask(Task):
         self.actions = Direct(low, high)
         self.frame_skip = options.frame_skip
         self.max_episode_steps = options.max_episode_steps
-        unlimited = [control_name(model, control) for control in np.flatnonzero(low == high)]
+        unlimited = [
+            control_name(model, control) for control in np.flatnonzero(low == high).tolist()
+        ]
         if unlimited:
             raise misfit(
                 "a ctrlrange for every actuator, since actions are controls",
@@ -145,15 +147,15 @@ def within(values: Floats, limits: Range) -> Floats:
     return np.minimum(clipped, high, out=clipped)
 
 
-def sum_of_squares(values: NDArray[Any]) -> NDArray[Any]:
+def sum_of_squares(values: Numbers) -> Numbers:
     """``(n, …)`` → ``(n,)``, with the precision and order of ``np.sum(np.square(row))``: float32
     stays float32.
     """
-    sums: NDArray[Any] = np.add.reduce(np.square(values.reshape(len(values), -1)), axis=1)
+    sums: Numbers = np.add.reduce(np.square(values.reshape(len(values), -1)), axis=1)
     return sums
 
 
-def strictly_within(values: Floats, limits: Range) -> NDArray[np.bool_]:
+def strictly_within(values: Floats, limits: Range) -> Bools:
     """Return where values lie strictly between the limits; False for NaN."""
     low, high = limits
     return (low < values) & (values < high)
@@ -188,29 +190,31 @@ class Locomotion(GymnasiumTask):
         is_hidden = options.exclude_current_positions_from_observation
         self._first = self.horizontal_entries if is_hidden else 0
         first = range(min(len(self.joints), model.njnt))
-        kinds = [joint_type(model, joint) for joint in first]
-        if tuple(kinds) != self.joints:
-            existing = [
-                f"{type_name(kind)} {joint_name(model, joint)}"
-                for joint, kind in zip(first, kinds, strict=True)
-            ]
-            needed = ", ".join(map(type_name, self.joints))
+        kinds = [type_name(joint_type(model, joint)) for joint in first]
+        needed = [type_name(kind) for kind in self.joints]
+        if kinds != needed:
             raise misfit(
-                f"a robot whose joints begin with {needed}", ", ".join(existing) or "no joint"
+                f"a robot whose joints begin with {', '.join(needed)}",
+                ", ".join(kinds) or "no joint",
             )
 
     def make_observation_terms(self) -> Sequence[Term]:
         return self.state_terms(self._first)
 
     def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
+        self, before: States, action: Numbers, after: States
     ) -> RewardAndTermination:
         rewards = self.distance_travelled(before, after)
         rewards *= self._per_metre
+        terminated = self.add_health(rewards, after)
         rewards -= self.costs(action, after)
-        return rewards, np.zeros(len(rewards), bool)
+        return rewards, terminated
 
-    def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
+    def add_health(self, rewards: Floats, after: States) -> Bools:
+        """Add what being healthy is paid, in place, and return which episodes terminate."""
+        return np.zeros(len(rewards), bool)
+
+    def measure(self, before: States, action: Numbers, after: States) -> Floats:
         return self.distance_travelled(before, after)[:, None]
 
     def distance_travelled(self, before: States, after: States) -> Floats:
@@ -220,7 +224,7 @@ class Locomotion(GymnasiumTask):
         """``(n_envs,)`` position along x in metres that the reward uses."""
         return states.qpos[:, 0]
 
-    def costs(self, action: NDArray[Any], after: States) -> NDArray[Any]:
+    def costs(self, action: Numbers, after: States) -> Numbers:
         """``(n_envs,)`` costs of one control step."""
         costs = sum_of_squares(action)
         costs *= self.options.ctrl_cost_weight
@@ -241,19 +245,24 @@ class Legged(Locomotion):
 
     Options: ClassVar[type[LeggedOptions]] = LeggedOptions
 
-    def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
-    ) -> RewardAndTermination:
+    def add_health(self, rewards: Floats, after: States) -> Bools:
         healthy = self.healthy(after)
-        rewards = self.distance_travelled(before, after)
-        rewards *= self._per_metre
         rewards += self.options.healthy_reward * healthy
-        rewards -= self.costs(action, after)
         if self.options.terminate_when_unhealthy:
-            return rewards, ~healthy
-        return rewards, np.zeros(len(rewards), bool)
+            return ~healthy
+        return np.zeros(len(rewards), bool)
 
-    def healthy(self, states: States) -> NDArray[np.bool_]:
+    def term_of_bodies(self, field: str, width: int, limit: float | Range = UNLIMITED) -> Term:
+        """Return the term of a field that has ``width`` numbers for each body, without the world."""
+
+        def values(states: States) -> Floats:
+            of_bodies = states.fields[field][:, 1:]
+            return of_bodies.reshape(len(of_bodies), -1)
+
+        labels = input_names.of_bodies(self.model, field, width)
+        return labelled(labels, values, limit, fields=(field,))
+
+    def healthy(self, states: States) -> Bools:
         """``(n_envs,)`` whether the robot is healthy: here, its height is strictly within
         ``healthy_z_range``.
         """
@@ -300,7 +309,7 @@ class Walker2d(Legged):
     def make_observation_terms(self) -> Sequence[Term]:
         return self.state_terms(self._first, velocity_limit=10.0)
 
-    def healthy(self, states: States) -> NDArray[np.bool_]:
+    def healthy(self, states: States) -> Bools:
         upright = strictly_within(states.qpos[:, 2], self.options.healthy_angle_range)
         return strictly_within(states.qpos[:, 1], self.options.healthy_z_range) & upright
 
@@ -320,7 +329,7 @@ class Hopper(Walker2d):
     Options = HopperOptions
     asset = "hopper.xml"
 
-    def healthy(self, states: States) -> NDArray[np.bool_]:
+    def healthy(self, states: States) -> Bools:
         limits = self.options.healthy_state_range
         positions = strictly_within(states.qpos[:, 2:], limits).all(axis=1)
         velocities = strictly_within(states.qvel, limits).all(axis=1)
@@ -359,39 +368,28 @@ class Ant(Legged):
             raise ValueError(f"main_body = {options.main_body!r}: {error.args[0]}") from None
 
     def make_observation_terms(self) -> Sequence[Term]:
-        terms = super().make_observation_terms()
-        if not self.options.include_cfrc_ext_in_observation:
-            return terms
-        return [
-            *terms,
-            labelled(
-                input_names.of_bodies(self.model, "cfrc_ext", 6),
-                lambda states: _rows(states.fields["cfrc_ext"][:, 1:]),
-                self.options.contact_force_range,
-            ),
-        ]
+        terms = [*super().make_observation_terms()]
+        if self.options.include_cfrc_ext_in_observation:
+            limits = self.options.contact_force_range
+            terms.append(self.term_of_bodies("cfrc_ext", 6, limits))
+        return terms
 
     def x(self, states: States) -> Floats:
         x: Floats = states.fields["xpos"][:, self._main_body, 0]
         return x
 
-    def costs(self, action: NDArray[Any], after: States) -> NDArray[Any]:
+    def costs(self, action: Numbers, after: States) -> Numbers:
         forces = within(after.fields["cfrc_ext"], self.options.contact_force_range)
         contacts = sum_of_squares(forces)
         contacts *= self.options.contact_cost_weight
         contacts += super().costs(action, after)
         return contacts
 
-    def healthy(self, states: States) -> NDArray[np.bool_]:
+    def healthy(self, states: States) -> Bools:
         low, high = self.options.healthy_z_range
         z = states.qpos[:, Z]
-        healthy: NDArray[np.bool_] = (low <= z) & (z <= high)
+        healthy: Bools = (low <= z) & (z <= high)
         return healthy
-
-
-def _rows(values: NDArray[Any]) -> NDArray[Any]:
-    """``(n, …)`` → ``(n, size of the rest)``"""
-    return values.reshape(len(values), -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -432,35 +430,28 @@ class Humanoid(Legged):
         options = self.options
         terms = [*super().make_observation_terms()]
         if options.include_cinert_in_observation:
-            terms.append(self._term_of_bodies("cinert", 10))
+            terms.append(self.term_of_bodies("cinert", 10))
         if options.include_cvel_in_observation:
-            terms.append(self._term_of_bodies("cvel", 6))
+            terms.append(self.term_of_bodies("cvel", 6))
         if options.include_qfrc_actuator_in_observation:
+            forces = input_names.joint_forces(self.model).take(slice(6, None))
             terms.append(
                 labelled(
-                    input_names.joint_forces(self.model).take(slice(6, None)),
+                    forces,
                     lambda states: states.fields["qfrc_actuator"][:, 6:],
                     UNLIMITED,
                     fields=("qfrc_actuator",),
                 )
             )
         if options.include_cfrc_ext_in_observation:
-            terms.append(self._term_of_bodies("cfrc_ext", 6))
+            terms.append(self.term_of_bodies("cfrc_ext", 6))
         return terms
-
-    def _term_of_bodies(self, field: str, width: int) -> Term:
-        return labelled(
-            input_names.of_bodies(self.model, field, width),
-            lambda states: _rows(states.fields[field][:, 1:]),
-            UNLIMITED,
-            fields=(field,),
-        )
 
     def x(self, states: States) -> Floats:
         x: Floats = (states.fields["xipos"][..., 0] * self._shares).sum(axis=1)
         return x
 
-    def costs(self, action: NDArray[Any], after: States) -> NDArray[Any]:
+    def costs(self, action: Numbers, after: States) -> Numbers:
         contacts = self.options.contact_cost_weight * sum_of_squares(after.fields["cfrc_ext"])
         return super().costs(action.astype(np.float64), after) + within(
             contacts, self.options.contact_cost_range
@@ -490,7 +481,7 @@ class InvertedPendulum(GymnasiumTask):
         return self.state_terms()
 
     def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
+        self, before: States, action: Numbers, after: States
     ) -> RewardAndTermination:
         upright = np.abs(after.qpos[:, 1]) <= MAX_ANGLE
         return upright.astype(np.float64), ~upright
@@ -526,26 +517,20 @@ class InvertedDoublePendulum(GymnasiumTask):
 
     def make_observation_terms(self) -> Sequence[Term]:
         positions = input_names.positions(self.model)
-        angles = positions.take(slice(1, None))
-        plain = [input_names.NUMBER] * 2
+        angles = np.array([1, 2])
         return [
             labelled(positions.take(slice(1)), lambda states: states.qpos[:, :1], UNLIMITED),
-            labelled(
-                angles.prefixed("sin", plain), lambda states: np.sin(states.qpos[:, 1:]), UNLIMITED
-            ),
-            labelled(
-                angles.prefixed("cos", plain), lambda states: np.cos(states.qpos[:, 1:]), UNLIMITED
-            ),
+            *turns(positions.take(angles), angles),
             labelled(input_names.velocities(self.model), lambda states: states.qvel),
             labelled(
-                input_names.numbers(["constraint force"], ["N"]),
+                Labels(["constraint force"], ["N"]),
                 lambda states: states.fields["qfrc_constraint"][:, :1],
                 fields=("qfrc_constraint",),
             ),
         ]
 
     def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
+        self, before: States, action: Numbers, after: States
     ) -> RewardAndTermination:
         x, _, z = after.fields["site_xpos"][:, 0].T
         _, first, second = after.qvel.T

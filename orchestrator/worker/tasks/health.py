@@ -7,16 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
-from orchestrator.worker.mjmodel.root import Coordinate, Root, find_root
-from orchestrator.worker.mjmodel.structure import Floats
-from orchestrator.worker.tasks.base import RewardAndTermination, States, Task
+from orchestrator.worker.mjmodel.root import Coordinate, Root
+from orchestrator.worker.mjmodel.structure import Bools, Floats
+from orchestrator.worker.tasks.base import RewardAndTermination, States
 from orchestrator.worker.tasks.task_options import CommonOptions, check_positive
 
-Criterion: TypeAlias = Callable[[Floats], NDArray[np.bool_]]
+Criterion: TypeAlias = Callable[[Floats], Bools]
 """Tells from ``qpos``, ``(n_envs, nq)``, in which environments the root is healthy; not for NaN."""
 
 
@@ -70,11 +68,11 @@ class Health:
         if options.healthy_reward is not None:
             self.bonus = options.healthy_reward
 
-    def __call__(self, qpos: Floats) -> NDArray[np.bool_]:
+    def __call__(self, qpos: Floats) -> Bools:
         """``(n_envs, nq)`` → ``(n_envs,)`` whether the root is healthy; False where its x is not
         finite. No coordinate but those of the root is looked at.
         """
-        healthy: NDArray[np.bool_] = np.isfinite(qpos[:, self._x])
+        healthy: Bools = np.isfinite(qpos[:, self._x])
         for is_fine in self._criteria.values():
             healthy &= is_fine(qpos)
         return healthy
@@ -113,9 +111,10 @@ def _is_high(z: Coordinate, start: float, least_rise: float) -> Criterion:
     start_z = np.array(start)
     least = np.array(least_rise)
 
-    def is_high(qpos: Floats) -> NDArray[np.bool_]:
+    def is_high(qpos: Floats) -> Bools:
         rise = qpos[:, z.address] - start_z
-        return (rise if z.sign > 0 else -rise) > least
+        is_risen: Bools = (rise if z.sign > 0 else -rise) > least
+        return is_risen
 
     return is_high
 
@@ -129,7 +128,7 @@ def _is_upright(quaternion: slice, start_up: Floats, least_cosine: float) -> Cri
     if start_up[0] == 0.0 and start_up[1] == 0.0 and start_up[2] > 0.0:
         most_squares = np.array((1.0 - least_cosine) / 2)
 
-        def is_upright(qpos: Floats) -> NDArray[np.bool_]:  # cos(tilt) = 1 - 2 (x² + y²)
+        def is_upright(qpos: Floats) -> Bools:  # cos(tilt) = 1 - 2 (x² + y²)
             squares = np.square(qpos[:, quaternion][:, 1:3])
             return squares[:, 0] + squares[:, 1] < most_squares
 
@@ -143,18 +142,3 @@ def world_up(quaternions: Floats) -> Floats:
     """
     w, x, y, z = quaternions.T
     return np.stack((2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)), axis=1)
-
-
-class UprightTask(Task):
-    """A task of a robot whose root moves about and has to stay high and upright.
-
-    :raises ValueError: the robot has neither a floating nor a planar root, or starts unhealthy.
-    """
-
-    def __init__(self, model: mujoco.MjModel, options: HealthOptions) -> None:
-        super().__init__(model, options)
-        self.root = find_root(model, self.pose)
-        self.healthy = Health(self.root, self.pose, options)
-
-    def violations(self, states: States) -> list[str]:
-        return self.healthy.violations(states.qpos) if self.healthy.terminates else []

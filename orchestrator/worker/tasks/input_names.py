@@ -1,6 +1,5 @@
-"""Names, units and reference frames of what a policy observes, and names and units of what it
-controls, made from a compiled model. By these names a trained policy is carried over to another
-robot.
+"""Names and units of what a policy observes and controls, made from a compiled model. By these names
+a trained policy is carried over to another robot.
 
 What has no name in the MJCF is named by its place: a joint by its body, an actuator by what it
 moves, and a body by its parent and its place among unnamed siblings. So names of one part do not
@@ -10,7 +9,7 @@ actuators that move a part without a name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 UNKNOWN = ""
 """The unit of what has none that is known."""
 NUMBER = "1"
-WORLD = ""
-"""The frame of what is in the axes of the world, or is no vector."""
 
 _POSITION_UNITS = {
     FREE: ("m",) * 3 + (NUMBER,) * 4,
@@ -51,8 +48,6 @@ _VELOCITY_UNITS = {
 }
 _FORCE_UNITS = {"m/s": "N", "rad/s": "N m"}
 """Unit of a velocity → that of the force, or torque, that belongs to it."""
-_IN_BODY_AXES = {FREE: slice(3, 6), BALL: slice(0, 3)}
-"""Which velocities of a joint are in the axes of its own body."""
 _SENSOR_UNITS = {
     mujoco.mjtSensor.mjSENS_GYRO: "rad/s",
     mujoco.mjtSensor.mjSENS_FRAMEANGVEL: "rad/s",
@@ -69,12 +64,6 @@ _SENSOR_UNITS = {
 }
 _AXES = {1: ("",), 3: (" x", " y", " z"), 4: (" w", " x", " y", " z")}
 """Numbers of a sensor → what is behind its name in the name of each."""
-_FILTERS = (
-    mujoco.mjtDyn.mjDYN_NONE,
-    mujoco.mjtDyn.mjDYN_FILTER,
-    mujoco.mjtDyn.mjDYN_FILTEREXACT,
-)
-"""Activations that follow the control."""
 _TRANSMISSIONS = {
     mujoco.mjtTrn.mjTRN_TENDON: "tendon",
     mujoco.mjtTrn.mjTRN_SITE: "site",
@@ -82,42 +71,28 @@ _TRANSMISSIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Labels:
-    """Name, unit and reference frame of each of some numbers."""
+    """Name and unit of each of some numbers."""
 
     names: Sequence[str]
     units: Sequence[str]
-    frames: Sequence[str]
 
     def take(self, columns: slice | NDArray[np.intp]) -> Labels:
         """Return the labels of these columns."""
-        kept = np.arange(len(self.names))[columns]
+        kept = np.arange(len(self.names))[columns].tolist()
         return Labels(
-            names=[self.names[column] for column in kept],
-            units=[self.units[column] for column in kept],
-            frames=[self.frames[column] for column in kept],
+            [self.names[column] for column in kept], [self.units[column] for column in kept]
         )
 
     def prefixed(self, prefix: str, units: Sequence[str] | None = None) -> Labels:
         """Return them with ``prefix`` before each name, in other ``units`` where these are given."""
-        return Labels(
-            names=[f"{prefix} {name}" for name in self.names],
-            units=self.units if units is None else units,
-            frames=self.frames,
-        )
+        return Labels([f"{prefix} {name}" for name in self.names], units or self.units)
 
 
-def vector(quantity: str, unit: str, frame: str = WORLD) -> Labels:
+def vector(quantity: str, unit: str) -> Labels:
     """Return the labels of x, y and z of a quantity."""
-    return Labels(
-        names=[f"{quantity} {axis}" for axis in "xyz"], units=[unit] * 3, frames=[frame] * 3
-    )
-
-
-def numbers(names: Sequence[str], units: Sequence[str]) -> Labels:
-    """Return labels of what is no vector in the axes of a body."""
-    return Labels(names=names, units=units, frames=[WORLD] * len(names))
+    return Labels([f"{quantity} {axis}" for axis in "xyz"], [unit] * 3)
 
 
 def of_task(task: Task, size: int) -> list[str] | None:
@@ -147,28 +122,23 @@ def joints(model: mujoco.MjModel) -> NDArray[np.object_]:
 
 def positions(model: mujoco.MjModel) -> Labels:
     """Return ``nq`` labels."""
-    parts = [
-        (f"{_joint(model, joint)} position", _POSITION_UNITS[joint_type(model, joint)])
-        for joint in range(model.njnt)
-    ]
-    units = [unit for _, of_joint in parts for unit in of_joint]
-    return numbers(_numbered_names((name, len(of_joint)) for name, of_joint in parts), units)
+    return _of_joints(model, "position", _POSITION_UNITS)
 
 
 def velocities(model: mujoco.MjModel) -> Labels:
     """Return ``nv`` labels."""
-    parts = []
-    units: list[str] = []
-    frames: list[str] = []
-    for joint in range(model.njnt):
-        kind = joint_type(model, joint)
-        of_joint = [WORLD] * len(_VELOCITY_UNITS[kind])
-        if kind in _IN_BODY_AXES:
-            of_joint[_IN_BODY_AXES[kind]] = [frame_of_body(model, model.jnt_bodyid[joint])] * 3
-        parts.append((f"{_joint(model, joint)} velocity", len(of_joint)))
-        units += _VELOCITY_UNITS[kind]
-        frames += of_joint
-    return Labels(names=_numbered_names(parts), units=units, frames=frames)
+    return _of_joints(model, "velocity", _VELOCITY_UNITS)
+
+
+def _of_joints(
+    model: mujoco.MjModel, quantity: str, units: Mapping[mujoco.mjtJoint, Sequence[str]]
+) -> Labels:
+    of_joints = [units[joint_type(model, joint)] for joint in range(model.njnt)]
+    names = _numbered_names(
+        (f"{_joint(model, joint)} {quantity}", len(of_joint))
+        for joint, of_joint in enumerate(of_joints)
+    )
+    return Labels(names, [unit for of_joint in of_joints for unit in of_joint])
 
 
 def joint_forces(model: mujoco.MjModel) -> Labels:
@@ -183,7 +153,7 @@ def activations(model: mujoco.MjModel) -> Labels:
         (f"{_actuator(model, number)} activation", width)
         for number, width in enumerate(model.actuator_actnum)
     )
-    return numbers(names, [NUMBER] * len(names))
+    return Labels(names, [NUMBER] * len(names))
 
 
 def of_bodies(model: mujoco.MjModel, quantity: str, width: int) -> Labels:
@@ -191,33 +161,16 @@ def of_bodies(model: mujoco.MjModel, quantity: str, width: int) -> Labels:
     names = _numbered_names(
         (f"{_body(model, body)} {quantity}", width) for body in range(1, model.nbody)
     )
-    return numbers(names, [UNKNOWN] * len(names))
+    return Labels(names, [UNKNOWN] * len(names))
 
 
 def of_sensor(model: mujoco.MjModel, sensor: int) -> Labels:
-    """Return the labels of the numbers of a sensor, in its own unit and in the axes of the site or
-    body that it is fixed to.
-    """
+    """Return the labels of the numbers of a sensor, in its own unit."""
     size = int(model.sensor_dim[sensor])
-    target = int(model.sensor_objid[sensor])
     kind = mujoco.mjtSensor(int(model.sensor_type[sensor]))
     unit = _SENSOR_UNITS.get(kind, UNKNOWN)
-    if kind == mujoco.mjtSensor.mjSENS_JOINTPOS:
-        [unit] = _POSITION_UNITS[joint_type(model, target)]
-    elif kind == mujoco.mjtSensor.mjSENS_JOINTVEL:
-        [unit] = _VELOCITY_UNITS[joint_type(model, target)]
-    frame = WORLD
-    attached_to = mujoco.mjtObj(int(model.sensor_objtype[sensor]))
-    if attached_to == mujoco.mjtObj.mjOBJ_SITE:
-        frame = model.site(target).name
-    elif attached_to in (mujoco.mjtObj.mjOBJ_BODY, mujoco.mjtObj.mjOBJ_XBODY):
-        frame = model.body(target).name
     endings = _AXES.get(size) or [f" {number}" for number in range(size)]
-    return Labels(
-        names=[f"{model.sensor(sensor).name}{ending}" for ending in endings],
-        units=[unit] * size,
-        frames=[frame] * size,
-    )
+    return Labels([f"{model.sensor(sensor).name}{ending}" for ending in endings], [unit] * size)
 
 
 def controls(model: mujoco.MjModel) -> NDArray[np.object_]:
@@ -264,10 +217,7 @@ def _unit_of_control(
         return _scaled_unit(1 / gear, velocity)
     if pid_input == "ff":
         return _scaled_unit(gear, _FORCE_UNITS[velocity])
-    has_gain = model.actuator_gaintype[actuator] == int(mujoco.mjtGain.mjGAIN_FIXED)
-    has_bias = model.actuator_biastype[actuator] != int(mujoco.mjtBias.mjBIAS_NONE)
-    dynamics = mujoco.mjtDyn(int(model.actuator_dyntype[actuator]))
-    if has_gain and not has_bias and dynamics in _FILTERS:
+    if kind == "motor":
         gain = float(model.actuator_gainprm[actuator, 0])
         return _scaled_unit(gain * gear, _FORCE_UNITS[velocity])
     return UNKNOWN
@@ -275,11 +225,6 @@ def _unit_of_control(
 
 def _scaled_unit(factor: float, unit: str) -> str:
     return unit if factor == 1 else f"{factor:g} {unit}"
-
-
-def frame_of_body(model: mujoco.MjModel, body: int) -> str:
-    """Return the name by which a body stands as a frame."""
-    return str(model.body(int(body)).name or body)
 
 
 def _joint(model: mujoco.MjModel, joint: int) -> str:

@@ -9,7 +9,6 @@ them (the velocity of the root, heights, contacts) a real robot does not measure
 from __future__ import annotations
 
 import fnmatch
-import functools
 from collections.abc import Callable, Sequence
 
 import mujoco
@@ -22,7 +21,7 @@ from orchestrator.worker.mjmodel.structure import Floats, addresses, posed_data
 from orchestrator.worker.tasks import input_names, terms, users_class
 from orchestrator.worker.tasks.actions import Scaled
 from orchestrator.worker.tasks.base import Task
-from orchestrator.worker.tasks.motion import Motion, Proprioception, root_motion_of
+from orchestrator.worker.tasks.motion import Motion, root_motion_of
 from orchestrator.worker.tasks.task_options import CommonOptions, TaskError
 from orchestrator.worker.tasks.terms import UNLIMITED, Term, Terms, labelled
 
@@ -114,21 +113,17 @@ class Observation:
 
     # -- what terms share
 
-    @functools.cached_property
-    def root_motion(self) -> Proprioception:
+    def _of_root(self, quantity: str, unit: str, value: Callable[[Motion], Floats]) -> Term:
         """:raises ValueError: the robot stands on a fixed base."""
         try:
-            return root_motion_of(self.task)
+            root = root_motion_of(self.task)
         except NoRootError as error:
             raise ValueError(
                 f"nothing turns with the robot's root: {error}; leave out angular_velocity() and gravity()"
             ) from None
-
-    def _of_root(self, quantity: str, unit: str, value: Callable[[Motion], Floats]) -> Term:
-        root = self.root_motion
-        frame = input_names.frame_of_body(self.model, root.root.body)
-        labels = input_names.vector(quantity, unit, frame)
-        return labelled(labels, lambda states: value(root.motion(states)))
+        return labelled(
+            input_names.vector(quantity, unit), lambda states: value(root.motion(states))
+        )
 
     def _joints(self, pattern: str) -> list[int]:
         """Return the numbers of the joints of the robot, without its root.

@@ -18,15 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.worker.mjmodel.joints import HINGE, joint_type
 from orchestrator.worker.mjmodel.robot import joints_of_tree
-from orchestrator.worker.mjmodel.structure import Floats, addresses
+from orchestrator.worker.mjmodel.structure import Floats, Numbers, addresses
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import (
     RewardAndTermination,
@@ -139,7 +137,7 @@ class Reach(Task):
         )
 
     def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
+        self, before: States, action: Numbers, after: States
     ) -> RewardAndTermination:
         options = self.options
         distances = self._distances(after) / self.span_m
@@ -148,7 +146,7 @@ class Reach(Task):
         rewards -= options.ctrl_cost_weight * np.square(action).sum(axis=1) / action.shape[1]
         return rewards, np.zeros(len(rewards), bool)
 
-    def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
+    def measure(self, before: States, action: Numbers, after: States) -> Floats:
         return self._distances(after)[:, None]
 
     def goal_marker(self, goal: Floats) -> tuple[float, float, float] | None:

@@ -1,5 +1,5 @@
 """Terms of observations. Each is declared once, with names, units and a function; names, units,
-frames, clipping and values of a whole observation follow from them.
+clipping and values of a whole observation follow from them.
 """
 
 from __future__ import annotations
@@ -7,20 +7,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import mujoco
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from orchestrator.core.text import joined
+from orchestrator.worker.mjmodel.structure import Numbers
 from orchestrator.worker.tasks.actions import RepeatedRows
 from orchestrator.worker.tasks.input_names import (
     NUMBER,
     Labels,
     activations,
     controls,
-    numbers,
 )
 
 if TYPE_CHECKING:
@@ -41,27 +41,18 @@ class Term:
     names: Sequence[str]
     units: Sequence[str]
     """One for each name: ``rad``, ``m/s``, ``1`` for plain numbers, empty where it is not known."""
-    values: Callable[[States], NDArray[Any]]
+    values: Callable[[States], Numbers]
     """``(n_envs, len(names))`` of a batch of states, whose row i depends on environment i alone."""
     limit: float | tuple[float, float] = MAX_OBSERVED_VELOCITY
     """Values are clipped to ± this, or between two bounds."""
-    frame: str | Sequence[str] = ""
-    """The body, or site, in whose axes a vector is, or one for each name; empty: those of the world,
-    or it is none."""
     fields: tuple[str, ...] = ()
     """What ``values`` needs of :attr:`States.fields`, as in :attr:`Task.fields`."""
 
     def __post_init__(self) -> None:
-        for what, given in (("units", self.units), ("frames", self.frames)):
-            if len(given) != len(self.names):
-                raise ValueError(
-                    f"the term {list(self.names)} has {len(given)} {what}; expected one for each name"
-                )
-
-    @property
-    def frames(self) -> Sequence[str]:
-        """``frame`` for each name."""
-        return [self.frame] * len(self.names) if isinstance(self.frame, str) else self.frame
+        if len(self.names) != len(self.units):
+            raise ValueError(
+                f"the term {list(self.names)} has {len(self.units)} units; expected one for each name"
+            )
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -71,7 +62,7 @@ class Term:
 
 def labelled(
     labels: Labels,
-    values: Callable[[States], NDArray[Any]],
+    values: Callable[[States], Numbers],
     limit: float | tuple[float, float] = MAX_OBSERVED_VELOCITY,
     fields: tuple[str, ...] = (),
 ) -> Term:
@@ -81,7 +72,6 @@ def labelled(
         units=labels.units,
         values=values,
         limit=limit,
-        frame=labels.frames,
         fields=fields,
     )
 
@@ -107,7 +97,7 @@ def last_action(model: mujoco.MjModel) -> Term:
     """Return the term of what the policy gave last."""
     names = [f"last action {name}" for name in controls(model)]
     return labelled(
-        numbers(names, [NUMBER] * len(names)),
+        Labels(names, [NUMBER] * len(names)),
         lambda states: states.fields[LAST_ACTION],
         fields=(LAST_ACTION,),
     )
@@ -137,22 +127,19 @@ class Terms:
                 f"names come twice: {joined(sorted(twice))}; leave out the second term, or give its numbers other names"
             )
         self.units = [unit for term in self.all for unit in term.units]
-        self.frames = [frame for term in self.all for frame in term.frames]
         self.fields = tuple(dict.fromkeys(name for term in self.all for name in term.fields))
         bounds = [term.bounds for term in self.all for _ in term.names]
-        self.limits: NDArray[Any] = np.array(bounds, dtype).reshape(-1, 2).T
+        self.limits: Numbers = np.array(bounds, dtype).reshape(-1, 2).T
         """``(2, len(names))`` lower and upper bounds of the values, ∓inf where they have none."""
         self._dtype = np.dtype(dtype)
         self._functions = [term.values for term in self.all]
         self._is_limited = bool(np.isfinite(self.limits).any())
         self._bounds = RepeatedRows(*self.limits)
 
-    def observe(self, states: States) -> NDArray[Any]:
+    def observe(self, states: States) -> Numbers:
         """``(n_envs, len(names))``, a new array."""
         parts = [values(states) for values in self._functions]
-        observed: NDArray[Any] = np.concatenate(
-            parts, axis=1, dtype=self._dtype, casting="same_kind"
-        )
+        observed: Numbers = np.concatenate(parts, axis=1, dtype=self._dtype, casting="same_kind")
         if self._is_limited:
             lowest, highest = self._bounds.of(len(observed))
             np.minimum(observed, highest, out=observed)

@@ -32,6 +32,12 @@ def test_documentation_has_a_row_for_every_option_of_a_task_and_its_default(task
             assert str(field.default).removesuffix(".0") in default, field.name
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_documentation_names_the_measures_of_a_task(task: str) -> None:
+    (row,) = (line for line in TEXT.splitlines() if line.startswith(f"| [`{task}`]"))
+    assert re.findall("`([^`]+)`", row.split("|")[6]) == [*TASKS[task].measures]
+
+
 def pattern_of(name: str) -> str:
     """A regular expression for names that stand in the document as ``name``: ``gravity x`` for all
     axes."""

@@ -269,7 +269,6 @@ def test_a_class_of_ones_own_chooses_terms_and_has_sensors_of_the_robot(with_imu
     axes = [f"imu_gyro {axis}" for axis in "xyz"]
     assert made.observation_names() == [*axes, *(f"gravity {axis}" for axis in "xyz"), *hips]
     assert by.terms.units == [*["rad/s"] * 3, *["1"] * 3, *["rad"] * 4]
-    assert by.terms.frames == [*["imu"] * 3, *["trunk"] * 3, *[""] * 4]
     made.reset()
     for action in actions(made, 5):
         observed = made.step(action).observations

@@ -47,7 +47,6 @@ class _Interface(NamedTuple):
     control_period_s: float | None
     observation_names: list[str]
     observation_units: list[str]
-    observation_frames: list[str]
     action_names: list[str]
     ctrl_units: list[str]
     controls: Controls | None
@@ -185,7 +184,6 @@ def _of_task(simulation: Simulation) -> _Interface:
     terms = simulation.task.policy_terms
     steps = simulation.task.observed_steps
     units = [input_names.UNKNOWN] * size if terms is None else terms.units * steps
-    frames = [input_names.WORLD] * size if terms is None else terms.frames * steps
     controls = _controls(simulation)
     drives = joint_drives(model, simulation.task)
     if controls is None:  # the user's own actions need not be those of the actuators
@@ -199,7 +197,6 @@ def _of_task(simulation: Simulation) -> _Interface:
         control_period_s=simulation.control_period_s,
         observation_names=observations,
         observation_units=units,
-        observation_frames=frames,
         action_names=action_names,
         ctrl_units=ctrl_units,
         controls=controls,
@@ -268,7 +265,6 @@ def _of_environment(venv: VecEnv) -> _Interface:
         control_period_s=None if period is None else float(period),
         observation_names=names,
         observation_units=[""] * len(names),
-        observation_frames=[""] * len(names),
         action_names=_numbered_names("action", actions),
         ctrl_units=[""] * actions,
         controls=None,

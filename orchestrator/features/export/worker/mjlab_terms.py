@@ -8,7 +8,6 @@ mjlab names whole terms (``base_ang_vel``), where this program names each observ
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +52,9 @@ def mjlab_terms(task: Task, drives: JointDrives) -> Mapping[str, Sequence[Any]] 
     return {
         "observation_names": terms,
         "observation_terms_scale": [1.0] * len(terms),
-        "observation_terms_clip": [_clip(term.limit) for term in observed.terms.all[: len(terms)]],
+        "observation_terms_clip": [
+            _clip(*term.bounds) for term in observed.terms.all[: len(terms)]
+        ],
         "observation_terms_history_length": [0] * len(terms),
         "observation_terms_flatten_history_dim": [True] * len(terms),
         "command_names": commands,
@@ -73,6 +74,6 @@ def _moves_joint_by_joint(task: Task, drives: JointDrives) -> bool:
     return bool(np.allclose(middle / gear, drives.default_joint_pos, rtol=0, atol=1e-6))
 
 
-def _clip(limit: float) -> str:
+def _clip(low: float, high: float) -> str:
     """The bounds of a term, as mjlab writes them."""
-    return f"{-limit:g};{limit:g}" if math.isfinite(limit) else "-inf;inf"
+    return f"{low:g};{high:g}"
