@@ -191,7 +191,7 @@ class Simulation:
         conformance.check_step(task, trial)
         sensed = full
         if task.observed_by is not None:
-            sensed = conformance.first_observation_by(task.observed_by, trial)
+            sensed = task.observed_by.observe(trial)
         self.observation_dtype = sensed.dtype
         self._sensed_size = sensed.shape[1]
         """Numbers that are observed at once, without those of the steps before and those of the critic."""
@@ -204,7 +204,7 @@ class Simulation:
         if asymmetric and task.observed_by is not None:
             names = input_names.of_full_observation(task, full.shape[1])
             names = names or [f"observation {number}" for number in range(full.shape[1])]
-            sensed_names = task.observed_by.terms.names
+            sensed_names = task.observed_by.names
             hidden = [column for column, name in enumerate(names) if name not in sensed_names]
             self._not_sensed = np.array(hidden, np.intp)
             self.privileged_names = tuple(names[column] for column in hidden)
@@ -420,7 +420,7 @@ class Simulation:
 
     def _sense(self, states: States) -> NDArray[Any]:
         by = self.task.observed_by
-        return self.task.observe(states) if by is None else by.terms.observe(states)
+        return self.task.observe(states) if by is None else by.observe(states)
 
     def _states_of(self, envs: NDArray[np.intp]) -> States:
         states = self.states

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import mujoco
 import numpy as np
@@ -20,13 +20,11 @@ from orchestrator.core import task_names
 from orchestrator.core.task_names import BuiltInTask, OverEpisode
 from orchestrator.worker.mjmodel.joints import joint_type
 from orchestrator.worker.mjmodel.structure import Bools, Floats, Numbers
+from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import ActionMap, scaled_actions
 from orchestrator.worker.tasks.input_names import UNKNOWN, Labels
 from orchestrator.worker.tasks.task_options import CommonOptions, EpisodeOptions
-from orchestrator.worker.tasks.terms import Term, Terms, labelled
-
-if TYPE_CHECKING:
-    from orchestrator.worker.tasks.observations import Observation
+from orchestrator.worker.tasks.terms import UNLIMITED, Term, Terms, labelled
 
 HOME = "home"
 """Name of the keyframe that episodes start from; without it, the first keyframe."""
@@ -99,7 +97,7 @@ class Task:
     observation_dtype: ClassVar[type[np.floating[Any]]] = np.float32
     """Of an observation that consists of terms."""
     actions: ActionMap
-    observed_by: Observation | None = None
+    observed_by: Terms | None = None
     """What the policy observes in place of what the task gives: the option ``observe``."""
     observed_steps: int = 1
     """So many of the latest observations are given together: the option ``history``."""
@@ -137,7 +135,7 @@ class Task:
         for kind in type(self).__mro__:
             names += vars(kind).get("fields", ())
         if self.observed_by is not None:
-            names += self.observed_by.terms.fields
+            names += self.observed_by.fields
         return tuple(dict.fromkeys(names))
 
     def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -168,12 +166,36 @@ class Task:
         """Return the term of what the episode aims at now, such as a command."""
         return labelled(self.goal_labels(), lambda states: states.goals)
 
+    def sensor_term(self, name: str) -> Term:
+        """Return the term of a sensor of the MJCF, in its own unit and axes.
+
+        :raises ValueError: the robot has no such sensor.
+        """
+        model = self.model
+        names = [model.sensor(number).name for number in range(model.nsensor)]
+        if name not in names:
+            has = ", ".join(filter(None, names)) or "none with a name"
+            raise ValueError(f'the robot has no sensor "{name}"; it has {has}')
+        sensor = names.index(name)
+        first = int(model.sensor_adr[sensor])
+        columns = slice(first, first + int(model.sensor_dim[sensor]))
+        return labelled(
+            input_names.of_sensor(model, sensor),
+            lambda states: states.fields["sensordata"][:, columns],
+            UNLIMITED,
+            fields=("sensordata",),
+        )
+
     def push(self, rng: np.random.Generator) -> Floats:
         """``(nv,)`` added to the velocities every ``push_period``."""
         return np.zeros(self.model.nv)
 
     def make_observation_terms(self) -> Sequence[Term]:
-        """Return the terms of the observation, in the order of their columns."""
+        """Return the terms of the observation, in the order of their columns.
+
+        By their names ``init`` carries a policy over to another robot, and exported policies clip as
+        they do.
+        """
         return ()
 
     @functools.cached_property
@@ -182,40 +204,22 @@ class Task:
         return Terms(self.make_observation_terms(), self.observation_dtype)
 
     @property
-    def policy_terms(self) -> Terms | None:
-        """The terms of what the policy observes at once; None where a class with an :meth:`observe`
-        of its own makes that.
+    def own_terms(self) -> Terms | None:
+        """The terms of what the task gives; None where a class with an :meth:`observe` of its own
+        makes that.
         """
-        if self.observed_by is not None:
-            return self.observed_by.terms
-        return None if self._has_own_observe else self.observation_terms
+        return self.observation_terms if type(self).observe is Task.observe else None
 
     @property
-    def _has_own_observe(self) -> bool:
-        return type(self).observe is not Task.observe
+    def policy_terms(self) -> Terms | None:
+        """The terms of what the policy observes at once, as :attr:`own_terms`."""
+        return self.own_terms if self.observed_by is None else self.observed_by
 
     def observe(self, states: States) -> Numbers:
         """``(n_envs, observation_size)`` float32 or float64, a new array; by default the terms. Row i
-        must depend on environment i alone.
+        must depend on environment i alone. What another method makes has neither names nor bounds.
         """
         return self.observation_terms.observe(states)
-
-    def observation_names(self) -> Sequence[str] | None:
-        """Return ``observation_size`` names, different from each other, by which ``init`` carries a
-        policy over to another robot, or None: a policy fits only where the numbers of observations
-        and actions are equal.
-
-        Overridden beside :meth:`observe`; the terms of others are known.
-        """
-        return None if self._has_own_observe else self.observation_terms.names
-
-    def observation_limits(self) -> Floats | None:
-        """Return ``(2, observation_size)`` lower and upper bounds to which :meth:`observe` clips,
-        ∓inf where it does not, or None if they are not known. A policy that is exported clips, too.
-
-        Overridden beside :meth:`observe`; the bounds of terms are known.
-        """
-        return None if self._has_own_observe else self.observation_terms.limits
 
     def reward_and_terminated(
         self, before: States, action: Numbers, after: States

@@ -18,9 +18,7 @@ from orchestrator.core.text import joined
 from orchestrator.worker.mjmodel.structure import Floats, Numbers
 from orchestrator.worker.runtime import failures
 from orchestrator.worker.tasks.base import States, Task
-from orchestrator.worker.tasks.observations import Observation
 from orchestrator.worker.tasks.task_options import TaskError
-from orchestrator.worker.tasks.terms import Terms
 
 ROWS = 3
 """Environments in the check: more than one, to tell a single result from one for each
@@ -97,11 +95,10 @@ def first_observation(task: Task, states: States) -> Numbers:
     """``(ROWS, …)`` the task's own observations.
 
     :param states: of :data:`ROWS` environments.
-    :raises TaskError: ``observe``, a term of which it consists, ``observation_names`` or
-        ``observation_limits`` raises, or its result violates the contract.
+    :raises TaskError: ``observe`` or a term of which it consists raises, or its result violates the
+        contract.
     """
-    if task.observed_by is None and task.policy_terms is not None:
-        _check_terms(task, task.policy_terms, states)
+    _check_terms(task, states)
     array = _call(task, "observe", lambda: task.observe(states))
     size = array.shape[-1] if isinstance(array, np.ndarray) and array.ndim == 2 else "n"
     _check(task, "observe", array, (ROWS, size))
@@ -110,36 +107,22 @@ def first_observation(task: Task, states: States) -> Numbers:
     inputs = (states.qpos, states.qvel, states.goals, *states.fields.values())
     if any(np.shares_memory(array, own) for own in inputs):
         raise _wrong(task, "observe", "a view of the states", "a new array (.copy() makes one)")
-    _call(task, "observation_names", task.observation_names)
-    limits = _call(task, "observation_limits", task.observation_limits)
-    if limits is not None and np.shape(limits) != (2, size):
-        raise _wrong(task, "observation_limits", _describe(limits), f"bounds of shape (2, {size})")
     return array  # type: ignore[no-any-return]
 
 
-def first_observation_by(observation: Observation, states: States) -> Numbers:
-    """``(ROWS, …)`` what ``observation`` gives in place of the task's own observations.
-
-    :param states: of :data:`ROWS` environments.
-    :raises TaskError: a term raises, or its values violate the contract.
-    """
-    _check_terms(observation, observation.terms, states)
-    return observation.terms.observe(states)
-
-
-def _check_terms(owner: object, terms: Terms, states: States) -> None:
+def _check_terms(task: Task, states: States) -> None:
     """:raises TaskError: a term raises, or its values violate the contract."""
-    for term in terms.all:
+    for term in task.observation_terms.all:
         name = f"the term {joined(term.names)}"
-        values = _call(owner, name, functools.partial(term.values, states))
-        _check(owner, name, values, (ROWS, len(term.names)))
+        values = _call(task, name, functools.partial(term.values, states))
+        _check(task, name, values, (ROWS, len(term.names)))
 
 
-def _call(owner: object, method: str, call: Callable[[], Any]) -> Any:
+def _call(task: Task, method: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except Exception as error:  # the user's code may raise anything
-        text = f"{_class_name(owner)}: {method} raises {failures.describe(error)}"
+        text = f"{_class_name(task)}: {method} raises {failures.describe(error)}"
         raise TaskError(text, is_certain=False) from error
 
 
@@ -151,16 +134,16 @@ def _pair(task: Task, method: str, call: Callable[[], Any]) -> tuple[Any, Any]:
     return result
 
 
-def _check(owner: object, method: str, value: Any, shape: tuple[Any, ...], kind: str = "f") -> None:
+def _check(task: Task, method: str, value: Any, shape: tuple[Any, ...], kind: str = "f") -> None:
     """:raises TaskError: ``value`` is no array of this shape and kind, or not finite."""
     numbers = "booleans" if kind == "b" else "finite floating-point numbers"
     expected = f"{numbers} of shape ({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
     if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype.kind != kind:
-        raise _wrong(owner, method, _describe(value), expected)
+        raise _wrong(task, method, _describe(value), expected)
     if not np.isfinite(value).all():
         column = int((~np.isfinite(value)).reshape(-1, shape[-1]).any(axis=0).argmax())
         problem = f"numbers that are not finite at the start, first in column {column}"
-        raise _wrong(owner, method, problem, expected, is_certain=False)
+        raise _wrong(task, method, problem, expected, is_certain=False)
 
 
 def _describe(value: Any) -> str:
@@ -169,15 +152,14 @@ def _describe(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _class_name(owner: object) -> str:
-    kind = f"{type(owner).__module__}:{type(owner).__qualname__}"
-    return f"task {kind}" if isinstance(owner, Task) else kind
+def _class_name(task: Task) -> str:
+    return f"task {type(task).__module__}:{type(task).__qualname__}"
 
 
 def _wrong(
-    owner: object, method: str, given: str, expected: str, *, is_certain: bool = True
+    task: Task, method: str, given: str, expected: str, *, is_certain: bool = True
 ) -> TaskError:
-    text = f"{_class_name(owner)}: {method} gives {given}; expected {expected}"
+    text = f"{_class_name(task)}: {method} gives {given}; expected {expected}"
     if method in ("reward_and_terminated", "observe", "measure"):
         text += f" for {ROWS} environments"
     return TaskError(text, is_certain=is_certain)

@@ -96,23 +96,17 @@ def vector(quantity: str, unit: str) -> Labels:
 
 
 def of_task(task: Task, size: int) -> list[str] | None:
-    """Return the names of what a policy observes of ``task`` at once, or None if they have none.
-
-    :param size: how many observations there are.
+    """Return the names of what a policy observes of ``task`` at once, or None if they are not
+    ``size`` names.
     """
-    if task.observed_by is None:
-        return of_full_observation(task, size)
-    return list(task.observed_by.terms.names)
+    terms = task.policy_terms
+    return None if terms is None or len(terms.names) != size else list(terms.names)
 
 
 def of_full_observation(task: Task, size: int) -> list[str] | None:
-    """Return the names that ``task`` gives its own observations, or None if these are not ``size``
-    names.
-    """
-    given = task.observation_names()
-    if given is None or len(given) != size:
-        return None
-    return [str(name) for name in given]
+    """Return the names of what ``task`` itself gives, as :func:`of_task`."""
+    terms = task.own_terms
+    return None if terms is None or len(terms.names) != size else list(terms.names)
 
 
 def joints(model: mujoco.MjModel) -> NDArray[np.object_]:

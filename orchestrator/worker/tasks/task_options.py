@@ -43,8 +43,8 @@ class CommonOptions(EpisodeOptions):
     """Share of an actuator's range that actions reach; None: 0.5 for servos around a keyframe, else
     1."""
     observe: str = "full"
-    """What the policy observes: ``full`` (what the task gives), ``proprioception`` (what a robot's own
-    sensors give), or a class of yours as ``module:Class``."""
+    """What the policy observes: ``full`` (what the task gives), or ``proprioception`` (what a robot's
+    own sensors give)."""
     history: int = 1
     """So many of the latest observations are given together, the newest first."""
 

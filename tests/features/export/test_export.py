@@ -38,7 +38,7 @@ from orchestrator.features.export.worker import (
 from orchestrator.features.export.worker.exported_policy import OF_MJLAB, ExportError
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.policies import job_policy
-from orchestrator.worker.tasks import observation_limits, units
+from orchestrator.worker.tasks import input_names
 from orchestrator.worker.training import trained_policy
 
 SQUASHED_SDE = {
@@ -115,9 +115,9 @@ def observations_and_actions(
 
 def clipped_by_task(task: Any, observations: NDArray[np.float32]) -> NDArray[np.float32]:
     """``observations``, which may be those of several steps, as ``task`` would give them."""
-    bounds = observation_limits.of_task(task)
-    assert bounds is not None
-    return np.clip(observations, *np.tile(bounds, task.observed_steps).astype(np.float32))
+    return np.clip(
+        observations, *np.tile(task.policy_terms.limits, task.observed_steps).astype(np.float32)
+    )
 
 
 @pytest.mark.parametrize(
@@ -462,9 +462,8 @@ ACTUATORS = """<mujoco><worldbody>
 def test_units_of_controls_follow_from_the_actuators() -> None:
     text = ACTUATORS.replace('<adhesion body="world" ctrlrange="0 1"/>', "")
     model = mujoco.MjModel.from_xml_string(text)
-    assert units.of_controls(model) == ["18 N m", "N", "rad", "0.5 m", "rad/s", "1"]
-    names = ["turn position", "slide velocity", "a name of the user's"]
-    assert units.of_observations(model, names) == ["rad", "m/s", ""]
+    assert input_names.control_units(model) == ["18 N m", "N", "rad", "0.5 m", "rad/s", "1"]
+    assert input_names.velocities(model).units == ["rad/s", "m/s"]
 
 
 BARE = """

@@ -272,7 +272,7 @@ def test_observations_are_in_the_order_of_their_names_with_activations_last(name
         fields.setdefault(field, np.asarray(getattr(data, field, None))[None])
     goal = np.zeros((1, task.goal_size))
     states = States(data.qpos[None], data.qvel[None], goal, fields)
-    observed = dict(zip(task.observation_names(), task.observe(states)[0], strict=True))
+    observed = dict(zip(task.observation_terms.names, task.observe(states)[0], strict=True))
 
     names = input_names
     activations = dict(zip(names.activations(model).names, data.act, strict=True))

@@ -110,7 +110,7 @@ WRONG: dict[type[Heated], str] = {
     OneDimensional: "the term heat gives an array of float64 of shape (3,); expected finite",
     NotFinite: "the term heat gives numbers that are not finite at the start, first in column 0; expected finite",
     Cold: "the term heat raises KeyError: 'heat'",
-    Unmade: "make_observation_terms raises KeyError: 'torso'",
+    Unmade: "making it raises KeyError: 'torso'",
 }
 
 

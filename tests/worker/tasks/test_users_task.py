@@ -13,7 +13,6 @@ from stable_baselines3 import PPO
 
 import orchestrator
 from orchestrator.core.errors import SpecError
-from orchestrator.worker import tasks
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
 from orchestrator.worker.tasks.task_options import TaskError
@@ -140,11 +139,6 @@ WRONG: dict[str, tuple[str, str, str]] = {
         "return self._height(after)",
         r"measure gives an array of float64 of shape \(3,\); expected .*\(3, 1\)",
     ),
-    "names that cannot be made": (
-        "    def measure(self",
-        "    def observation_names(self):\n        return self.names\n\n    def measure(self",
-        r"observation_names raises AttributeError: .*names",
-    ),
     "no reward at all": (
         "def reward_and_terminated",
         "def reward",
@@ -173,7 +167,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "__init__ that fails": (
         "if model.nq < 3:",
         "if model.nqq < 3:",
-        r"__init__ raises AttributeError: .*nqq",
+        r"making it raises AttributeError: .*nqq",
     ),
     "__init__ that forgets its base": (
         "super().__init__(model, options)",
@@ -222,14 +216,6 @@ def test_what_is_wrong_with_a_task_is_one_clear_message(
         Simulation.from_xml(HOPPER, f"{name}:Jump", n_envs=1, seed=0)
     assert f"{name}:Jump" in str(raised.value) or "site_xpoz" in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-def test_a_task_may_derive_from_one_of_gymnasium(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    code = "from orchestrator.worker.tasks.gymnasium_tasks import Ant\n\n\nclass MyAnt(Ant):\n    pass\n"
-    assert tasks.find_task(f"{written(tmp_path, code, 'derived')}:MyAnt").__name__ == "MyAnt"
 
 
 @pytest.mark.parametrize("fields", ['("actuator_force",)', '("act", "actuator_force")'])

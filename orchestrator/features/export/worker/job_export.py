@@ -211,10 +211,9 @@ def _of_task(simulation: Simulation) -> _Interface:
 def _limits(task: Task) -> Limits | None:
     """Return the bounds of the observations, which may be those of several steps."""
     terms = task.policy_terms
-    bounds = task.observation_limits() if terms is None else terms.limits
-    if bounds is None or np.isinf(bounds).all():
+    if terms is None or np.isinf(terms.limits).all():
         return None
-    low, high = np.tile(bounds.astype(np.float64), task.observed_steps)
+    low, high = np.tile(terms.limits.astype(np.float64), task.observed_steps)
     return Limits(low=low, high=high)
 
 
@@ -222,11 +221,11 @@ def _unknown_limits(task: Task) -> str | None:
     """Return why nobody knows how observations are clipped, and what to do, or None if it is
     known.
     """
-    if task.policy_terms is not None or task.observation_limits() is not None:
+    if task.policy_terms is not None:
         return None
     name = f"{type(task).__module__}:{type(task).__qualname__}"
     return (
-        f"{name} has an observe() of its own; if that clips, say the bounds with observation_limits(), "
+        f"{name} has an observe() of its own; if that clips, write make_observation_terms() in its place, "
         "or clip what the file gets"
     )
 

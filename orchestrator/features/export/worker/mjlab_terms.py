@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orchestrator.worker.mjmodel.actuators import scalar_joints
-from orchestrator.worker.tasks.observations import Sensors, joints_with_encoders
+from orchestrator.worker.tasks.observations import joints_with_encoders
 from orchestrator.worker.tasks.track import Track
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ def mjlab_terms(task: Task, drives: JointDrives) -> Mapping[str, Sequence[Any]] 
     starting pose. A command is that of ``track`` for a free root.
     """
     observed = task.observed_by
-    if type(observed) is not Sensors or task.observed_steps != 1:
+    if observed is None or task.observed_steps != 1:
         return None
-    if observed.terms.names[:3] != [f"angular velocity {axis}" for axis in "xyz"]:
+    if observed.names[:3] != [f"angular velocity {axis}" for axis in "xyz"]:
         return None  # the root does not move
     commands: Sequence[str] = ()
     if task.goal_size:
@@ -52,9 +52,7 @@ def mjlab_terms(task: Task, drives: JointDrives) -> Mapping[str, Sequence[Any]] 
     return {
         "observation_names": terms,
         "observation_terms_scale": [1.0] * len(terms),
-        "observation_terms_clip": [
-            _clip(*term.bounds) for term in observed.terms.all[: len(terms)]
-        ],
+        "observation_terms_clip": [_clip(*term.bounds) for term in observed.all[: len(terms)]],
         "observation_terms_history_length": [0] * len(terms),
         "observation_terms_flatten_history_dim": [True] * len(terms),
         "command_names": commands,

@@ -298,8 +298,8 @@ def _noisy_columns(
     names = input_names.of_task(task, size)
     if names is None:
         raise RandomizeError(
-            f"{table_of(key, randomize)}.{key}: the observations of this task have no names; write {NOISE}, or let "
-            f"its observation_names() give {size} of them"
+            f"{table_of(key, randomize)}.{key}: the observations of this task have no names; write {NOISE}, or give "
+            "it make_observation_terms() in place of observe()"
         )
     columns = [column for column, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)]
     if not columns:
