@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-import importlib
+import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -91,16 +91,15 @@ def find_task(name: str) -> type[Task]:
     :raises TaskError: there is no such class, it does not derive from :class:`Task`, or its module
         cannot be imported.
     """
-    if name in TASKS:
-        return TASKS[name]
-    if name.startswith("gymnasium:"):
-        gymnasium_tasks = importlib.import_module("orchestrator.worker.tasks.gymnasium_tasks")
-        return gymnasium_tasks.find(name)  # type: ignore[no-any-return]
+    rows = {**task_names.TASKS, **task_names.GYMNASIUM_TASKS}
+    if name in rows:
+        return load_built_in(rows[name])
     what = f'task "{name}"'
-    if ":" not in name:
+    if ":" not in name or name.startswith("gymnasium:"):
+        near = difflib.get_close_matches(name, rows, n=1)
+        hint = f'did you mean "{near[0]}"? ' if near else ""
         raise TaskError(
-            f'unknown {what}; there is: {AUTO}, {", ".join(sorted(TASKS))}, "gymnasium:Ant-v5" and others '
-            'of gymnasium, and your own as "package.module:Class"'
+            f'unknown {what}; {hint}there is: {AUTO}, {", ".join(rows)}, and your own as "package.module:Class"'
         )
     try:
         kind: Any = user_env.load(name)

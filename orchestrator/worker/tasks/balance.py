@@ -18,10 +18,9 @@ import numpy as np
 
 from orchestrator.worker.mjmodel.joints import HINGE, SLIDE, joint_name, joint_type
 from orchestrator.worker.mjmodel.structure import Bools, Floats, Numbers, driven_dofs, posed_data
-from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import RewardAndTermination, States, Task
 from orchestrator.worker.tasks.task_options import CommonOptions, check_positive
-from orchestrator.worker.tasks.terms import UNLIMITED, Term, labelled, turns
+from orchestrator.worker.tasks.terms import ALL, Term, position_term, turns, velocity_term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +46,10 @@ class Balance(Task):
         self._poles = model.jnt_qposadr[poles]
 
     def make_observation_terms(self) -> Sequence[Term]:
-        driven = self._driven
-        poles = self._poles
-        positions = input_names.positions(self.model)
         return (
-            labelled(
-                positions.take(driven), lambda states: states.qpos.take(driven, axis=1), UNLIMITED
-            ),
-            *turns(positions.take(poles), poles),
-            labelled(input_names.velocities(self.model), lambda states: states.qvel),
+            position_term(self.model, self._driven),
+            *turns(self.model, self._poles),
+            velocity_term(self.model, ALL),
         )
 
     def reward_and_terminated(

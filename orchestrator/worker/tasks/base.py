@@ -35,9 +35,6 @@ RewardAndTermination = tuple[Floats, Bools]
 SMALL_PART_M = 0.05
 """Mean size of a robot's parts below which the noise on positions in metres is scaled down."""
 
-_COORDINATES_IN_METRES = {mujoco.mjtJoint.mjJNT_FREE: 3, mujoco.mjtJoint.mjJNT_SLIDE: 1}
-"""Type of joint → how many of its first coordinates are metres."""
-
 
 @dataclass(frozen=True, slots=True)
 class States:
@@ -258,10 +255,11 @@ class Task:
         return None
 
 
-def load_built_in(task: BuiltInTask) -> Any:
+def load_built_in(task: BuiltInTask) -> type[Any]:
     """Return the class of a row of the table of tasks."""
     module, _, kind = task.path.partition(":")
-    return getattr(importlib.import_module(f"orchestrator.worker.tasks.{module}"), kind)
+    found: type[Any] = getattr(importlib.import_module(f"orchestrator.worker.tasks.{module}"), kind)
+    return found
 
 
 def declared_measures(task: str) -> tuple[Measure, ...]:
@@ -273,7 +271,7 @@ def declared_measures(task: str) -> tuple[Measure, ...]:
 
 
 def find_keyframe(model: mujoco.MjModel, name: str | None) -> int:
-    """Number of the keyframe that episodes start from; -1 for the model's own pose.
+    """Return the number of the keyframe that episodes start from; -1 for the model's own pose.
 
     :raises ValueError: there is no keyframe with this name.
     """
@@ -283,9 +281,8 @@ def find_keyframe(model: mujoco.MjModel, name: str | None) -> int:
             return names.index(HOME)
         return 0 if names else -1
     if name not in names:
-        raise ValueError(
-            f'keyframe = "{name}": the robot has {", ".join(filter(None, names)) or "none with a name"}'
-        )
+        has = ", ".join(filter(None, names)) or "none with a name"
+        raise ValueError(f'keyframe = "{name}": the robot has {has}')
     return names.index(name)
 
 
@@ -318,15 +315,11 @@ def start_noise(model: mujoco.MjModel, scale: float) -> tuple[Floats, Floats]:
     In metres it is less than ``scale`` for robots with small parts, which it would throw into the
     air.
     """
-    metres = scale * min(1.0, model.stat.meansize / SMALL_PART_M)
-    positions = np.full(model.nq, scale)
-    velocities = np.full(model.nv, scale)
-    for joint in range(model.njnt):
-        width = _COORDINATES_IN_METRES.get(joint_type(model, joint), 0)
-        position = model.jnt_qposadr[joint]
-        velocity = model.jnt_dofadr[joint]
-        positions[position : position + width] = metres
-        velocities[velocity : velocity + width] = metres
+    small = min(1.0, model.stat.meansize / SMALL_PART_M)
+    of_positions = np.array(input_names.positions(model).units, object)
+    of_velocities = np.array(input_names.velocities(model).units, object)
+    positions = scale * np.where(of_positions == "m", small, 1.0)
+    velocities = scale * np.where(of_velocities == "m/s", small, 1.0)
     return positions, velocities
 
 

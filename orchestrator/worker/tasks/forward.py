@@ -22,11 +22,16 @@ import numpy as np
 
 from orchestrator.worker.mjmodel.robot import joints_of_robot
 from orchestrator.worker.mjmodel.structure import Floats, Numbers, addresses, as_index, posed_data
-from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import RewardAndTermination, States, declared_measures
 from orchestrator.worker.tasks.health import HealthOptions
 from orchestrator.worker.tasks.motion import UprightTask
-from orchestrator.worker.tasks.terms import UNLIMITED, Term, activation_terms, labelled
+from orchestrator.worker.tasks.terms import (
+    UNLIMITED,
+    Term,
+    activation_terms,
+    position_term,
+    velocity_term,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +50,11 @@ class Forward(UprightTask):
     def make_observation_terms(self) -> Sequence[Term]:
         model = self.model
         robot = joints_of_robot(model, posed_data(model, self.pose), self.root.body)
-        all_positions, all_dofs = addresses(model, robot)
+        positions, dofs = addresses(model, robot)
         horizontal = [part.address for part in (self.root.x, self.root.y) if part is not None]
-        positions = as_index(np.setdiff1d(all_positions, horizontal))
-        dofs = as_index(all_dofs)
         return (
-            labelled(
-                input_names.positions(model).take(positions),
-                lambda states: states.qpos[:, positions],
-                UNLIMITED,
-            ),
-            labelled(input_names.velocities(model).take(dofs), lambda states: states.qvel[:, dofs]),
+            position_term(model, as_index(np.setdiff1d(positions, horizontal))),
+            velocity_term(model, as_index(dofs)),
             *activation_terms(model, UNLIMITED),
         )
 

@@ -9,7 +9,6 @@ gymnasium's documentation (https://gymnasium.farama.org/environments/mujoco/).
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib.util
 import math
 from collections.abc import Sequence
@@ -34,8 +33,16 @@ from orchestrator.worker.tasks.base import (
     load_built_in,
 )
 from orchestrator.worker.tasks.input_names import Labels
-from orchestrator.worker.tasks.task_options import EpisodeOptions, Range, TaskError
-from orchestrator.worker.tasks.terms import UNLIMITED, Term, labelled, turns
+from orchestrator.worker.tasks.task_options import EpisodeOptions, Range
+from orchestrator.worker.tasks.terms import (
+    ALL,
+    UNLIMITED,
+    Term,
+    labelled,
+    position_term,
+    turns,
+    velocity_term,
+)
 
 Z = 2
 """Address in ``qpos`` of the height, where the robot's first joint is a free joint."""
@@ -43,26 +50,13 @@ MAX_ANGLE = 0.2
 MIN_TIP_HEIGHT = 1.0
 
 
-def find(name: str) -> type[GymnasiumTask]:
-    """:raises TaskError: there is no such environment; the message lists them."""
-    if name in GYMNASIUM_TASKS:
-        return load_built_in(GYMNASIUM_TASKS[name])  # type: ignore[no-any-return]
-    near = difflib.get_close_matches(name, GYMNASIUM_TASKS, n=1)
-    hint = f'did you mean "{near[0]}"? ' if near else ""
-    raise TaskError(
-        f'unknown task "{name}"; {hint}the gymnasium environments are: {", ".join(GYMNASIUM_TASKS)}'
-    )
-
-
 def default_xml(name: str) -> Path:
-    """Return the robot that gymnasium itself uses, in the installed package, which is not imported.
-
-    :raises ValueError: there is no such environment.
-    """
+    """Return the robot that gymnasium itself uses, in the installed package, which is not imported."""
     package = importlib.util.find_spec("gymnasium")
     assert package is not None, "Stable-Baselines3 requires it"
     assert package.origin is not None
-    return Path(package.origin).parent / "envs" / "mujoco" / "assets" / find(name).asset
+    asset = load_built_in(GYMNASIUM_TASKS[name]).asset
+    return Path(package.origin).parent / "envs" / "mujoco" / "assets" / asset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,12 +119,9 @@ class GymnasiumTask(Task):
 
     def state_terms(self, first: int = 0, velocity_limit: float = UNLIMITED) -> list[Term]:
         """Return the positions from number ``first`` on, and the velocities."""
-        positions = input_names.positions(self.model).take(slice(first, None))
         return [
-            labelled(positions, lambda states: states.qpos[:, first:], UNLIMITED),
-            labelled(
-                input_names.velocities(self.model), lambda states: states.qvel, velocity_limit
-            ),
+            position_term(self.model, slice(first, None)),
+            velocity_term(self.model, ALL, velocity_limit),
         ]
 
 
@@ -516,12 +507,10 @@ class InvertedDoublePendulum(GymnasiumTask):
             raise misfit("a site at the tip of the second pole", "no site")
 
     def make_observation_terms(self) -> Sequence[Term]:
-        positions = input_names.positions(self.model)
-        angles = np.array([1, 2])
         return [
-            labelled(positions.take(slice(1)), lambda states: states.qpos[:, :1], UNLIMITED),
-            *turns(positions.take(angles), angles),
-            labelled(input_names.velocities(self.model), lambda states: states.qvel),
+            position_term(self.model, slice(1)),
+            *turns(self.model, np.array([1, 2])),
+            velocity_term(self.model, ALL),
             labelled(
                 Labels(["constraint force"], ["N"]),
                 lambda states: states.fields["qfrc_constraint"][:, :1],

@@ -19,7 +19,7 @@ from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import States, Task
 from orchestrator.worker.tasks.health import Health, HealthOptions
 from orchestrator.worker.tasks.input_names import NUMBER
-from orchestrator.worker.tasks.terms import Term, labelled
+from orchestrator.worker.tasks.terms import Term, offset_term, velocity_term
 
 GRAVITY_M_S2 = 9.81
 LEAST_HEIGHT_M = 0.05
@@ -72,6 +72,11 @@ class Motion:
     vertical by the root's rotation since the starting pose."""
     yaw_rate: Floats
     """``(n,)`` radians a second about the vertical."""
+
+    @property
+    def observed(self) -> Floats:
+        """``(n, 9)`` up, velocity and spin."""
+        return np.concatenate((self.up, self.velocity, self.spin), axis=1)
 
 
 class Proprioception:
@@ -153,21 +158,11 @@ class Proprioception:
             Term(  # one term, as three would ask for the motion three times
                 names=[name for labels in motion for name in labels.names],
                 units=[unit for labels in motion for unit in labels.units],
-                values=self._motion_of_root,
+                values=lambda states: self.motion(states).observed,
             ),
-            labelled(
-                input_names.positions(model).take(self.joints).prefixed("offset of"), self.offsets
-            ),
-            labelled(
-                input_names.velocities(model).take(self.dofs),
-                lambda states: states.qvel.take(self.dofs, axis=1),
-            ),
+            offset_term(model, self.joints, self._home),
+            velocity_term(model, self.dofs),
         ]
-
-    def _motion_of_root(self, states: States) -> Floats:
-        """``(n, 9)`` up, velocity and spin."""
-        motion = self.motion(states)
-        return np.concatenate((motion.up, motion.velocity, motion.spin), axis=1)
 
     def _rotations(self, states: States) -> Floats:
         """``(n, 3, 3)`` from the root's axes to the world's."""

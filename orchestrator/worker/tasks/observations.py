@@ -15,10 +15,17 @@ from orchestrator.worker.mjmodel.root import NoRootError
 from orchestrator.worker.mjmodel.structure import addresses, posed_data
 from orchestrator.worker.tasks.actions import Scaled
 from orchestrator.worker.tasks.base import Task
-from orchestrator.worker.tasks.input_names import NUMBER, positions, vector, velocities
+from orchestrator.worker.tasks.input_names import NUMBER, vector
 from orchestrator.worker.tasks.motion import root_motion_of
 from orchestrator.worker.tasks.task_options import CommonOptions, TaskError
-from orchestrator.worker.tasks.terms import Term, Terms, labelled, last_action
+from orchestrator.worker.tasks.terms import (
+    Term,
+    Terms,
+    labelled,
+    last_action,
+    offset_term,
+    velocity_term,
+)
 
 FULL = "full"
 PROPRIOCEPTION = "proprioception"
@@ -60,13 +67,9 @@ def proprioception(task: Task) -> list[Term]:
     if not isinstance(task.actions, Scaled):
         raise ValueError(f'its actions are not from -1 to 1; write observe = "{FULL}"')  # noqa: TRY004 - the task does not fit
     columns, dofs = addresses(model, joints)
-    start = task.pose[columns]
     of_robot = [
-        labelled(
-            positions(model).take(columns).prefixed("offset of"),
-            lambda states: states.qpos.take(columns, axis=1) - start,
-        ),
-        labelled(velocities(model).take(dofs), lambda states: states.qvel.take(dofs, axis=1)),
+        offset_term(model, columns, task.pose[columns]),
+        velocity_term(model, dofs),
         last_action(model),
         task.goal_term(),
     ]

@@ -41,7 +41,9 @@ from orchestrator.worker.tasks.terms import (
     Term,
     activation_terms,
     labelled,
+    position_term,
     turns,
+    velocity_term,
 )
 
 PRECISION_WIDTH = 0.1
@@ -116,17 +118,10 @@ class Reach(Task):
         ]
         positions, dofs = addresses(model, joints)
         turning, _ = addresses(model, turning_joints)
-        limited = np.setdiff1d(positions, turning)
-        labels = input_names.positions(model)
         return (
-            labelled(
-                labels.take(limited), lambda states: states.qpos.take(limited, axis=1), UNLIMITED
-            ),
-            *turns(labels.take(turning), turning),
-            labelled(
-                input_names.velocities(model).take(dofs),
-                lambda states: states.qvel.take(dofs, axis=1),
-            ),
+            position_term(model, np.setdiff1d(positions, turning)),
+            *turns(model, turning),
+            velocity_term(model, dofs),
             labelled(input_names.vector("end", "m"), self._place, UNLIMITED),
             labelled(
                 input_names.vector("target", "m"),

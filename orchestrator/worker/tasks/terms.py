@@ -7,20 +7,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import mujoco
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from orchestrator.core.text import joined
-from orchestrator.worker.mjmodel.structure import Numbers
+from orchestrator.worker.mjmodel.structure import Floats, Numbers
 from orchestrator.worker.tasks.actions import RepeatedRows
 from orchestrator.worker.tasks.input_names import (
     NUMBER,
     Labels,
     activations,
     controls,
+    positions,
+    velocities,
 )
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ LAST_ACTION = "last_action"
 """In :attr:`States.fields` what the policy gave last, ``(n_envs, nu)`` in the bounds of its actions,
 whenever that takes effect; 0 when an episode begins. The simulation keeps it for tasks and terms
 that name it among their fields; it is no field of ``MjData``."""
+Columns: TypeAlias = slice | NDArray[np.intp]
+ALL = slice(None)
 MAX_OBSERVED_VELOCITY = 10.0
 UNLIMITED = float("inf")
 
@@ -76,21 +80,44 @@ def labelled(
     )
 
 
-def turns(positions: Labels, columns: NDArray[np.intp]) -> tuple[Term, Term]:
-    """Return the terms of sine and cosine of the positions in these columns of ``qpos``."""
+def position_term(model: mujoco.MjModel, columns: Columns) -> Term:
+    """Return the term of these columns of ``qpos``, unclipped."""
+    labels = positions(model).take(columns)
+    return labelled(labels, lambda states: states.qpos[:, columns], UNLIMITED)
+
+
+def offset_term(model: mujoco.MjModel, columns: NDArray[np.intp], start: Floats) -> Term:
+    """Return the term of these columns of ``qpos`` against ``start``, the same columns at first."""
+    return labelled(
+        positions(model).take(columns).prefixed("offset of"),
+        lambda states: states.qpos.take(columns, axis=1) - start,
+    )
+
+
+def velocity_term(
+    model: mujoco.MjModel, columns: Columns, limit: float = MAX_OBSERVED_VELOCITY
+) -> Term:
+    """Return the term of these columns of ``qvel``."""
+    labels = velocities(model).take(columns)
+    return labelled(labels, lambda states: states.qvel[:, columns], limit)
+
+
+def turns(model: mujoco.MjModel, columns: NDArray[np.intp]) -> list[Term]:
+    """Return the terms of sine and cosine of these columns of ``qpos``."""
+    labels = positions(model).take(columns)
     units = [NUMBER] * len(columns)
-    return (
+    return [
         labelled(
-            positions.prefixed("sin", units),
+            labels.prefixed("sin", units),
             lambda states: np.sin(states.qpos.take(columns, axis=1)),
             UNLIMITED,
         ),
         labelled(
-            positions.prefixed("cos", units),
+            labels.prefixed("cos", units),
             lambda states: np.cos(states.qpos.take(columns, axis=1)),
             UNLIMITED,
         ),
-    )
+    ]
 
 
 def last_action(model: mujoco.MjModel) -> Term:

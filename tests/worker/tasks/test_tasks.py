@@ -170,7 +170,11 @@ def test_what_lies_about_beside_a_robot_is_neither_seen_nor_paid_for(
 @pytest.mark.parametrize(
     ("task", "options", "message"),
     [
-        ("foward", {}, 'unknown task "foward"; there is: auto, balance, .*forward'),
+        (
+            "foward",
+            {},
+            'unknown task "foward"; did you mean "forward".*there is: auto, balance, .*forward',
+        ),
         (
             "forward",
             {"healthy_rewrd": 1.0},
