@@ -168,16 +168,14 @@ class Task:
 
         :raises ValueError: the robot has no such sensor.
         """
-        model = self.model
-        names = [model.sensor(number).name for number in range(model.nsensor)]
-        if name not in names:
-            has = ", ".join(filter(None, names)) or "none with a name"
-            raise ValueError(f'the robot has no sensor "{name}"; it has {has}')
-        sensor = names.index(name)
-        first = int(model.sensor_adr[sensor])
-        columns = slice(first, first + int(model.sensor_dim[sensor]))
+        try:
+            sensor = self.model.sensor(name)
+        except KeyError as error:
+            raise ValueError(f'sensor "{name}": {error.args[0]}') from None
+        first = int(sensor.adr[0])
+        columns = slice(first, first + int(sensor.dim[0]))
         return labelled(
-            input_names.of_sensor(model, sensor),
+            input_names.of_sensor(self.model, sensor.id),
             lambda states: states.fields["sensordata"][:, columns],
             UNLIMITED,
             fields=("sensordata",),
@@ -275,15 +273,15 @@ def find_keyframe(model: mujoco.MjModel, name: str | None) -> int:
 
     :raises ValueError: there is no keyframe with this name.
     """
+    if name is not None:
+        try:
+            return int(model.key(name).id)
+        except KeyError as error:
+            raise ValueError(f'keyframe = "{name}": {error.args[0]}') from None
     names = [model.key(number).name for number in range(model.nkey)]
-    if name is None:
-        if HOME in names:
-            return names.index(HOME)
-        return 0 if names else -1
-    if name not in names:
-        has = ", ".join(filter(None, names)) or "none with a name"
-        raise ValueError(f'keyframe = "{name}": the robot has {has}')
-    return names.index(name)
+    if HOME in names:
+        return names.index(HOME)
+    return 0 if names else -1
 
 
 def control_steps(seconds: float, step_s: float) -> int:

@@ -92,11 +92,10 @@ def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effe
         for number, body in enumerate(model.site_bodyid)
     ]
     if site is not None:
-        named = next((candidate for candidate in sites if candidate.name == site), None)
-        if named is None:
-            existing = ", ".join(candidate.name for candidate in sites if candidate.name)
-            has = existing or "no site with a name"
-            raise ValueError(f'site = "{site}": the robot has {has}')
+        try:
+            named = sites[model.site(site).id]
+        except KeyError as error:
+            raise ValueError(f'site = "{site}": {error.args[0]}') from None
         if not named.joints:
             raise ValueError(
                 f'site = "{site}" is not on a chain of hinges or slides on a fixed base that actuators move; '

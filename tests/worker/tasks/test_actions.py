@@ -161,12 +161,8 @@ def test_episodes_start_from_home_or_the_first_keyframe_or_the_one_asked_for(
 
 
 def test_an_unknown_keyframe_is_answered_with_those_there_are() -> None:
-    with pytest.raises(
-        ValueError, match='task "forward": keyframe = "hom": the robot has low, home'
-    ):
+    with pytest.raises(ValueError, match=r"""keyframe = "hom": .*Valid names: \['home', 'low'\]"""):
         make_task("forward", robot(MOTOR, home()), {"keyframe": "hom"})
-    with pytest.raises(ValueError, match='keyframe = "home": the robot has none with a name'):
-        make_task("forward", robot(MOTOR), {"keyframe": "home"})
 
 
 def starts(task: Task, count: int = 200) -> tuple[np.ndarray, np.ndarray]:

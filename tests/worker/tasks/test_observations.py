@@ -226,7 +226,7 @@ def test_a_task_of_ones_own_has_sensors_of_the_robot(tmp_path: Path) -> None:
     for action in actions(made, 5):
         observed = made.step(action).observations
     assert np.allclose(observed[0, -3:], made.data(0).sensor("imu_gyro").data, atol=1e-5)
-    with pytest.raises(ValueError, match='the robot has no sensor "imu_gyro"; it has none with'):
+    with pytest.raises(ValueError, match="Invalid name 'imu_gyro'"):
         make_simulation(QUADRUPED, task, {}, {}, n_envs=1, seed=0)
 
 
