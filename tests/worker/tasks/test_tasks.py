@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.tasks import States, input_names, make_task
+from orchestrator.worker.tasks import Forward, Measure, States, input_names, make_task
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 
@@ -248,6 +248,25 @@ def test_a_fallen_pole_ends_the_episode() -> None:
         states, np.zeros((4, 1)), states
     )
     assert terminated.tolist() == [False, True, True, True]
+
+
+class Speedy(Forward):
+    """Measures a number that is 4 in every control step."""
+
+    measures = tuple(Measure(name=way, over_episode=way) for way in ("sum", "mean", "last", "rms"))
+
+    def measure(self, before: States, action: np.ndarray, after: States) -> np.ndarray:
+        return np.full((len(action), 4), 4.0)
+
+
+def test_a_measure_is_combined_over_the_steps_of_an_episode() -> None:
+    model = model_of("hopper")
+    task = Speedy(model, Speedy.Options(max_episode_steps=3))
+    made = Simulation(model, task, robot="hopper", n_envs=1, seed=0, measuring=True)
+    made.reset()
+    (episode,) = [made.step(np.zeros((1, 3))) for _ in range(3)][-1].ended
+    found = {way: episode.measures[way] for way in ("sum", "mean", "last", "rms")}
+    assert found == {"sum": 12.0, "mean": 4.0, "last": 4.0, "rms": 2.0}
 
 
 MUSCLES = """<mujoco><worldbody><body name="upper" pos="0 0 1"><joint name="shoulder" axis="0 1 0"/>
