@@ -93,7 +93,7 @@ def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effe
     ]
     if site is not None:
         try:
-            named = sites[model.site(site).id]
+            named: Effector = sites[model.site(site).id]
         except KeyError as error:
             raise ValueError(f'site = "{site}": {error.args[0]}') from None
         if not named.joints:

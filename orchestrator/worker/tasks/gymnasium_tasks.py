@@ -82,7 +82,7 @@ class GymnasiumTask(Task):
     :raises ValueError: the robot does not have the structure that the formulas assume.
     """
 
-    Options: ClassVar[type[GymnasiumOptions]] = GymnasiumOptions
+    Options = GymnasiumOptions
     fields_lag = True
     observation_dtype = np.float64
     asset: ClassVar[str]
@@ -168,7 +168,7 @@ class Locomotion(GymnasiumTask):
     them), then velocities.
     """
 
-    Options: ClassVar[type[LocomotionOptions]] = LocomotionOptions
+    Options = LocomotionOptions
     measures = declared_measures("gymnasium:Ant-v5")
     joints: ClassVar[tuple[mujoco.mjtJoint, ...]]
     """Types of the robot's first joints."""
@@ -234,7 +234,7 @@ class Legged(Locomotion):
     unhealthy.
     """
 
-    Options: ClassVar[type[LeggedOptions]] = LeggedOptions
+    Options = LeggedOptions
 
     def add_health(self, rewards: Floats, after: States) -> Bools:
         healthy = self.healthy(after)
@@ -293,7 +293,7 @@ class Walker2d(Legged):
     velocities are clipped to ±10.
     """
 
-    Options: ClassVar[type[Walker2dOptions]] = Walker2dOptions
+    Options = Walker2dOptions
     asset = "walker2d_v5.xml"
     joints = (SLIDE, SLIDE, HINGE)
 
