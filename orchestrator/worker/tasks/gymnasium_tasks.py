@@ -55,7 +55,7 @@ def default_xml(name: str) -> Path:
     package = importlib.util.find_spec("gymnasium")
     assert package is not None, "Stable-Baselines3 requires it"
     assert package.origin is not None
-    asset = load_built_in(GYMNASIUM_TASKS[name]).asset
+    asset: str = load_built_in(GYMNASIUM_TASKS[name]).asset
     return Path(package.origin).parent / "envs" / "mujoco" / "assets" / asset
 
 
