@@ -1,73 +1,79 @@
-"""The built-in tasks: a new one is a module in ``orchestrator/worker/tasks`` and an entry here."""
+"""The table of built-in tasks: a new task is a module in ``orchestrator/worker/tasks`` and a row
+here, a new measure of a task is an entry in its row.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 AUTO = "auto"
 """The built-in task that suits the robot's structure; chosen before launch."""
 
-TASKS: Mapping[str, str] = {
-    "balance": "balance:Balance",
-    "forward": "forward:Forward",
-    "reach": "reach:Reach",
-    "stand": "stand:Stand",
-    "track": "track:Track",
-}
-"""Name in a job file → module and class below ``orchestrator.worker.tasks``."""
+OverEpisode: TypeAlias = Literal["sum", "mean", "last", "rms"]
+"""How the values of a measure in the control steps of an episode are combined; ``rms`` is the root of
+the mean of values that are squares."""
 
-GYMNASIUM_TASKS: Mapping[str, str] = {
-    "gymnasium:Ant-v5": "gymnasium_tasks.locomotion:Ant",
-    "gymnasium:HalfCheetah-v5": "gymnasium_tasks.locomotion:HalfCheetah",
-    "gymnasium:Hopper-v5": "gymnasium_tasks.locomotion:Hopper",
-    "gymnasium:Humanoid-v5": "gymnasium_tasks.locomotion:Humanoid",
-    "gymnasium:InvertedDoublePendulum-v5": "gymnasium_tasks.pendulums:InvertedDoublePendulum",
-    "gymnasium:InvertedPendulum-v5": "gymnasium_tasks.pendulums:InvertedPendulum",
-    "gymnasium:Swimmer-v5": "gymnasium_tasks.locomotion:Swimmer",
-    "gymnasium:Walker2d-v5": "gymnasium_tasks.locomotion:Walker2d",
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltInTask:
+    path: str
+    """Module and class below ``orchestrator.worker.tasks``."""
+    measures: Mapping[str, OverEpisode] = field(default_factory=dict)
+    """What an episode is measured by besides its return, in the order of the columns of the class's
+    ``measure``."""
+    travels: bool = False
+    """Whether it moves the robot from place to place, so that ``cost_of_transport`` has a value."""
+
+
+TASKS: Mapping[str, BuiltInTask] = {
+    "balance": BuiltInTask(path="balance:Balance"),
+    "forward": BuiltInTask(path="forward:Forward", measures={"distance_m": "sum"}, travels=True),
+    "reach": BuiltInTask(path="reach:Reach", measures={"distance_m": "last"}),
+    "stand": BuiltInTask(path="stand:Stand", measures={"height_m": "mean"}),
+    "track": BuiltInTask(path="track:Track", measures={"velocity_error_m_s": "mean"}, travels=True),
 }
-"""Name in a job file → module and class, for gymnasium's own environments as tasks over the batched
-simulation."""
+"""By the name in a job file."""
+
+
+def _locomotion(kind: str) -> BuiltInTask:
+    return BuiltInTask(path=f"gymnasium_tasks:{kind}", measures={"distance_m": "sum"}, travels=True)
+
+
+GYMNASIUM_TASKS: Mapping[str, BuiltInTask] = {
+    "gymnasium:Ant-v5": _locomotion("Ant"),
+    "gymnasium:HalfCheetah-v5": _locomotion("HalfCheetah"),
+    "gymnasium:Hopper-v5": _locomotion("Hopper"),
+    "gymnasium:Humanoid-v5": _locomotion("Humanoid"),
+    "gymnasium:InvertedDoublePendulum-v5": BuiltInTask(
+        path="gymnasium_tasks:InvertedDoublePendulum"
+    ),
+    "gymnasium:InvertedPendulum-v5": BuiltInTask(path="gymnasium_tasks:InvertedPendulum"),
+    "gymnasium:Swimmer-v5": _locomotion("Swimmer"),
+    "gymnasium:Walker2d-v5": _locomotion("Walker2d"),
+}
+"""Gymnasium's own environments as tasks over the batched simulation, by the name in a job file."""
 
 EFFORT = ("energy_j", "mass_kg", "cost_of_transport", "torque_rms")
 """Measures of every task over the batched simulation, in the order in which they are reported, after
 those of the task itself. They are defined in ``orchestrator/worker/envs/effort.py``."""
 
-_DISTANCE = ("distance_m",)
-_LOCOMOTION = [
-    name for name, path in GYMNASIUM_TASKS.items() if path.startswith("gymnasium_tasks.locomotion:")
-]
-_OWN_MEASURES: Mapping[str, tuple[str, ...]] = {
-    "forward": _DISTANCE,
-    "reach": _DISTANCE,
-    "stand": ("height_m",),
-    "track": ("velocity_error_m_s",),
-    **dict.fromkeys(_LOCOMOTION, _DISTANCE),
-}
-"""Built-in tasks that measure an episode besides its return → the names of their own measures."""
 
-STAYING = frozenset(
-    name for name in (*TASKS, *GYMNASIUM_TASKS) if name not in ("forward", "track", *_LOCOMOTION)
-)
-"""Built-in tasks that do not move the robot from place to place: ``cost_of_transport`` has no value
-there."""
-
-
-def _measures_of(task: str) -> tuple[str, ...]:
-    effort: tuple[str, ...] = EFFORT
-    if task in STAYING:
-        effort = tuple(name for name in EFFORT if name != "cost_of_transport")
-    return *_OWN_MEASURES.get(task, ()), *effort
+def _measures_of(task: BuiltInTask) -> tuple[str, ...]:
+    effort = [name for name in EFFORT if task.travels or name != "cost_of_transport"]
+    return *task.measures, *effort
 
 
 MEASURES: Mapping[str, tuple[str, ...]] = {
-    task: _measures_of(task) for task in (*TASKS, *GYMNASIUM_TASKS)
+    name: _measures_of(task) for name, task in {**TASKS, **GYMNASIUM_TASKS}.items()
 }
 """Built-in tasks → the names of the measures that can have a value, the task's own first."""
 
 
 def measure_of_task(measures: Iterable[str]) -> str | None:
-    """The first measure of a task's own: the one that is shown where there is room for one.
+    """Return the first measure that is a task's own: the one that is shown where there is room for
+    one.
 
     :param measures: the names of all, in their order.
     """

@@ -35,7 +35,7 @@ from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.observation_history import ObservationHistory, names_over_steps
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.tasks import States, Task, conformance, input_names, make_task
-from orchestrator.worker.tasks.base import LAST_ACTION
+from orchestrator.worker.tasks.terms import LAST_ACTION
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -199,7 +199,7 @@ class Simulation:
         conformance.check_step(task, trial)
         sensed = full
         if task.observed_by is not None:
-            sensed = conformance.first_observation_by(task.observed_by, trial)
+            sensed = task.observed_by.observe(trial)
         self.observation_dtype = sensed.dtype
         self._sensed_size = sensed.shape[1]
         """Numbers that are observed at once, without those of the steps before and those of the critic."""
@@ -212,7 +212,7 @@ class Simulation:
         if asymmetric and task.observed_by is not None:
             names = input_names.of_full_observation(task, full.shape[1])
             names = names or [f"observation {number}" for number in range(full.shape[1])]
-            sensed_names = task.observed_by.terms.names
+            sensed_names = task.observed_by.names
             hidden = [column for column, name in enumerate(names) if name not in sensed_names]
             self._not_sensed = np.array(hidden, np.intp)
             self.privileged_names = tuple(names[column] for column in hidden)
@@ -455,7 +455,13 @@ class Simulation:
         measures: dict[str, float] = {}
         if self._effort is not None:
             sums = self._measure_sums[env]
-            combined = {"sum": sums, "mean": sums / length, "last": self._latest_measures[env]}
+            means = sums / length
+            combined = {
+                "sum": sums,
+                "mean": means,
+                "last": self._latest_measures[env],
+                "rms": np.sqrt(np.abs(means)),
+            }
             for column, measure in enumerate(self.task.measures):
                 measures[measure.name] = float(combined[measure.over_episode][column])
             measures = {**measures, **self._effort.measures(env, length), **measures}

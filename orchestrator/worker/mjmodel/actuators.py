@@ -15,6 +15,8 @@ _GAINS = {
     mujoco.mjtGain.mjGAIN_SO3: "orientation",
     mujoco.mjtGain.mjGAIN_USER: "user",
 }
+_PID_INPUTS = {1: "pos", 2: "vel", 4: "ff"}
+"""Bit of ``actuator_ctrlspec`` → the input of ``<pid>``, in the order of its controls."""
 _ON_JOINT = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
 _SCALAR = (int(HINGE), int(SLIDE))
 
@@ -64,6 +66,34 @@ def position_servos(model: mujoco.MjModel) -> NDArray[np.bool_]:
     is_single = model.actuator_ctrlnum == 1
     servos: NDArray[np.bool_] = is_position & has_stiffness & is_single
     return servos
+
+
+def control_inputs(model: mujoco.MjModel) -> list[str]:
+    """Return for each control which input of a ``<pid>`` it is (``pos``, ``vel`` or ``ff``); empty
+    text for controls of other actuators.
+    """
+    inputs: list[str] = []
+    for actuator in range(model.nactuator):
+        if actuator_kind(model, actuator) == "pid":
+            spec = int(model.actuator_ctrlspec[actuator])
+            inputs += [name for bit, name in _PID_INPUTS.items() if spec & bit]
+        else:
+            inputs += [""] * int(model.actuator_ctrlnum[actuator])
+    return inputs
+
+
+def actuator_of_control(model: mujoco.MjModel) -> NDArray[np.intp]:
+    """``(nu,)`` the actuator of each control."""
+    return np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum)
+
+
+def position_controls(model: mujoco.MjModel) -> NDArray[np.bool_]:
+    """``(nu,)`` which controls are target positions: of position servos, and the input ``pos`` of
+    ``<pid>``.
+    """
+    is_position: NDArray[np.bool_] = position_servos(model)[actuator_of_control(model)]
+    is_position |= np.array([name == "pos" for name in control_inputs(model)], bool)
+    return is_position
 
 
 def scalar_joints(model: mujoco.MjModel) -> NDArray[np.intp]:

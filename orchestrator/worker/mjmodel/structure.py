@@ -5,13 +5,16 @@ fixed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
+Bools: TypeAlias = NDArray[np.bool_]
+Numbers: TypeAlias = NDArray[Any]
+"""Of any type."""
 
 _LEAST_LEVER = 1e-9
 

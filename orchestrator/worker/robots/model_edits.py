@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.worker.envs.model_loading import for_simulation
-from orchestrator.worker.mjmodel.actuators import position_servos
+from orchestrator.worker.mjmodel.actuators import actuator_of_control, position_controls
 from orchestrator.worker.mjmodel.joints import qpos_layout
 from orchestrator.worker.mjspec.model_comparison import differing_fields
 from orchestrator.worker.mjspec.spec_attributes import (
@@ -208,15 +208,14 @@ def following_controls(
 
 
 def _lengths_of_servos(model: mujoco.MjModel, keyframe: int) -> NDArray[np.float64]:
-    """``(nu,)`` of position servos in the pose of a keyframe, as far as their joints have moved it:
+    """``(nu,)`` of target positions in the pose of a keyframe, as far as their joints have moved it:
     the controls that hold it; 0 for other actuators.
     """
     data = mujoco.MjData(model)
     data.qpos[:] = model.key_qpos[keyframe]
     mujoco.mj_fwdPosition(model, data)
-    actuator = np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum)
-    lengths = data.actuator_length[model.actuator_outadr[actuator]]
-    return np.where(position_servos(model)[actuator], lengths, 0.0)
+    lengths = data.actuator_length[model.actuator_outadr[actuator_of_control(model)]]
+    return np.where(position_controls(model), lengths, 0.0)
 
 
 def _name_files_of_attached(spec: mujoco.MjSpec, model: mujoco.MjModel, folder: Path) -> None:

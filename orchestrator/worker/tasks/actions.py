@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.worker.mjmodel.actuators import position_servos
-from orchestrator.worker.mjmodel.structure import Floats
+from orchestrator.worker.mjmodel.actuators import (
+    actuator_of_control,
+    position_controls,
+    scalar_gear,
+    scalar_joints,
+)
+from orchestrator.worker.mjmodel.structure import Bools, Floats, Numbers, posed_data
 
 SERVO_SCALE = 0.5
 """Default share of a servo's range around its keyframe: the robot explores near its starting
@@ -26,84 +31,71 @@ class ActionMap(Protocol):
     def high(self) -> NDArray[np.float32]:
         """``(nu,)`` upper bounds of the action space."""
 
-    def taken(self, actions: NDArray[Any]) -> NDArray[Any]:
+    def taken(self, actions: Numbers) -> Numbers:
         """``(n_envs, nu)`` the actions that count in rewards: clipped to their bounds."""
 
-    def ctrl(self, taken: NDArray[Any]) -> NDArray[Any]:
+    def ctrl(self, taken: Numbers) -> Numbers:
         """``(n_envs, nu)`` values of ``MjData.ctrl``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ScaledRows:
-    """What :class:`Scaled` computes with, ``(n_envs, nu)`` each: equal shapes are faster."""
+class RepeatedRows:
+    """Rows of numbers, each repeated for every environment: NumPy computes faster with arrays of
+    equal shapes.
 
-    middle: Floats
-    half: Floats
-    ctrl_low: Floats
-    ctrl_high: Floats
-    action_low: Floats
-    action_high: Floats
+    :param rows: ``(n,)`` each.
+    """
+
+    def __init__(self, *rows: Numbers) -> None:
+        self._rows = rows
+        self._most = 0
+        self._repeated: list[Numbers] = []
+        """``(_most, n)`` each."""
+
+    def of(self, count: int) -> list[Numbers]:
+        """``(count, n)`` each."""
+        if count > self._most:
+            self._most = count
+            self._repeated = [np.tile(row, (count, 1)) for row in self._rows]
+        if count == self._most:
+            return self._repeated
+        return [repeated[:count] for repeated in self._repeated]
 
 
-@dataclass(frozen=True, slots=True)
 class Scaled:
-    """Actions in [-1, 1] → ``middle + half · action``, clipped to the controls' limits."""
+    """Actions in [-1, 1] → ``middle + half · action``, clipped to the controls' limits; ``(nu,)``
+    each.
+    """
 
-    middle: Floats
-    """``(nu,)``, as the next three."""
-    half: Floats
-    ctrl_low: Floats
-    ctrl_high: Floats
-    _rows_by_count: dict[int, _ScaledRows] = field(default_factory=dict, init=False, compare=False)
-    """Number of environments → their rows."""
+    def __init__(self, middle: Floats, half: Floats, ctrl_low: Floats, ctrl_high: Floats) -> None:
+        self.middle = middle
+        self.half = half
+        self.ctrl_low = ctrl_low
+        self.ctrl_high = ctrl_high
+        self.low = np.full(len(middle), -1.0, np.float32)
+        self.high = np.full(len(middle), 1.0, np.float32)
+        self._action_bounds = RepeatedRows(-np.ones(len(middle)), np.ones(len(middle)))
+        self._mapping = RepeatedRows(middle, half, ctrl_low, ctrl_high)
 
-    @property
-    def low(self) -> NDArray[np.float32]:
-        return np.full(len(self.middle), -1.0, np.float32)
-
-    @property
-    def high(self) -> NDArray[np.float32]:
-        return np.full(len(self.middle), 1.0, np.float32)
-
-    def taken(self, actions: NDArray[Any]) -> Floats:
-        rows = self._rows(len(actions))
+    def taken(self, actions: Numbers) -> Floats:
+        low, high = self._action_bounds.of(len(actions))
         taken: Floats = np.array(actions, np.float64)
-        np.maximum(taken, rows.action_low, out=taken)
-        np.minimum(taken, rows.action_high, out=taken)
+        np.maximum(taken, low, out=taken)
+        np.minimum(taken, high, out=taken)
         return taken
 
-    def ctrl(self, taken: NDArray[Any]) -> Floats:
-        rows = self._rows(len(taken))
-        ctrl: Floats = taken * rows.half
-        ctrl += rows.middle
-        np.maximum(ctrl, rows.ctrl_low, out=ctrl)
-        np.minimum(ctrl, rows.ctrl_high, out=ctrl)
+    def ctrl(self, taken: Numbers) -> Floats:
+        middle, half, low, high = self._mapping.of(len(taken))
+        ctrl: Floats = taken * half
+        ctrl += middle
+        np.maximum(ctrl, low, out=ctrl)
+        np.minimum(ctrl, high, out=ctrl)
         return ctrl
-
-    def _rows(self, n_envs: int) -> _ScaledRows:
-        rows = self._rows_by_count.get(n_envs)
-        if rows is None:
-            rows = _ScaledRows(
-                middle=_repeated(self.middle, n_envs),
-                half=_repeated(self.half, n_envs),
-                ctrl_low=_repeated(self.ctrl_low, n_envs),
-                ctrl_high=_repeated(self.ctrl_high, n_envs),
-                action_low=_repeated(self.low, n_envs),
-                action_high=_repeated(self.high, n_envs),
-            )
-            self._rows_by_count[n_envs] = rows
-        return rows
 
     def commands(self, control: int) -> Floats:
         """``(2,)`` values of one control for the actions -1 and 1."""
         ends = self.middle[control] + self.half[control] * np.array([-1.0, 1.0])
         commands: Floats = np.clip(ends, self.ctrl_low[control], self.ctrl_high[control])
         return commands
-
-
-def _repeated(row: NDArray[Any], count: int) -> Floats:
-    """``(n,)`` → ``(count, n)``"""
-    return np.tile(np.asarray(row, np.float64), (count, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,20 +107,20 @@ class Direct:
     low: NDArray[np.float32]
     high: NDArray[np.float32]
 
-    def taken(self, actions: NDArray[Any]) -> NDArray[Any]:
+    def taken(self, actions: Numbers) -> Numbers:
         # The bits of sums over a row depend on the memory order.
         return np.ascontiguousarray(actions)
 
-    def ctrl(self, taken: NDArray[Any]) -> NDArray[Any]:
+    def ctrl(self, taken: Numbers) -> Numbers:
         return taken
 
 
 def scaled_actions(model: mujoco.MjModel, key: int, action_scale: float | None) -> Scaled:
-    """The mapping of actions in [-1, 1] for any robot.
+    """Return the mapping of actions in [-1, 1] for any robot.
 
-    A position servo of a robot with a keyframe moves around the keyframe's ``ctrl`` (without one,
-    around the controls that hold the keyframe's pose) by ``action_scale`` (default
-    :data:`SERVO_SCALE`) times half its range (``ctrlrange``, else the joint's). Any other actuator
+    A control that is a target position, of a robot with a keyframe, moves around the keyframe's
+    ``ctrl`` (without one, around what holds the keyframe's pose) by ``action_scale`` (default
+    :data:`SERVO_SCALE`) times half its range (``ctrlrange``, else the joint's). Any other control
     uses its ``ctrlrange``, or ±1 without one, times ``action_scale`` (default 1).
 
     :param key: number of the keyframe, -1 for none.
@@ -138,25 +130,19 @@ def scaled_actions(model: mujoco.MjModel, key: int, action_scale: float | None) 
     middle = (limits.low + limits.high) / 2
     half = half_range * (1.0 if action_scale is None else action_scale)
     if key >= 0:
-        actuator = np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum)  # of each control
-        is_servo = position_servos(model)[actuator]
-        servo_range = np.where(limits.is_limited, half_range, _half_joint_range(model)[actuator])
+        is_position = position_controls(model)
+        servo_range = np.where(limits.is_limited, half_range, _half_joint_ranges(model))
         servo_scale = SERVO_SCALE if action_scale is None else action_scale
-        middle = np.where(is_servo, _holding_controls(model, key, actuator), middle)
-        half = np.where(is_servo, servo_scale * servo_range, half)
-    return Scaled(
-        middle=middle,
-        half=half,
-        ctrl_low=limits.lowest,
-        ctrl_high=limits.highest,
-    )
+        middle = np.where(is_position, _holding_controls(model, key), middle)
+        half = np.where(is_position, servo_scale * servo_range, half)
+    return Scaled(middle, half, limits.lowest, limits.highest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlLimits:
     """The bounds of a robot's controls."""
 
-    is_limited: NDArray[np.bool_]
+    is_limited: Bools
     """``(nu,)`` whether a control has a ``ctrlrange``."""
     low: Floats
     """``(nu,)``, -1 where a control has none."""
@@ -183,30 +169,23 @@ def control_limits(model: mujoco.MjModel) -> ControlLimits:
     )
 
 
-def _holding_controls(model: mujoco.MjModel, key: int, actuator: NDArray[np.intp]) -> Floats:
-    """``(nu,)`` controls with which position servos hold the keyframe's pose.
-
-    :param actuator: ``(nu,)`` the actuator of each control.
-    """
+def _holding_controls(model: mujoco.MjModel, key: int) -> Floats:
+    """``(nu,)`` target positions that hold the keyframe's pose: its ``ctrl``, if it has one."""
     if model.key_ctrl[key].any():
         return np.array(model.key_ctrl[key])
-    data = mujoco.MjData(model)
-    data.qpos[:] = model.key_qpos[key]
-    mujoco.mj_fwdPosition(model, data)
-    return np.array(data.actuator_length[model.actuator_outadr[actuator]])
+    data = posed_data(model, model.key_qpos[key])
+    outputs = model.actuator_outadr[actuator_of_control(model)]
+    return np.array(data.actuator_length[outputs])
 
 
-def _half_joint_range(model: mujoco.MjModel) -> Floats:
-    """``(nactuator,)`` half the range of each actuator's joint in units of its control, which are
-    those of the joint times the gear; 1 where the joint has no range.
-
-    Joints by ``jointinparent`` count as without a range here, unlike in
-    :func:`orchestrator.worker.mjmodel.actuators.scalar_joints`: their policies are trained so.
+def _half_joint_ranges(model: mujoco.MjModel) -> Floats:
+    """``(nu,)`` half the range of each control's joint in units of the control, which are those of
+    the joint times the gear; 1 where the joint has no range.
     """
-    joint = model.actuator_trnid[:, 0]
-    ranged = model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT)
-    ranged[ranged] = model.jnt_limited[joint[ranged]]
+    joints = scalar_joints(model)
     half = np.ones(model.nactuator)
-    half[ranged] = np.diff(model.jnt_range[joint[ranged]])[:, 0] / 2
-    half[ranged] *= np.abs(model.actuator_gear[model.actuator_outadr[ranged], 0])
-    return half
+    for actuator, joint in enumerate(joints.tolist()):
+        if joint >= 0 and model.jnt_limited[joint]:
+            low, high = model.jnt_range[joint]
+            half[actuator] = (high - low) / 2 * abs(scalar_gear(model, actuator))
+    return half[actuator_of_control(model)]

@@ -12,18 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.worker.mjmodel.joints import HINGE, SLIDE, joint_name, joint_type
-from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed_data
-from orchestrator.worker.tasks import input_names, units
-from orchestrator.worker.tasks.base import RewardAndTermination, States
+from orchestrator.worker.mjmodel.structure import Bools, Floats, Numbers, driven_dofs, posed_data
+from orchestrator.worker.tasks.base import RewardAndTermination, States, Task
 from orchestrator.worker.tasks.task_options import CommonOptions, check_positive
-from orchestrator.worker.tasks.terms import UNLIMITED, TaskOfTerms, Term, turns
+from orchestrator.worker.tasks.terms import ALL, Term, position_term, turns, velocity_term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +33,7 @@ class BalanceOptions(CommonOptions):
         check_positive(self, "max_tilt")
 
 
-class Balance(TaskOfTerms):
+class Balance(Task):
     """:raises ValueError: the robot is not poles on a driven base."""
 
     Options = BalanceOptions
@@ -49,34 +46,26 @@ class Balance(TaskOfTerms):
         self._poles = model.jnt_qposadr[poles]
 
     def make_observation_terms(self) -> Sequence[Term]:
-        model = self.model
-        driven = self._driven
-        poles = self._poles
-        positions = input_names.positions(model)
-        of_base = list(positions[driven])
-        velocities = list(input_names.velocities(model))
         return (
-            Term(
-                names=of_base,
-                units=units.of_observations(model, of_base),
-                values=lambda states: states.qpos[:, driven],
-                limit=UNLIMITED,
-            ),
-            turns("sin", positions[poles], lambda states: np.sin(states.qpos[:, poles])),
-            turns("cos", positions[poles], lambda states: np.cos(states.qpos[:, poles])),
-            Term(
-                names=velocities,
-                units=units.of_observations(model, velocities),
-                values=lambda states: states.qvel,
-            ),
+            position_term(self.model, self._driven),
+            *turns(self.model, self._poles),
+            velocity_term(self.model, ALL),
         )
 
     def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
+        self, before: States, action: Numbers, after: States
     ) -> RewardAndTermination:
-        tilts = np.abs(after.qpos[:, self._poles] - self.pose[self._poles])
-        upright: NDArray[np.bool_] = np.all(tilts <= self.options.max_tilt, axis=1)
-        return np.ones(len(tilts)), ~upright
+        upright: Bools = np.all(self._are_upright(after), axis=1)
+        return np.ones(len(upright)), ~upright
+
+    def violations(self, states: States) -> list[str]:
+        return [] if self._are_upright(states)[0].all() else ["tilt"]
+
+    def _are_upright(self, states: States) -> Bools:
+        """``(n_envs, n_poles)``"""
+        tilts = np.abs(states.qpos[:, self._poles] - self.pose[self._poles])
+        are_upright: Bools = tilts <= self.options.max_tilt
+        return are_upright
 
 
 def driven_joints_and_poles(model: mujoco.MjModel, pose: Floats) -> tuple[list[int], list[int]]:

@@ -1,4 +1,4 @@
-"""The base class of tasks, their options, and what tasks share.
+"""The base class of tasks, and what tasks share.
 
 A task holds no state of a running episode, so one task serves all environments. What an episode
 aims at (a target, a commanded velocity) is its goal, which the simulation stores.
@@ -11,35 +11,29 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
+from orchestrator.core import task_names
+from orchestrator.core.task_names import BuiltInTask, OverEpisode
 from orchestrator.worker.mjmodel.joints import joint_type
-from orchestrator.worker.mjmodel.structure import Floats
+from orchestrator.worker.mjmodel.structure import Bools, Floats, Numbers
+from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import ActionMap, scaled_actions
+from orchestrator.worker.tasks.input_names import UNKNOWN, Labels
 from orchestrator.worker.tasks.task_options import CommonOptions, EpisodeOptions
-
-if TYPE_CHECKING:
-    from orchestrator.worker.tasks.observations import Observation
+from orchestrator.worker.tasks.terms import UNLIMITED, Term, Terms, labelled
 
 HOME = "home"
 """Name of the keyframe that episodes start from; without it, the first keyframe."""
 
-RewardAndTermination = tuple[Floats, NDArray[np.bool_]]
+RewardAndTermination = tuple[Floats, Bools]
 """Rewards, and whether the episode terminates; ``(n_envs,)`` each."""
-
-LAST_ACTION = "last_action"
-"""In :attr:`States.fields` the latest action of the policy, ``(n_envs, nu)``, where an
-:class:`Observation` has it; it is no field of ``MjData``."""
 
 SMALL_PART_M = 0.05
 """Mean size of a robot's parts below which the noise on positions in metres is scaled down."""
-
-_COORDINATES_IN_METRES = {mujoco.mjtJoint.mjJNT_FREE: 3, mujoco.mjtJoint.mjJNT_SLIDE: 1}
-"""Type of joint → how many of its first coordinates are metres."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +46,7 @@ class States:
     """``(n_envs, nv)``"""
     goals: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     """``(n_envs, goal_size)``, as :meth:`Task.sample_goal` gave them."""
-    fields: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    fields: Mapping[str, Numbers] = field(default_factory=dict)
     """Arrays of ``MjData`` named in :attr:`Task.fields`: name → ``(n_envs, …)``."""
 
 
@@ -62,14 +56,15 @@ class Measure:
 
     name: str
     """Ends with the unit, as in ``distance_m``."""
-    over_episode: Literal["sum", "mean", "last"]
+    over_episode: OverEpisode
     """How the values of the control steps are combined."""
 
 
 class Task:
     """What a robot must do; your own task derives from this class.
 
-    Implement :meth:`observe` and :meth:`reward_and_terminated`; everything else has a default.
+    Implement :meth:`reward_and_terminated`, and :meth:`make_observation_terms` or :meth:`observe`;
+    everything else has a default.
     ``__init__`` raises :class:`ValueError` for a robot or options that do not fit.
     """
 
@@ -77,10 +72,10 @@ class Task:
     """Its fields are the keys of ``[jobs.task_options]``."""
     control_period_s: ClassVar[float] = 0.04
     fields: tuple[str, ...] = ()
-    """Derived fields of ``MjData`` that :attr:`States.fields` provides (``"site_xpos"``,
-    ``"sensordata"`` …), beside those that the class it is derived from needs. Those that depend on
-    accelerations or forces (an accelerometer, ``qfrc_actuator``) belong to the last physics
-    step."""
+    """Fields of ``MjData`` that :attr:`States.fields` provides (``"site_xpos"``, ``"sensordata"``
+    …, or :data:`LAST_ACTION`), beside those that the class it is derived from needs. Those that
+    depend on accelerations or forces (an accelerometer, ``qfrc_actuator``) belong to the last
+    physics step."""
     fields_lag: ClassVar[bool] = False
     """Whether ``fields`` are as ``mj_step`` leaves them, one physics step behind, instead of
     current."""
@@ -96,9 +91,11 @@ class Task:
     unused_options: Mapping[str, str] = MappingProxyType({})
     """Options that have no effect on this robot, each with the reason and what to do. The
     examination before the launch warns of those that a job sets."""
+    observation_dtype: ClassVar[type[np.floating[Any]]] = np.float32
+    """Of an observation that consists of terms."""
     actions: ActionMap
-    observed_by: Observation | None = None
-    """What the policy observes in place of :meth:`observe`: the option ``observe``."""
+    observed_by: Terms | None = None
+    """What the policy observes in place of what the task gives: the option ``observe``."""
     observed_steps: int = 1
     """So many of the latest observations are given together: the option ``history``."""
 
@@ -128,18 +125,14 @@ class Task:
 
     @property
     def all_fields(self) -> tuple[str, ...]:
-        """:attr:`fields` of the task, of the user's classes that it is derived from, and of the
-        built-in one that these are derived from, unless that sets its own for a robot; and those
-        that :attr:`observed_by` needs.
+        """Return :attr:`fields` of the task and of the classes that it is derived from, and those
+        that what is observed needs.
         """
-        of_robot = vars(self).get("fields")
-        names = list(of_robot or ())
+        names = [*self.fields, *self.observation_terms.fields]
         for kind in type(self).__mro__:
-            if kind.__module__.startswith("orchestrator."):
-                names += kind.fields if of_robot is None else ()  # type: ignore[attr-defined]
-                break
             names += vars(kind).get("fields", ())
-        names += () if self.observed_by is None else self.observed_by.terms.fields
+        if self.observed_by is not None:
+            names += self.observed_by.fields
         return tuple(dict.fromkeys(names))
 
     def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -161,50 +154,86 @@ class Task:
         """
         return np.zeros(self.goal_size)
 
-    def names_of_goal(self) -> Sequence[str]:
-        """``goal_size`` names of what :meth:`sample_goal` draws."""
-        return [f"goal {number}" for number in range(self.goal_size)]
+    def goal_labels(self) -> Labels:
+        """Return ``goal_size`` labels of what :meth:`sample_goal` draws."""
+        names = [f"goal {number}" for number in range(self.goal_size)]
+        return Labels(names, [UNKNOWN] * self.goal_size)
+
+    def goal_term(self) -> Term:
+        """Return the term of what the episode aims at now, such as a command."""
+        return labelled(self.goal_labels(), lambda states: states.goals)
+
+    def sensor_term(self, name: str) -> Term:
+        """Return the term of a sensor of the MJCF, in its own unit and axes.
+
+        :raises ValueError: the robot has no such sensor.
+        """
+        try:
+            sensor = self.model.sensor(name)
+        except KeyError as error:
+            raise ValueError(f'sensor "{name}": {error.args[0]}') from None
+        first = int(sensor.adr[0])
+        columns = slice(first, first + int(sensor.dim[0]))
+        return labelled(
+            input_names.of_sensor(self.model, sensor.id),
+            lambda states: states.fields["sensordata"][:, columns],
+            UNLIMITED,
+            fields=("sensordata",),
+        )
 
     def push(self, rng: np.random.Generator) -> Floats:
         """``(nv,)`` added to the velocities every ``push_period``."""
         return np.zeros(self.model.nv)
 
-    def observe(self, states: States) -> NDArray[Any]:
-        """``(n_envs, observation_size)`` float32 or float64, a new array. Row i must depend on
-        environment i alone.
+    def make_observation_terms(self) -> Sequence[Term]:
+        """Return the terms of the observation, in the order of their columns.
+
+        By their names ``init`` carries a policy over to another robot, and exported policies clip as
+        they do.
         """
-        raise NotImplementedError
+        return ()
 
-    def observation_names(self) -> Sequence[str] | None:
-        """``observation_size`` names, different from each other, by which ``init`` carries a policy
-        over to another robot; None: a policy fits only where the numbers of observations and
-        actions are equal.
+    @functools.cached_property
+    def observation_terms(self) -> Terms:
+        """:raises ValueError: see :class:`Terms`."""
+        return Terms(self.make_observation_terms(), self.observation_dtype)
 
-        Names of a class do not count for a class derived from it that overrides :meth:`observe`
-        alone.
+    @property
+    def own_terms(self) -> Terms | None:
+        """The terms of what the task gives; None where a class with an :meth:`observe` of its own
+        makes that.
         """
-        return None
+        return self.observation_terms if type(self).observe is Task.observe else None
 
-    def observation_limits(self) -> Floats | None:
-        """``(2, observation_size)`` lower and upper bounds to which :meth:`observe` clips, ∓inf
-        where it does not; None: it clips nothing. A policy that is exported clips, too.
+    @property
+    def policy_terms(self) -> Terms | None:
+        """The terms of what the policy observes at once, as :attr:`own_terms`."""
+        return self.own_terms if self.observed_by is None else self.observed_by
 
-        Those of a class do not count for a class derived from it that overrides :meth:`observe`
-        alone.
+    def observe(self, states: States) -> Numbers:
+        """``(n_envs, observation_size)`` float32 or float64, a new array; by default the terms. Row i
+        must depend on environment i alone. What another method makes has neither names nor bounds.
         """
-        return None
+        return self.observation_terms.observe(states)
 
     def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
+        self, before: States, action: Numbers, after: States
     ) -> RewardAndTermination:
         """``(n_envs,)`` rewards and terminations of one control step; goals are the same before and
         after.
 
-        :param action: ``(n_envs, nu)`` clipped to [-1, 1].
+        :param action: ``(n_envs, nu)`` what the policy gave, clipped to [-1, 1], also where it takes
+            effect late.
         """
         raise NotImplementedError
 
-    def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
+    def violations(self, states: States) -> list[str]:
+        """Return what ends the episode of the first environment of ``states``: ``height``, ``tilt``
+        … ; nothing if it goes on, or where that is not known.
+        """
+        return []
+
+    def measure(self, before: States, action: Numbers, after: States) -> Floats:
         """``(n_envs, len(measures))``; called only where episodes are measured: in evaluation, and in
         training with ``measure_training`` or rungs that compare by measures.
         """
@@ -224,29 +253,35 @@ class Task:
         return None
 
 
-def load_built_in(path: str) -> Any:
-    """The class of a built-in task: ``path`` is a value of
-    :data:`orchestrator.core.task_names.TASKS`.
-    """
-    module, _, kind = path.partition(":")
-    return getattr(importlib.import_module(f"orchestrator.worker.tasks.{module}"), kind)
+def load_built_in(task: BuiltInTask) -> type[Any]:
+    """Return the class of a row of the table of tasks."""
+    module, _, kind = task.path.partition(":")
+    found: type[Any] = getattr(importlib.import_module(f"orchestrator.worker.tasks.{module}"), kind)
+    return found
+
+
+def declared_measures(task: str) -> tuple[Measure, ...]:
+    """Return the measures in the row of a built-in task."""
+    row = task_names.TASKS.get(task) or task_names.GYMNASIUM_TASKS[task]
+    return tuple(
+        Measure(name=name, over_episode=over_episode) for name, over_episode in row.measures.items()
+    )
 
 
 def find_keyframe(model: mujoco.MjModel, name: str | None) -> int:
-    """Number of the keyframe that episodes start from; -1 for the model's own pose.
+    """Return the number of the keyframe that episodes start from; -1 for the model's own pose.
 
     :raises ValueError: there is no keyframe with this name.
     """
+    if name is not None:
+        try:
+            return int(model.key(name).id)
+        except KeyError as error:
+            raise ValueError(f'keyframe = "{name}": {error.args[0]}') from None
     names = [model.key(number).name for number in range(model.nkey)]
-    if name is None:
-        if HOME in names:
-            return names.index(HOME)
-        return 0 if names else -1
-    if name not in names:
-        raise ValueError(
-            f'keyframe = "{name}": the robot has {", ".join(filter(None, names)) or "none with a name"}'
-        )
-    return names.index(name)
+    if HOME in names:
+        return names.index(HOME)
+    return 0 if names else -1
 
 
 def control_steps(seconds: float, step_s: float) -> int:
@@ -278,15 +313,11 @@ def start_noise(model: mujoco.MjModel, scale: float) -> tuple[Floats, Floats]:
     In metres it is less than ``scale`` for robots with small parts, which it would throw into the
     air.
     """
-    metres = scale * min(1.0, model.stat.meansize / SMALL_PART_M)
-    positions = np.full(model.nq, scale)
-    velocities = np.full(model.nv, scale)
-    for joint in range(model.njnt):
-        width = _COORDINATES_IN_METRES.get(joint_type(model, joint), 0)
-        position = model.jnt_qposadr[joint]
-        velocity = model.jnt_dofadr[joint]
-        positions[position : position + width] = metres
-        velocities[velocity : velocity + width] = metres
+    small = min(1.0, model.stat.meansize / SMALL_PART_M)
+    of_positions = np.array(input_names.positions(model).units, object)
+    of_velocities = np.array(input_names.velocities(model).units, object)
+    positions = scale * np.where(of_positions == "m", small, 1.0)
+    velocities = scale * np.where(of_velocities == "m/s", small, 1.0)
     return positions, velocities
 
 

@@ -8,10 +8,14 @@ from typing import Literal
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.core.text import count, listed
-from orchestrator.worker.mjmodel.actuators import position_servos, scalar_gear, scalar_joints
+from orchestrator.worker.mjmodel.actuators import (
+    actuator_of_control,
+    position_controls,
+    scalar_gear,
+    scalar_joints,
+)
 from orchestrator.worker.mjmodel.floor import fixed_planes
 from orchestrator.worker.mjmodel.joints import (
     FREE,
@@ -22,7 +26,13 @@ from orchestrator.worker.mjmodel.joints import (
     joints_of,
     type_name,
 )
-from orchestrator.worker.mjmodel.structure import Floats, ancestors, driven_dofs, posed_data
+from orchestrator.worker.mjmodel.structure import (
+    Bools,
+    Floats,
+    ancestors,
+    driven_dofs,
+    posed_data,
+)
 from orchestrator.worker.tasks.actions import ActionMap, Scaled
 
 _END = r"(finger_?)?tip|end|eef?|tcp|tool|grip\w*|pinch|hand|palm|effector|finger"
@@ -65,19 +75,33 @@ class Effector:
 
 
 def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effector:
-    """The site named ``site``; without a name the last site named like an end (tip, grip, hand …),
-    else the last site of the chain's deepest body that no tendon runs through, else that body
-    itself.
+    """Return the site named ``site``; without a name the last site named like an end (tip, grip,
+    hand …), else the last site of the chain's deepest body, else that body itself.
 
     :raises ValueError: there is no such site, or nothing that actuators move on a fixed base.
     """
     driven = driven_dofs(model, posed_data(model, pose))
     sites = [
-        _effector(model, driven, kind="site", number=number, body=int(body))
+        Effector(
+            kind="site",
+            number=number,
+            body=int(body),
+            name=model.site(number).name,
+            joints=chain(model, int(body), driven),
+        )
         for number, body in enumerate(model.site_bodyid)
     ]
     if site is not None:
-        return _site_named(model, sites, site)
+        try:
+            named: Effector = sites[model.site(site).id]
+        except KeyError as error:
+            raise ValueError(f'site = "{site}": {error.args[0]}') from None
+        if not named.joints:
+            raise ValueError(
+                f'site = "{site}" is not on a chain of hinges or slides on a fixed base that actuators move; '
+                f"this robot has {describe_joints(model)}"
+            )
+        return named
     candidates = [
         candidate
         for candidate in sites
@@ -87,85 +111,48 @@ def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effe
     if ends:
         return ends[-1]
     deepest = _deepest_body(model, driven)
-    routing = model.wrap_objid[model.wrap_type == int(mujoco.mjtWrap.mjWRAP_SITE)]
-    at_deepest = [
-        candidate
-        for candidate in candidates
-        if candidate.body == deepest.body and candidate.number not in routing
-    ]
+    at_deepest = [candidate for candidate in candidates if candidate.body == deepest.body]
     return at_deepest[-1] if at_deepest else deepest
 
 
-def _effector(
-    model: mujoco.MjModel,
-    driven: NDArray[np.bool_],
-    *,
-    kind: Literal["site", "body"],
-    number: int,
-    body: int,
-) -> Effector:
-    """A site of ``body``, or ``body`` itself, with the joints that move it; there may be none."""
-    return Effector(
-        kind=kind,
-        number=number,
-        body=body,
-        name=getattr(model, kind)(number).name,
-        joints=chain(model, body, driven),
-    )
-
-
-def _site_named(model: mujoco.MjModel, sites: list[Effector], name: str) -> Effector:
-    """:raises ValueError: there is no such site, or nothing moves it."""
-    names = [site.name for site in sites]
-    if name not in names:
-        existing = ", ".join(filter(None, names)) or "no site with a name"
-        raise ValueError(f'site = "{name}": the robot has {existing}')
-    named = sites[names.index(name)]
-    if not named.joints:
-        raise ValueError(
-            f'site = "{name}" is not on a chain of hinges or slides on a fixed base that actuators move; '
-            f"this robot has {describe_joints(model)}"
-        )
-    return named
-
-
-def _deepest_body(model: mujoco.MjModel, driven: NDArray[np.bool_]) -> Effector:
-    """The body behind the most driven joints; of several the one with the most ancestors, then the
-    last.
+def _deepest_body(model: mujoco.MjModel, driven: Bools) -> Effector:
+    """Return the body behind the most driven joints; of several the one with the most ancestors,
+    then the last.
 
     :raises ValueError: actuators move no body on a fixed base.
     """
-    bodies = [
-        _effector(model, driven, kind="body", number=body, body=body)
-        for body in range(1, model.nbody)
-    ]
-    depths = [len(list(ancestors(model, body))) for body in range(model.nbody)]
-    deepest = max(
-        bodies,
-        key=lambda candidate: (len(candidate.joints), depths[candidate.body], candidate.body),
-        default=None,
-    )
-    if deepest is None or not deepest.joints:
-        needed = "needs a chain of hinges or slides on a fixed base, moved by actuators"
-        raise ValueError(f"{needed}; this robot has {describe_joints(model)}")
-    return deepest
+
+    def depth(body: int) -> tuple[int, int, int]:
+        return len(chain(model, body, driven)), len(list(ancestors(model, body))), body
+
+    body = max(range(model.nbody), key=depth)
+    joints = chain(model, body, driven)
+    if not joints:
+        raise ValueError(
+            "needs a chain of hinges or slides on a fixed base, moved by actuators; this robot has "
+            f"{describe_joints(model)}"
+        )
+    return Effector(kind="body", number=body, body=body, name=model.body(body).name, joints=joints)
 
 
-def chain(model: mujoco.MjModel, body: int, driven: NDArray[np.bool_]) -> tuple[int, ...]:
-    """Numbers of the driven hinges and slides between the world and ``body``; none if a free joint
-    is between.
+def chain(model: mujoco.MjModel, body: int, driven: Bools) -> tuple[int, ...]:
+    """Return the numbers of the driven hinges and slides between the world and ``body``; none if a
+    free joint is between.
     """
-    joints = [
-        joint for link in reversed(list(ancestors(model, body))) for joint in joints_of(model, link)
-    ]
-    if any(joint_type(model, joint) == FREE for joint in joints):
+    links = reversed(list(ancestors(model, body)))
+    joints = [joint for link in links for joint in joints_of(model, link)]
+    kinds = [joint_type(model, joint) for joint in joints]
+    if FREE in kinds:
         return ()
-    scalar = [joint for joint in joints if joint_type(model, joint) in (HINGE, SLIDE)]
-    return tuple(joint for joint in scalar if driven[model.jnt_dofadr[joint]])
+    return tuple(
+        joint
+        for joint, kind in zip(joints, kinds, strict=True)
+        if kind in (HINGE, SLIDE) and driven[model.jnt_dofadr[joint]]
+    )
 
 
 def describe_joints(model: mujoco.MjModel) -> str:
-    """The joints and the number of actuators, for messages."""
+    """Return the joints and the number of actuators, for messages."""
     joints = [
         f"{type_name(joint_type(model, joint))} joint {joint_name(model, joint)}"
         for joint in range(model.njnt)
@@ -245,25 +232,21 @@ def _position_limits(
     model: mujoco.MjModel, joints: list[int], pose: Floats, actions: ActionMap
 ) -> tuple[Floats, Floats]:
     """``(len(joints),)`` least and greatest positions within the limits of the joints and of
-    position servos.
+    controls that are target positions.
     """
-    lows = np.empty(len(joints))
-    highs = np.empty(len(joints))
-    joint_of_servo = np.where(position_servos(model), scalar_joints(model), -1)
-    for index, joint in enumerate(joints):
-        start = pose[model.jnt_qposadr[joint]]
-        if model.jnt_limited[joint]:
-            low, high = model.jnt_range[joint]
-        else:
-            turn = TURN if joint_type(model, joint) == HINGE else 0.0
-            low = start - turn
-            high = start + turn
-        for servo in np.flatnonzero(joint_of_servo == joint).tolist():
-            gear = scalar_gear(model, servo)
-            if isinstance(actions, Scaled) and gear:
-                least, greatest = sorted(actions.commands(model.actuator_ctrladr[servo]) / gear)
-                low = max(low, least)
-                high = min(high, greatest)
-        lows[index] = min(low, start)
-        highs[index] = max(high, start)
-    return lows, highs
+    start = pose[model.jnt_qposadr[joints]]
+    turns = np.where(model.jnt_type[joints] == int(HINGE), TURN, 0.0)
+    is_limited = model.jnt_limited[joints].astype(bool)
+    low = np.where(is_limited, model.jnt_range[joints, 0], start - turns)
+    high = np.where(is_limited, model.jnt_range[joints, 1], start + turns)
+    if isinstance(actions, Scaled):
+        actuators = actuator_of_control(model)
+        moved = scalar_joints(model)[actuators]
+        for control in np.flatnonzero(position_controls(model)).tolist():
+            gear = scalar_gear(model, int(actuators[control]))
+            if gear and moved[control] in joints:
+                place = joints.index(int(moved[control]))
+                least, greatest = sorted(actions.commands(control) / gear)
+                low[place] = max(low[place], least)
+                high[place] = min(high[place], greatest)
+    return np.minimum(low, start), np.maximum(high, start)

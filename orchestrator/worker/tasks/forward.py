@@ -17,24 +17,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.worker.mjmodel.robot import joints_of_robot
-from orchestrator.worker.mjmodel.root import find_root
-from orchestrator.worker.mjmodel.structure import (
-    Floats,
-    addresses,
-    as_index,
-    posed_data,
+from orchestrator.worker.mjmodel.structure import Floats, Numbers, addresses, as_index, posed_data
+from orchestrator.worker.tasks.base import RewardAndTermination, States, declared_measures
+from orchestrator.worker.tasks.health import HealthOptions
+from orchestrator.worker.tasks.motion import UprightTask
+from orchestrator.worker.tasks.terms import (
+    UNLIMITED,
+    Term,
+    activation_terms,
+    position_term,
+    velocity_term,
 )
-from orchestrator.worker.tasks import input_names, reference_frames, units
-from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States
-from orchestrator.worker.tasks.health import Health, HealthOptions
-from orchestrator.worker.tasks.terms import UNLIMITED, TaskOfTerms, Term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,52 +40,30 @@ class ForwardOptions(HealthOptions):
     ctrl_cost_weight: float = 0.1
 
 
-class Forward(TaskOfTerms):
+class Forward(UprightTask):
     """:raises ValueError: the robot has no root that can move along x, or starts unhealthy."""
 
     Options = ForwardOptions
     control_period_s = 0.04
-    measures = (Measure(name="distance_m", over_episode="sum"),)
-
-    def __init__(self, model: mujoco.MjModel, options: ForwardOptions) -> None:
-        super().__init__(model, options)
-        self.root = find_root(model, self.pose)
-        self.healthy = Health(model, self.root, self.pose, options)
-        robot = joints_of_robot(model, posed_data(model, self.pose), self.root.body)
-        positions, dofs = addresses(model, robot)
-        horizontal = [part.address for part in (self.root.x, self.root.y) if part is not None]
-        positions = np.setdiff1d(positions, horizontal)
-        self._positions = as_index(positions)
-        self._dofs = as_index(dofs)
+    measures = declared_measures("forward")
 
     def make_observation_terms(self) -> Sequence[Term]:
         model = self.model
-        positions = self._positions
-        dofs = self._dofs
-        of_positions = list(input_names.positions(model)[positions])
-        of_velocities = list(input_names.velocities(model)[dofs])
+        robot = joints_of_robot(model, posed_data(model, self.pose), self.root.body)
+        positions, dofs = addresses(model, robot)
+        horizontal = [part.address for part in (self.root.x, self.root.y) if part is not None]
         return (
-            Term(
-                names=of_positions,
-                units=units.of_observations(model, of_positions),
-                values=lambda states: states.qpos[:, positions],
-                limit=UNLIMITED,
-            ),
-            Term(
-                names=of_velocities,
-                units=units.of_observations(model, of_velocities),
-                values=lambda states: states.qvel[:, dofs],
-                frame=reference_frames.of_observations(model, of_velocities),
-            ),
-            *self._activations(UNLIMITED),
+            position_term(model, as_index(np.setdiff1d(positions, horizontal))),
+            velocity_term(model, as_index(dofs)),
+            *activation_terms(model, UNLIMITED),
         )
 
     def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
+        self, before: States, action: Numbers, after: States
     ) -> RewardAndTermination:
         options = self.options
         health = self.healthy
-        rewards = self._distance_moved(before, after)
+        rewards = self.distance_travelled(before, after)
         rewards /= self.step_s
         rewards *= options.forward_reward_weight
         effort = np.add.reduce(np.square(action), axis=1)
@@ -99,14 +74,10 @@ class Forward(TaskOfTerms):
             return rewards, np.zeros(len(rewards), bool)
         return health.judge(rewards, after)
 
-    def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
-        return self._distance_moved(before, after)[:, None]
+    def measure(self, before: States, action: Numbers, after: States) -> Floats:
+        return self.distance_travelled(before, after)[:, None]
 
     def distance_travelled(self, before: States, after: States) -> Floats:
-        return self._distance_moved(before, after)
-
-    def _distance_moved(self, before: States, after: States) -> Floats:
-        """``(n_envs,)`` metres moved along x, a new array."""
         x = self.root.x
         moved: Floats = after.qpos[:, x.address] - before.qpos[:, x.address]
         return moved if x.sign > 0 else np.negative(moved, out=moved)

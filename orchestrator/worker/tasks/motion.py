@@ -6,6 +6,7 @@ velocity in body axes (``qvel[3:6]``); a planar root has one velocity for each o
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import mujoco
@@ -14,10 +15,11 @@ import numpy as np
 from orchestrator.worker.mjmodel.robot import joints_of_robot
 from orchestrator.worker.mjmodel.root import NoRootError, Root, find_root
 from orchestrator.worker.mjmodel.structure import Floats, addresses, posed_data
-from orchestrator.worker.tasks import input_names, reference_frames, units
+from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import States, Task
-from orchestrator.worker.tasks.health import outer
-from orchestrator.worker.tasks.terms import Term
+from orchestrator.worker.tasks.health import Health, HealthOptions
+from orchestrator.worker.tasks.input_names import NUMBER
+from orchestrator.worker.tasks.terms import Term, offset_term, velocity_term
 
 GRAVITY_M_S2 = 9.81
 LEAST_HEIGHT_M = 0.05
@@ -25,7 +27,9 @@ LEAST_HEIGHT_M = 0.05
 
 
 def _rotation() -> Floats:
-    """``(9, 16)`` R with ``outer(q) · R[3 i + j]`` = entry (i, j) of q's rotation matrix."""
+    """``(9, 16)`` R: the products of every two components of q, times R[3 i + j], add up to entry (i, j) of
+    q's rotation matrix.
+    """
     # Signs of the squares of w x y z in each entry on the diagonal.
     squares = np.array([[1, 1, -1, -1], [1, -1, 1, -1], [1, -1, -1, 1]])
     table = np.zeros((3, 3, 4, 4))
@@ -44,7 +48,8 @@ _ROTATION = _rotation()
 
 def rotation_matrices(quaternions: Floats) -> Floats:
     """``(n, 4)`` unit quaternions (w x y z) → ``(n, 3, 3)``, from body to world."""
-    matrices: Floats = np.add.reduce(outer(quaternions)[:, None, :] * _ROTATION, axis=2)
+    products = (quaternions[:, :, None] * quaternions[:, None, :]).reshape(-1, 1, 16)
+    matrices: Floats = np.add.reduce(products * _ROTATION, axis=2)
     return matrices.reshape(-1, 3, 3)
 
 
@@ -68,14 +73,10 @@ class Motion:
     yaw_rate: Floats
     """``(n,)`` radians a second about the vertical."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _KnownMotion:
-    """A motion, and the bytes of the states that it was computed from."""
-
-    qpos: bytes
-    qvel: bytes
-    motion: Motion
+    @property
+    def observed(self) -> Floats:
+        """``(n, 9)`` up, velocity and spin."""
+        return np.concatenate((self.up, self.velocity, self.spin), axis=1)
 
 
 class Proprioception:
@@ -86,7 +87,7 @@ class Proprioception:
 
     def __init__(self, model: mujoco.MjModel, root: Root, pose: Floats) -> None:
         self._model = model
-        self.root = root
+        self._root = root
         self._start_pitch = 0.0 if root.pitch is None else float(pose[root.pitch.address])
         start = np.eye(3)
         if root.quaternion is not None:
@@ -95,31 +96,29 @@ class Proprioception:
         """``(3,)`` the world's x at the start, in the root's axes: where the robot heads."""
         self._root_up = start[2]
         """``(3,)`` the world's up at the start, in the root's axes."""
-        positions_of_root = [coordinate.address for coordinate in root.coordinates]
+        of_root = [coordinate.address for coordinate in root.coordinates]
         dofs_of_root = [coordinate.dof for coordinate in root.coordinates]
-        if root.quaternion is not None and root.free_dof is not None:
-            positions_of_root += range(root.quaternion.start, root.quaternion.stop)
-            dofs_of_root += range(root.free_dof + 3, root.free_dof + 6)
+        if root.free_dof is not None:
+            first = root.x.address
+            of_root = [*range(first, first + 7)]
+            dofs_of_root = [*range(root.free_dof, root.free_dof + 6)]
         robot = joints_of_robot(model, posed_data(model, pose), root.body)
         own_positions, own_dofs = addresses(model, robot)
-        self.joints = np.setdiff1d(own_positions, positions_of_root)
+        self.joints = np.setdiff1d(own_positions, of_root)
         """Addresses in ``qpos`` of the robot's joints, without its root."""
         self.dofs = np.setdiff1d(own_dofs, dofs_of_root)
         """Addresses in ``qvel`` of the robot's joints, without its root."""
         self._home = pose[self.joints]
-        self._latest: _KnownMotion | None = None
+        self._latest: tuple[bytes, Motion] | None = None
 
     def motion(self, states: States) -> Motion:
-        """The root's motion; the latest result is cached, because reward and observation both use
-        it.
+        """Return the root's motion; the latest result is cached, because reward and observation both
+        use it.
         """
-        qpos = states.qpos.tobytes()
-        qvel = states.qvel.tobytes()
-        latest = self._latest
-        if latest is None or latest.qpos != qpos or latest.qvel != qvel:
-            latest = _KnownMotion(qpos=qpos, qvel=qvel, motion=self._compute_motion(states))
-            self._latest = latest
-        return latest.motion
+        key = states.qpos.tobytes() + states.qvel.tobytes()
+        if self._latest is None or self._latest[0] != key:
+            self._latest = (key, self._compute_motion(states))
+        return self._latest[1]
 
     def _compute_motion(self, states: States) -> Motion:
         rotations = self._rotations(states)
@@ -148,38 +147,26 @@ class Proprioception:
         return states.qpos.take(self.joints, axis=1) - self._home
 
     def terms(self) -> list[Term]:
-        """Up, velocity and spin of the root, joint offsets and velocities."""
+        """Return the terms of up, velocity and spin of the root, joint offsets and velocities."""
         model = self._model
-        offsets = list(input_names.prefixed("offset of", input_names.positions(model)[self.joints]))
-        velocities = list(input_names.velocities(model)[self.dofs])
+        motion = [
+            input_names.vector("up", NUMBER),
+            input_names.vector("velocity", "m/s"),
+            input_names.vector("spin", "rad/s"),
+        ]
         return [
             Term(  # one term, as three would ask for the motion three times
-                names=[
-                    f"{quantity} {axis}"
-                    for quantity in ("up", "velocity", "spin")
-                    for axis in "xyz"
-                ],
-                units=[*[units.NUMBER] * 3, *["m/s"] * 3, *["rad/s"] * 3],
-                values=self._motion_of_root,
-                frame=reference_frames.of_body(model, self.root.body),
+                names=[name for labels in motion for name in labels.names],
+                units=[unit for labels in motion for unit in labels.units],
+                values=lambda states: self.motion(states).observed,
             ),
-            Term(names=offsets, units=units.of_observations(model, offsets), values=self.offsets),
-            Term(
-                names=velocities,
-                units=units.of_observations(model, velocities),
-                values=lambda states: states.qvel.take(self.dofs, axis=1),
-                frame=reference_frames.of_observations(model, velocities),
-            ),
+            offset_term(model, self.joints, self._home),
+            velocity_term(model, self.dofs),
         ]
-
-    def _motion_of_root(self, states: States) -> Floats:
-        """``(n, 9)`` up, velocity and spin."""
-        motion = self.motion(states)
-        return np.concatenate((motion.up, motion.velocity, motion.spin), axis=1)
 
     def _rotations(self, states: States) -> Floats:
         """``(n, 3, 3)`` from the root's axes to the world's."""
-        root = self.root
+        root = self._root
         if root.quaternion is not None:
             return rotation_matrices(states.qpos[:, root.quaternion])
         rotations = np.zeros((len(states.qpos), 3, 3))
@@ -195,7 +182,7 @@ class Proprioception:
 
     def _velocity_and_spin(self, states: States) -> tuple[Floats, Floats]:
         """``(n, 3)`` each: linear velocity in world axes, angular velocity in the root's axes."""
-        root = self.root
+        root = self._root
         if root.free_dof is not None:
             qvel = states.qvel[:, root.free_dof : root.free_dof + 6]
             return qvel[:, :3], qvel[:, 3:]
@@ -208,18 +195,32 @@ class Proprioception:
         return velocity, spin
 
 
+class UprightTask(Task):
+    """A task of a robot whose root moves about and has to stay high and upright.
+
+    :raises ValueError: the robot has neither a floating nor a planar root, or starts unhealthy.
+    """
+
+    def __init__(self, model: mujoco.MjModel, options: HealthOptions) -> None:
+        super().__init__(model, options)
+        self.root = find_root(model, self.pose)
+        self.healthy = Health(self.root, self.pose, options)
+
+    @functools.cached_property
+    def root_motion(self) -> Proprioception:
+        return Proprioception(self.model, self.root, self.pose)
+
+    def violations(self, states: States) -> list[str]:
+        return self.healthy.violations(states.qpos) if self.healthy.terminates else []
+
+
 def root_motion_of(task: Task) -> Proprioception:
-    """The motion of the root that ``task`` is about; of a task that is about none, of the free joint
-    that the robot has.
+    """Return the motion of the root that ``task`` is about, or of the free joint that the robot has.
 
     :raises NoRootError: the robot stands on a fixed base.
     """
-    known = getattr(task, "root_motion", None)
-    if isinstance(known, Proprioception):  # what it has computed is computed once
-        return known
-    root = getattr(task, "root", None)
-    if isinstance(root, Root):
-        return Proprioception(task.model, root, task.pose)
+    if isinstance(task, UprightTask):
+        return task.root_motion
     found = find_root(task.model, task.pose)
     if found.quaternion is None:
         raise NoRootError("it has no free joint")

@@ -18,25 +18,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.worker.mjmodel.joints import HINGE, joint_type
 from orchestrator.worker.mjmodel.robot import joints_of_tree
-from orchestrator.worker.mjmodel.structure import Floats, addresses
-from orchestrator.worker.tasks import input_names, reference_frames, units
+from orchestrator.worker.mjmodel.structure import Floats, Numbers, addresses
+from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import (
-    Measure,
     RewardAndTermination,
     States,
+    Task,
     control_steps,
+    declared_measures,
 )
 from orchestrator.worker.tasks.effector import Workspace, find_effector
+from orchestrator.worker.tasks.input_names import Labels
 from orchestrator.worker.tasks.task_options import CommonOptions, check_positive
-from orchestrator.worker.tasks.terms import UNLIMITED, TaskOfTerms, Term, turns
+from orchestrator.worker.tasks.terms import (
+    UNLIMITED,
+    Term,
+    activation_terms,
+    labelled,
+    position_term,
+    turns,
+    velocity_term,
+)
 
 PRECISION_WIDTH = 0.1
 LEAST_SPAN_M = 1e-4
@@ -65,14 +73,14 @@ class ReachOptions(CommonOptions):
         check_positive(self, "target_period_s")
 
 
-class Reach(TaskOfTerms):
+class Reach(Task):
     """:raises ValueError: no such site, no driven chain on a fixed base, or a chain whose end
     cannot move.
     """
 
     Options = ReachOptions
     goal_size = 3
-    measures = (Measure(name="distance_m", over_episode="last"),)
+    measures = declared_measures("reach")
 
     def __init__(self, model: mujoco.MjModel, options: ReachOptions) -> None:
         super().__init__(model, options)
@@ -92,68 +100,39 @@ class Reach(TaskOfTerms):
                 f"{self.effector} stays where it is, however the actuators move the joints (or every other position "
                 'is in the ground or in the robot itself); name another one: site = "…"'
             )
-        # Only joints of the arm are observed, without loose objects.
-        joints = joints_of_tree(model, self.effector.body)
-        turning = [
-            joint
-            for joint in joints
-            if joint_type(model, joint) == HINGE and not model.jnt_limited[joint]
-        ]
-        positions, self._dofs = addresses(model, joints)
-        self._turning, _ = addresses(model, turning)
-        self._limited = np.setdiff1d(positions, self._turning)
 
     def sample_goal(self, rng: np.random.Generator) -> Floats:
         """``(x, y, z)`` in metres, world axes."""
         return self.workspace.sample(rng)
 
-    def names_of_goal(self) -> list[str]:
-        return [f"position of target {axis}" for axis in "xyz"]
+    def goal_labels(self) -> Labels:
+        return input_names.vector("position of target", "m")
 
     def make_observation_terms(self) -> Sequence[Term]:
         model = self.model
-        limited = self._limited
-        turning = self._turning
-        dofs = self._dofs
-        positions = input_names.positions(model)
-        of_limited = list(positions[limited])
-        velocities = list(input_names.velocities(model)[dofs])
+        joints = joints_of_tree(model, self.effector.body)  # without loose objects
+        turning_joints = [
+            joint
+            for joint in joints
+            if joint_type(model, joint) == HINGE and not model.jnt_limited[joint]
+        ]
+        positions, dofs = addresses(model, joints)
+        turning, _ = addresses(model, turning_joints)
         return (
-            Term(
-                names=of_limited,
-                units=units.of_observations(model, of_limited),
-                values=lambda states: states.qpos.take(limited, axis=1),
-                limit=UNLIMITED,
+            position_term(model, np.setdiff1d(positions, turning)),
+            *turns(model, turning),
+            velocity_term(model, dofs),
+            labelled(input_names.vector("end", "m"), self._place, UNLIMITED),
+            labelled(
+                input_names.vector("target", "m"),
+                lambda states: states.goals - self._place(states),
+                UNLIMITED,
             ),
-            turns(
-                "sin", positions[turning], lambda states: np.sin(states.qpos.take(turning, axis=1))
-            ),
-            turns(
-                "cos", positions[turning], lambda states: np.cos(states.qpos.take(turning, axis=1))
-            ),
-            Term(
-                names=velocities,
-                units=units.of_observations(model, velocities),
-                values=lambda states: states.qvel.take(dofs, axis=1),
-                frame=reference_frames.of_observations(model, velocities),
-            ),
-            Term(
-                names=[f"end {axis}" for axis in "xyz"],
-                units=["m"] * 3,
-                values=self._place,
-                limit=UNLIMITED,
-            ),
-            Term(
-                names=[f"target {axis}" for axis in "xyz"],
-                units=["m"] * 3,
-                values=lambda states: states.goals - self._place(states),
-                limit=UNLIMITED,
-            ),
-            *self._activations(UNLIMITED),
+            *activation_terms(model, UNLIMITED),
         )
 
     def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
+        self, before: States, action: Numbers, after: States
     ) -> RewardAndTermination:
         options = self.options
         distances = self._distances(after) / self.span_m
@@ -162,7 +141,7 @@ class Reach(TaskOfTerms):
         rewards -= options.ctrl_cost_weight * np.square(action).sum(axis=1) / action.shape[1]
         return rewards, np.zeros(len(rewards), bool)
 
-    def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
+    def measure(self, before: States, action: Numbers, after: States) -> Floats:
         return self._distances(after)[:, None]
 
     def goal_marker(self, goal: Floats) -> tuple[float, float, float] | None:

@@ -29,24 +29,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
-from orchestrator.worker.mjmodel.root import find_root, horizontal_push
-from orchestrator.worker.mjmodel.structure import Floats
+from orchestrator.worker.mjmodel.root import horizontal_push
+from orchestrator.worker.mjmodel.structure import Floats, Numbers
 from orchestrator.worker.tasks.base import (
-    Measure,
     RewardAndTermination,
     States,
     control_steps,
+    declared_measures,
 )
-from orchestrator.worker.tasks.health import Health, HealthOptions
-from orchestrator.worker.tasks.motion import LEAST_HEIGHT_M, Proprioception, brisk_speed
+from orchestrator.worker.tasks.health import HealthOptions
+from orchestrator.worker.tasks.motion import LEAST_HEIGHT_M, UprightTask, brisk_speed
 from orchestrator.worker.tasks.task_options import check_at_least, check_positive
-from orchestrator.worker.tasks.terms import TaskOfTerms, Term
+from orchestrator.worker.tasks.terms import Term, activation_terms
 
 HIGH_SHARE = 0.2
 POSE_WIDTH = 0.3
@@ -69,19 +67,14 @@ class StandOptions(HealthOptions):
         check_positive(self, "push_period_s")
 
 
-class Stand(TaskOfTerms):
-    """:raises ValueError: the robot has neither a floating nor a planar root, or starts
-    unhealthy.
-    """
+class Stand(UprightTask):
+    """See the module."""
 
     Options = StandOptions
-    measures = (Measure(name="height_m", over_episode="mean"),)
+    measures = declared_measures("stand")
 
     def __init__(self, model: mujoco.MjModel, options: StandOptions) -> None:
         super().__init__(model, options)
-        self.root = find_root(model, self.pose)
-        self.healthy = Health(model, self.root, self.pose, options)
-        self.root_motion = Proprioception(model, self.root, self.pose)
         self._brisk = brisk_speed(self.root)
         self._drop = HIGH_SHARE * max(self.root.start_height, LEAST_HEIGHT_M)
         self._push_speed = self._brisk if options.push_speed is None else options.push_speed
@@ -96,10 +89,10 @@ class Stand(TaskOfTerms):
         height = Term(
             names=["height"], units=["m"], values=lambda states: self._height(states)[:, None]
         )
-        return (*self.root_motion.terms(), height, *self._activations())
+        return (*self.root_motion.terms(), height, *activation_terms(self.model))
 
     def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
+        self, before: States, action: Numbers, after: States
     ) -> RewardAndTermination:
         options = self.options
         body = self.root_motion
@@ -112,7 +105,7 @@ class Stand(TaskOfTerms):
         rewards -= options.ctrl_cost_weight * np.square(action).sum(axis=1) / action.shape[1]
         return self.healthy.judge(rewards, after)
 
-    def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
+    def measure(self, before: States, action: Numbers, after: States) -> Floats:
         return self._height(after)[:, None]
 
     def _height(self, states: States) -> Floats:

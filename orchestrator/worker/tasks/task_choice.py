@@ -76,22 +76,20 @@ def choose(model: mujoco.MjModel) -> TaskChoice:
 
 
 def _standing_poles(model: mujoco.MjModel, pose: Floats) -> list[int]:
-    """Numbers of the hinges without actuator if all are poles that stand on a driven base; else
-    none.
+    """Return the numbers of the hinges without actuator if all are poles that stand on a driven
+    base, else none.
     """
     try:
         _, poles = driven_joints_and_poles(model, pose)
     except ValueError:
         return []
     data = posed_data(model, pose)
-    gravity = model.opt.gravity / max(float(np.linalg.norm(model.opt.gravity)), 1e-9)
-    for joint in poles:
-        load = data.subtree_com[model.jnt_bodyid[joint]] - data.xanchor[joint]
-        axis = data.xaxis[joint]
-        lever = load - axis * (load @ axis)
-        if -lever @ gravity < _UPRIGHT * max(float(np.linalg.norm(lever)), 1e-9):
-            return []
-    return poles
+    up = -model.opt.gravity / max(float(np.linalg.norm(model.opt.gravity)), 1e-9)
+    axes = data.xaxis[poles]
+    loads = data.subtree_com[model.jnt_bodyid[poles]] - data.xanchor[poles]
+    levers = loads - axes * (loads * axes).sum(axis=1, keepdims=True)
+    lengths = np.maximum(np.linalg.norm(levers, axis=1), 1e-9)
+    return poles if (levers @ up >= _UPRIGHT * lengths).all() else []
 
 
 def _is_gantry(model: mujoco.MjModel, root: Root, pose: Floats) -> bool:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -44,8 +43,8 @@ class CommonOptions(EpisodeOptions):
     """Share of an actuator's range that actions reach; None: 0.5 for servos around a keyframe, else
     1."""
     observe: str = "full"
-    """What the policy observes: ``full`` (what the task gives), ``proprioception`` (what a robot's own
-    sensors give), or a class of yours as ``module:Class``."""
+    """What the policy observes: ``full`` (what the task gives), or ``proprioception`` (what a robot's
+    own sensors give)."""
     history: int = 1
     """So many of the latest observations are given together, the newest first."""
 
@@ -68,12 +67,6 @@ def check_positive(options: EpisodeOptions, *names: str) -> None:
             raise ValueError(f"{name} = {value}: expected more than 0")
 
 
-@functools.cache
-def _types_of(kind: type) -> Mapping[str, Any]:
-    """The types of an options class; thousands of variants of a robot have the same."""
-    return get_type_hints(kind)
-
-
 class TaskError(ValueError):
     """What is wrong lies in the task or its options. :attr:`is_certain`: for every robot; otherwise
     perhaps for one.
@@ -93,31 +86,42 @@ Range = tuple[float, float]
 def read_options(
     task: str, kind: type[OptionsT], options: Mapping[str, Any], moment: TrainingMoment = END
 ) -> OptionsT:
-    """The user's ``task_options`` as a value of ``kind``.
+    """Return the user's ``task_options`` as a value of ``kind``.
 
     :param moment: when, for numbers that change over the training.
     :raises TaskError: unknown option (answered with the valid ones), wrong type or value, a required
         one is missing; or the user's own class cannot be read or made.
     """
     try:
-        hints = _types_of(kind)  # type: ignore[arg-type]  # every class can be hashed
+        hints = get_type_hints(kind)
     except Exception as error:
         raise TaskError(
             f'task "{task}": the types of its {kind.__name__} cannot be read: {type(error).__name__}: {error}; import '
             "what they name at run time, not under TYPE_CHECKING"
         ) from error
-    names = [field.name for field in dataclasses.fields(kind)]
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     values: dict[str, Any] = {}
     for name, written in options.items():
-        if name not in names:
-            raise TaskError(_unknown(task, name, names))
-        accepted = _accepted_values(hints[name])
-        value = written if accepted.takes_text else value_at(written, moment, whole=accepted.whole)
-        if not accepted.admits(value):
-            expected = accepted.names()
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, n=1)
+            hint = f'did you mean "{near[0]}"? ' if near else ""
+            has = ", ".join(sorted(fields))
+            raise TaskError(f'unknown option "{name}" of task "{task}"; {hint}it has: {has}')
+        kinds = _alternatives(hints[name])
+        takes_text = str in kinds or Any in kinds
+        is_whole = int in kinds and float not in kinds
+        value = written if takes_text else value_at(written, moment, whole=is_whole)
+        if not any(_is_a(accepted, value) for accepted in kinds):
+            expected = " or ".join(map(_type_name, kinds))
             raise TaskError(f'option "{name}" of task "{task}" is {value!r}: expected {expected}')
-        values[name] = accepted.convert(value)
-    if missing := [f'"{name}"' for name in _required(kind) if name not in values]:
+        is_range = Range in kinds and isinstance(value, (list, tuple))
+        values[name] = tuple(map(float, value)) if is_range else value
+    missing = [
+        f'"{name}"'
+        for name, field in fields.items()
+        if name not in values and field.default is MISSING and field.default_factory is MISSING
+    ]
+    if missing:
         raise TaskError(
             f'task "{task}" needs {joined(missing)} in task_options; or give defaults to these fields of '
             f"its {kind.__name__}"
@@ -134,92 +138,48 @@ def read_options(
         ) from error
 
 
-def _required(kind: type[EpisodeOptions]) -> list[str]:
-    """The names of the options that have no default."""
-    return [
-        field.name
-        for field in dataclasses.fields(kind)
-        if field.init
-        and field.default is dataclasses.MISSING
-        and field.default_factory is dataclasses.MISSING
-    ]
+def _alternatives(hint: Any) -> list[Any]:
+    """Return the types of a union, without None, or the type itself."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint]
+    return [kind for kind in kinds if kind is not NoneType]
 
 
-def _unknown(task: str, name: str, names: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f'did you mean "{near[0]}"? ' if near else ""
-    return f'unknown option "{name}" of task "{task}"; {hint}it has: {", ".join(sorted(names))}'
+def _is_a(kind: Any, value: Any) -> bool:
+    """Return whether an option of this type may have ``value``, a value of a job file."""
+    origin = get_origin(kind)
+    if kind is Any:
+        return True
+    if origin is Literal:
+        return value in get_args(kind)
+    if kind == Range:
+        return isinstance(value, (list, tuple)) and len(value) == 2 and all(map(_is_bound, value))
+    if origin is tuple or kind is tuple:
+        return isinstance(value, (list, tuple))
+    if kind is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    return type(value) is (origin or kind)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Accepted:
-    """What an option may be."""
-
-    choices: Sequence[Any]
-    """Of a ``Literal``."""
-    kinds: Sequence[Any]
-    """The other types; ``list`` for every tuple but :data:`Range`."""
-
-    @property
-    def takes_text(self) -> bool:
-        return str in self.kinds or Any in self.kinds
-
-    @property
-    def whole(self) -> bool:
-        return int in self.kinds and float not in self.kinds
-
-    def admits(self, value: Any) -> bool:
-        return value in self.choices or Any in self.kinds or _is_a(value, self.kinds)
-
-    def names(self) -> str:
-        """For people."""
-        types = [_TYPE_NAMES.get(kind) or kind.__name__ for kind in self.kinds]
-        return " or ".join([*map(repr, self.choices), *types])
-
-    def convert(self, value: Any) -> Any:
-        """A value that it admits, as the option has it."""
-        if Range in self.kinds and isinstance(value, (list, tuple)):
-            return tuple(map(float, value))
-        return value
+def _is_bound(value: Any) -> bool:
+    """Return whether a number may be a bound of a range."""
+    return type(value) in (int, float) and not math.isnan(value)
 
 
-@functools.cache
-def _accepted_values(hint: Any) -> _Accepted:
-    alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    choices: list[Any] = []
-    kinds: list[Any] = []
-    for kind in alternatives:
-        origin = get_origin(kind)
-        if origin is Literal:
-            choices += get_args(kind)
-        elif kind == Range:
-            kinds.append(kind)
-        elif origin is tuple:
-            kinds.append(list)
-        elif kind is not NoneType:
-            kinds.append(origin or kind)
-    return _Accepted(choices=choices, kinds=kinds)
+def _type_name(kind: Any) -> str:
+    """Return what values of the type are called in messages."""
+    if get_origin(kind) is Literal:
+        return " or ".join(map(repr, get_args(kind)))
+    if kind == Range:
+        return "a list of two numbers"
+    kind = get_origin(kind) or kind
+    return _TYPE_NAMES.get(kind) or str(kind.__name__)
 
 
-_TYPE_NAMES: dict[Any, str] = {
+_TYPE_NAMES: Mapping[Any, str] = {
     bool: "true or false",
     int: "a whole number",
     float: "a finite number",
     str: "text",
     list: "a list",
-    Range: "a list of two numbers",
+    tuple: "a list",
 }
-
-
-def _is_a(value: object, accepted: Collection[Any]) -> bool:
-    if isinstance(value, bool):
-        return bool in accepted
-    if isinstance(value, int):
-        return int in accepted or float in accepted
-    if isinstance(value, float):
-        return float in accepted and math.isfinite(value)
-    if Range in accepted and isinstance(value, (list, tuple)):
-        return len(value) == 2 and all(
-            _is_a(bound, (float,)) or bound in (math.inf, -math.inf) for bound in value
-        )
-    return type(value) in accepted

@@ -1,23 +1,39 @@
 """Terms of observations. Each is declared once, with names, units and a function; names, units,
-frames, clipping and values of a whole observation follow from them.
+clipping and values of a whole observation follow from them.
 """
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
+import mujoco
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from orchestrator.core.text import count, joined
-from orchestrator.worker.mjmodel.structure import Floats
-from orchestrator.worker.tasks import input_names, units
-from orchestrator.worker.tasks.base import States, Task
+from orchestrator.core.text import joined
+from orchestrator.worker.mjmodel.structure import Floats, Numbers
+from orchestrator.worker.tasks.actions import RepeatedRows
+from orchestrator.worker.tasks.input_names import (
+    NUMBER,
+    Labels,
+    activations,
+    controls,
+    positions,
+    velocities,
+)
 
+if TYPE_CHECKING:
+    from orchestrator.worker.tasks.base import States
+
+LAST_ACTION = "last_action"
+"""In :attr:`States.fields` what the policy gave last, ``(n_envs, nu)`` in the bounds of its actions,
+whenever that takes effect; 0 when an episode begins. The simulation keeps it for tasks and terms
+that name it among their fields; it is no field of ``MjData``."""
+Columns: TypeAlias = slice | NDArray[np.intp]
+ALL = slice(None)
 MAX_OBSERVED_VELOCITY = 10.0
 UNLIMITED = float("inf")
 
@@ -29,13 +45,10 @@ class Term:
     names: Sequence[str]
     units: Sequence[str]
     """One for each name: ``rad``, ``m/s``, ``1`` for plain numbers, empty where it is not known."""
-    values: Callable[[States], NDArray[Any]]
+    values: Callable[[States], Numbers]
     """``(n_envs, len(names))`` of a batch of states, whose row i depends on environment i alone."""
-    limit: float = MAX_OBSERVED_VELOCITY
-    """Values are clipped to ± this."""
-    frame: str | Sequence[str] = ""
-    """The body, or site, in whose axes a vector is, or one for each name; empty: those of the world,
-    or it is none."""
+    limit: float | tuple[float, float] = MAX_OBSERVED_VELOCITY
+    """Values are clipped to ± this, or between two bounds."""
     fields: tuple[str, ...] = ()
     """What ``values`` needs of :attr:`States.fields`, as in :attr:`Task.fields`."""
 
@@ -44,33 +57,95 @@ class Term:
             raise ValueError(
                 f"the term {list(self.names)} has {len(self.units)} units; expected one for each name"
             )
-        if len(self.names) != len(self.frames):
-            given = count(len(self.frames), "frame")
-            raise ValueError(
-                f"the term {list(self.names)} has {given}; expected one for each name, or one text for all"
-            )
 
     @property
-    def frames(self) -> Sequence[str]:
-        """``frame`` for each name."""
-        return [self.frame] * len(self.names) if isinstance(self.frame, str) else self.frame
+    def bounds(self) -> tuple[float, float]:
+        """Least and greatest value."""
+        return (-self.limit, self.limit) if isinstance(self.limit, (int, float)) else self.limit
 
 
-def turns(
-    function: str, positions: Iterable[str], values: Callable[[States], NDArray[Any]]
+def labelled(
+    labels: Labels,
+    values: Callable[[States], Numbers],
+    limit: float | tuple[float, float] = MAX_OBSERVED_VELOCITY,
+    fields: tuple[str, ...] = (),
 ) -> Term:
-    """``sin`` or ``cos`` of the positions with these names."""
-    names = list(input_names.prefixed(function, positions))
-    return Term(names=names, units=[units.NUMBER] * len(names), values=values, limit=UNLIMITED)
+    """Return the term of numbers with these labels."""
+    return Term(
+        names=labels.names,
+        units=labels.units,
+        values=values,
+        limit=limit,
+        fields=fields,
+    )
+
+
+def position_term(model: mujoco.MjModel, columns: Columns) -> Term:
+    """Return the term of these columns of ``qpos``, unclipped."""
+    labels = positions(model).take(columns)
+    return labelled(labels, lambda states: states.qpos[:, columns], UNLIMITED)
+
+
+def offset_term(model: mujoco.MjModel, columns: NDArray[np.intp], start: Floats) -> Term:
+    """Return the term of these columns of ``qpos`` against ``start``, the same columns at first."""
+    return labelled(
+        positions(model).take(columns).prefixed("offset of"),
+        lambda states: states.qpos.take(columns, axis=1) - start,
+    )
+
+
+def velocity_term(
+    model: mujoco.MjModel, columns: Columns, limit: float = MAX_OBSERVED_VELOCITY
+) -> Term:
+    """Return the term of these columns of ``qvel``."""
+    labels = velocities(model).take(columns)
+    return labelled(labels, lambda states: states.qvel[:, columns], limit)
+
+
+def turns(model: mujoco.MjModel, columns: NDArray[np.intp]) -> list[Term]:
+    """Return the terms of sine and cosine of these columns of ``qpos``."""
+    labels = positions(model).take(columns)
+    units = [NUMBER] * len(columns)
+    return [
+        labelled(
+            labels.prefixed("sin", units),
+            lambda states: np.sin(states.qpos.take(columns, axis=1)),
+            UNLIMITED,
+        ),
+        labelled(
+            labels.prefixed("cos", units),
+            lambda states: np.cos(states.qpos.take(columns, axis=1)),
+            UNLIMITED,
+        ),
+    ]
+
+
+def last_action(model: mujoco.MjModel) -> Term:
+    """Return the term of what the policy gave last."""
+    names = [f"last action {name}" for name in controls(model)]
+    return labelled(
+        Labels(names, [NUMBER] * len(names)),
+        lambda states: states.fields[LAST_ACTION],
+        fields=(LAST_ACTION,),
+    )
+
+
+def activation_terms(model: mujoco.MjModel, limit: float = MAX_OBSERVED_VELOCITY) -> Sequence[Term]:
+    """Return the term of actuators such as muscles; none where a robot has none with activations."""
+    if not model.na:
+        return ()
+    labels = activations(model)
+    return (labelled(labels, lambda states: states.fields["act"], limit, fields=("act",)),)
 
 
 class Terms:
     """An observation that consists of terms, in the order of its columns.
 
+    :param dtype: of its values.
     :raises ValueError: two numbers have the same name.
     """
 
-    def __init__(self, terms: Iterable[Term]) -> None:
+    def __init__(self, terms: Iterable[Term], dtype: DTypeLike = np.float32) -> None:
         self.all = tuple(terms)
         self.names = [name for term in self.all for name in term.names]
         twice = [name for name, times in Counter(self.names).items() if times > 1]
@@ -79,77 +154,21 @@ class Terms:
                 f"names come twice: {joined(sorted(twice))}; leave out the second term, or give its numbers other names"
             )
         self.units = [unit for term in self.all for unit in term.units]
-        self.frames = [frame for term in self.all for frame in term.frames]
         self.fields = tuple(dict.fromkeys(name for term in self.all for name in term.fields))
-        highest = np.array([term.limit for term in self.all for _ in term.names], np.float32)
-        self.limits: Floats = np.stack((-highest, highest))
-        """``(2, len(names))`` lower and upper bounds of the values."""
+        bounds = [term.bounds for term in self.all for _ in term.names]
+        self.limits: Numbers = np.array(bounds, dtype).reshape(-1, 2).T
+        """``(2, len(names))`` lower and upper bounds of the values, ∓inf where they have none."""
+        self._dtype = np.dtype(dtype)
         self._functions = [term.values for term in self.all]
-        self._bounds: dict[int, tuple[Floats, Floats]] = {}
-        """Rows → bounds of as many: arrays of equal shapes are compared faster."""
+        self._is_limited = bool(np.isfinite(self.limits).any())
+        self._bounds = RepeatedRows(*self.limits)
 
-    def observe(self, states: States) -> NDArray[np.float32]:
+    def observe(self, states: States) -> Numbers:
         """``(n_envs, len(names))``, a new array."""
         parts = [values(states) for values in self._functions]
-        observed: NDArray[np.float32] = np.concatenate(
-            parts, axis=1, dtype=np.float32, casting="same_kind"
-        )
-        rows = len(observed)
-        lowest, highest = self._bounds.get(rows) or self._add_bounds(rows)
-        np.minimum(observed, highest, out=observed)
-        return np.maximum(observed, lowest, out=observed)
-
-    def _add_bounds(self, rows: int) -> tuple[Floats, Floats]:
-        """``(rows, len(names))`` lower and upper bounds, which share the memory of those of more
-        rows.
-        """
-        most = max(self._bounds, default=0)
-        if rows > most:
-            self._bounds.clear()
-            lowest, highest = np.repeat(self.limits[:, None], rows, axis=1)
-        else:
-            lowest, highest = (bounds[:rows] for bounds in self._bounds[most])
-        self._bounds[rows] = (lowest, highest)
-        return lowest, highest
-
-
-class TaskOfTerms(Task):
-    """A task that declares what it observes as terms, from which names, bounds and values follow:
-    implement :meth:`make_observation_terms` in place of :meth:`observe`.
-    """
-
-    def make_observation_terms(self) -> Sequence[Term]:
-        """The terms, in the order of their columns."""
-        raise NotImplementedError
-
-    @functools.cached_property
-    def observation_terms(self) -> Terms:
-        """:raises ValueError: see :class:`Terms`."""
-        return Terms(self.make_observation_terms())
-
-    @property
-    def all_fields(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*super().all_fields, *self.observation_terms.fields)))
-
-    def observe(self, states: States) -> NDArray[Any]:
-        return self.observation_terms.observe(states)
-
-    def observation_names(self) -> Sequence[str] | None:
-        return list(self.observation_terms.names)
-
-    def observation_limits(self) -> Floats | None:
-        return self.observation_terms.limits
-
-    def _activations(self, limit: float = MAX_OBSERVED_VELOCITY) -> Sequence[Term]:
-        """A term of actuators such as muscles; none where a robot has none with activations."""
-        names = list(input_names.activations(self.model))
-        if not names:
-            return ()
-        term = Term(
-            names=names,
-            units=[units.NUMBER] * len(names),
-            values=lambda states: states.fields["act"],
-            limit=limit,
-            fields=("act",),
-        )
-        return (term,)
+        observed: Numbers = np.concatenate(parts, axis=1, dtype=self._dtype, casting="same_kind")
+        if self._is_limited:
+            lowest, highest = self._bounds.of(len(observed))
+            np.minimum(observed, highest, out=observed)
+            np.maximum(observed, lowest, out=observed)
+        return observed

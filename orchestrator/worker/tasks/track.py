@@ -29,27 +29,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
-from orchestrator.worker.mjmodel.joints import HINGE, joint_type
-from orchestrator.worker.mjmodel.root import find_root
-from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed_data
-from orchestrator.worker.tasks import input_names, units
-from orchestrator.worker.tasks.actions import Scaled
+from orchestrator.worker.mjmodel.joints import HINGE
+from orchestrator.worker.mjmodel.structure import Floats, Numbers, driven_dofs, posed_data
 from orchestrator.worker.tasks.base import (
-    Measure,
     RewardAndTermination,
     States,
     control_steps,
+    declared_measures,
 )
-from orchestrator.worker.tasks.health import Health, HealthOptions
-from orchestrator.worker.tasks.motion import Motion, Proprioception, brisk_speed
+from orchestrator.worker.tasks.health import HealthOptions
+from orchestrator.worker.tasks.input_names import Labels
+from orchestrator.worker.tasks.motion import Motion, UprightTask, brisk_speed
 from orchestrator.worker.tasks.task_options import check_at_least, check_positive
-from orchestrator.worker.tasks.terms import TaskOfTerms, Term
+from orchestrator.worker.tasks.terms import LAST_ACTION, Term, activation_terms, last_action
 
 TURN_WEIGHT = 0.5
 FAR_WEIGHT = 0.5
@@ -83,67 +79,58 @@ class TrackOptions(HealthOptions):
         check_positive(self, "forward_speed", "command_period_s")
 
 
-class Track(TaskOfTerms):
-    """:raises ValueError: the robot has neither a floating nor a planar root, or starts
-    unhealthy.
-    """
+class Track(UprightTask):
+    """See the module."""
 
     Options = TrackOptions
-    fields = ("ctrl",)
-    measures = (Measure(name="velocity_error_m_s", over_episode="mean"),)
-    actions: Scaled
+    fields = (LAST_ACTION,)
+    measures = declared_measures("track")
 
     def __init__(self, model: mujoco.MjModel, options: TrackOptions) -> None:
         super().__init__(model, options)
-        self.root = find_root(model, self.pose)
-        self.healthy = Health(model, self.root, self.pose, options)
         self.goal_period = control_steps(options.command_period_s, self.step_s)
-        self.root_motion = Proprioception(model, self.root, self.pose)
-        self._half = np.where(self.actions.half > 0, self.actions.half, 1.0)
-        """Controls a unit of action, without zeros to divide by."""
-        forward = brisk_speed(self.root) if options.forward_speed is None else options.forward_speed
-        self._low = np.array([-options.backward_speed])
-        self._high = np.array([forward])
-        self._turn = max(options.turn_rate, LEAST_TURN)
+        forward = options.forward_speed
+        if forward is None:
+            forward = brisk_speed(self.root)
+        commands = [(-options.backward_speed, forward)]
         if self.root.quaternion is not None:
             sideways = options.sideways_speed
             if sideways is None:
                 sideways = forward / 2 if swings_sideways(model, self.pose) else 0.0
-            self._low = np.array([-options.backward_speed, -sideways, -options.turn_rate])
-            self._high = np.array([forward, sideways, options.turn_rate])
+            commands += [(-sideways, sideways), (-options.turn_rate, options.turn_rate)]
         else:
             self.unused_options = dict.fromkeys(
                 ("sideways_speed", "turn_rate"),
                 "its root has no free joint, so that the command is a velocity along x alone; leave the option out, "
                 "or give the root a free joint",
             )
-        self.goal_size = len(self._low)
+        self._low, self._high = np.array(commands).T
+        self.goal_size = len(commands)
         self._speed = max(forward, options.backward_speed)
+        self._turn = max(options.turn_rate, LEAST_TURN)
 
     def sample_goal(self, rng: np.random.Generator) -> Floats:
-        """``(vx, vy, yaw rate)`` in metres and radians a second; ``(vx,)`` for a planar root."""
-        return rng.uniform(self._low, self._high)
+        """Return ``(vx, vy, yaw rate)`` in metres and radians a second; ``(vx,)`` for a planar
+        root.
+        """
+        command: Floats = rng.uniform(self._low, self._high)
+        return command
 
-    def names_of_goal(self) -> list[str]:
-        commands = ("forward", "left", "turn")[: self.goal_size]
-        return list(input_names.prefixed("command", commands))
+    def goal_labels(self) -> Labels:
+        names = ["command forward", "command left", "command turn"]
+        units = ["m/s", "m/s", "rad/s"]
+        return Labels(names[: self.goal_size], units[: self.goal_size])
 
     def make_observation_terms(self) -> Sequence[Term]:
-        commands = self.names_of_goal()
-        actions = list(input_names.prefixed("last action", input_names.controls(self.model)))
         return (
             *self.root_motion.terms(),
-            Term(
-                names=commands,
-                units=units.of_observations(self.model, commands),
-                values=lambda states: states.goals,
-            ),
-            Term(names=actions, units=[units.NUMBER] * len(actions), values=self._last_action),
-            *self._activations(),
+            self.goal_term(),
+            last_action(self.model),
+            *activation_terms(self.model),
         )
 
     def reward_and_terminated(
-        self, before: States, action: NDArray[Any], after: States
+        self, before: States, action: Numbers, after: States
     ) -> RewardAndTermination:
         options = self.options
         motion = self.root_motion.motion(after)
@@ -157,27 +144,22 @@ class Track(TaskOfTerms):
         bounce = np.square(motion.heading_velocity[:, 2])
         bounce += rolling * (self.root.start_height / 2) ** 2
         rewards -= options.bounce_cost_weight * np.minimum(bounce / self._speed**2, 10.0)
-        change = action - self._last_action(before)
+        change = action - before.fields[LAST_ACTION]
         effort = options.ctrl_cost_weight * np.square(action)
         effort += options.smoothness_weight * np.square(change)
         rewards -= effort.sum(axis=1) / action.shape[1]
         return self.healthy.judge(rewards, after)
 
-    def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
+    def measure(self, before: States, action: Numbers, after: States) -> Floats:
         return np.sqrt(self._squared_error(self.root_motion.motion(after), after.goals))[:, None]
 
     def distance_travelled(self, before: States, after: States) -> Floats:
         """The way of the root in the horizontal plane: commands turn it around and back."""
         root = self.root
-        squares: Floats = np.square(self._moved(root.x.address, before, after))
-        if root.y is not None:
-            squares += np.square(self._moved(root.y.address, before, after))
-        return np.sqrt(squares, out=squares)
-
-    @staticmethod
-    def _moved(address: int, before: States, after: States) -> Floats:
-        moved: Floats = after.qpos[:, address] - before.qpos[:, address]
-        return moved
+        addresses = [part.address for part in (root.x, root.y) if part is not None]
+        squares = np.square(after.qpos[:, addresses] - before.qpos[:, addresses])
+        distance: Floats = np.sqrt(squares.sum(axis=1))
+        return distance
 
     def _squared_error(self, motion: Motion, goals: Floats) -> Floats:
         """``(n,)`` square of the difference to the commanded velocity in m²/s²."""
@@ -186,20 +168,13 @@ class Track(TaskOfTerms):
         squares: Floats = np.square(errors).sum(axis=1)
         return squares
 
-    def _last_action(self, states: States) -> Floats:
-        """``(n, nu)`` the action that the controls in ``states`` came from."""
-        last: Floats = (states.fields["ctrl"] - self.actions.middle) / self._half
-        return last
-
 
 def swings_sideways(model: mujoco.MjModel, pose: Floats) -> bool:
-    """Whether an actuator turns a joint about an axis that lies more along world x than along y and
-    z.
+    """Return whether an actuator turns a joint about an axis that lies more along world x than along
+    y and z.
     """
     data = posed_data(model, pose)
-    driven = driven_dofs(model, data)
-    hinges = [joint for joint in range(model.njnt) if joint_type(model, joint) == HINGE]
-    return any(
-        driven[model.jnt_dofadr[joint]] and abs(data.xaxis[joint, 0]) > math.sqrt(0.5)
-        for joint in hinges
-    )
+    driven = driven_dofs(model, data)[model.jnt_dofadr]
+    is_hinge = model.jnt_type == int(HINGE)
+    is_along_x = np.abs(data.xaxis[:, 0]) > math.sqrt(0.5)
+    return bool((driven & is_hinge & is_along_x).any())

@@ -38,7 +38,7 @@ from orchestrator.features.export.worker import (
 from orchestrator.features.export.worker.exported_policy import OF_MJLAB, ExportError
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.policies import job_policy
-from orchestrator.worker.tasks import observation_limits, units
+from orchestrator.worker.tasks import input_names
 from orchestrator.worker.training import trained_policy
 
 SQUASHED_SDE = {
@@ -115,9 +115,9 @@ def observations_and_actions(
 
 def clipped_by_task(task: Any, observations: NDArray[np.float32]) -> NDArray[np.float32]:
     """``observations``, which may be those of several steps, as ``task`` would give them."""
-    bounds = observation_limits.of_task(task)
-    assert bounds is not None
-    return np.clip(observations, *np.tile(bounds, task.observed_steps).astype(np.float32))
+    return np.clip(
+        observations, *np.tile(task.policy_terms.limits, task.observed_steps).astype(np.float32)
+    )
 
 
 @pytest.mark.parametrize(
@@ -402,8 +402,6 @@ def test_a_controller_learns_how_the_joints_were_driven(suffix: str, tmp_path: P
     names = facts["observation_names"]
     joints = [model.joint(name) for name in facts["joint_names"]]
     assert facts["command_names"][0] == "command forward"
-    frames = facts["observation_frames"]
-    assert [frames[names.index(one)] for one in ("gravity x", "command forward")] == ["trunk", ""]
     assert facts["default_joint_pos"] == [held(model.qpos0[one.qposadr[0]]) for one in joints]
     assert names[len(names) // 2 :] == [f"{name} 1 step ago" for name in names[: len(names) // 2]]
     servos = {int(model.actuator(number).trnid[0]): number for number in range(model.nu)}
@@ -464,9 +462,8 @@ ACTUATORS = """<mujoco><worldbody>
 def test_units_of_controls_follow_from_the_actuators() -> None:
     text = ACTUATORS.replace('<adhesion body="world" ctrlrange="0 1"/>', "")
     model = mujoco.MjModel.from_xml_string(text)
-    assert units.of_controls(model) == ["18 N m", "N", "rad", "0.5 m", "rad/s", "1"]
-    names = ["turn position", "slide velocity", "a name of the user's"]
-    assert units.of_observations(model, names) == ["rad", "m/s", ""]
+    assert input_names.control_units(model) == ["18 N m", "N", "rad", "0.5 m", "rad/s", "1"]
+    assert input_names.velocities(model).units == ["rad/s", "m/s"]
 
 
 BARE = """

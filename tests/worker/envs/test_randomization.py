@@ -239,7 +239,7 @@ def test_noise_is_added_to_what_the_policy_sees_and_to_nothing_else() -> None:
 
 
 def test_noise_may_be_that_of_named_observations() -> None:
-    names = list(map(str, simulation().task.observation_names() or ()))
+    names = list(map(str, simulation().task.observation_terms.names))
     knees = [place for place, name in enumerate(names) if "knee" in name]
     plain, disturbed = at_the_same_state({"observation.noise.*knee*": "uniform(0.1, 0.2)"})
     action = np.zeros((3, plain.model.nu))

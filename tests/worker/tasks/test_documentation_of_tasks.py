@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.task_names import TASKS
 from orchestrator.worker.tasks import find_task, make_task
-from orchestrator.worker.tasks.observations import Sensors
+from orchestrator.worker.tasks.observations import proprioception
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "docs/tasks.md").read_text()
@@ -32,6 +32,12 @@ def test_documentation_has_a_row_for_every_option_of_a_task_and_its_default(task
             assert str(field.default).removesuffix(".0") in default, field.name
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_documentation_names_the_measures_of_a_task(task: str) -> None:
+    (row,) = (line for line in TEXT.splitlines() if line.startswith(f"| [`{task}`]"))
+    assert re.findall("`([^`]+)`", row.split("|")[6]) == [*TASKS[task].measures]
+
+
 def pattern_of(name: str) -> str:
     """A regular expression for names that stand in the document as ``name``: ``gravity x`` for all
     axes."""
@@ -52,7 +58,7 @@ def test_documentation_lists_what_proprioception_observes_in_its_order_and_units
     for task, robot in (("track", "quadruped"), ("reach", "arm"), ("balance", "balancer")):
         model = mujoco.MjModel.from_xml_path(str(ROOT / f"mjcf/{robot}.xml"))
         places = []
-        for term in Sensors(model, make_task(task, model, {})).terms.all:
+        for term in proprioception(make_task(task, model, {})):
             assert term.limit == 10
             for name, unit in zip(term.names, term.units, strict=True):
                 (place,) = (

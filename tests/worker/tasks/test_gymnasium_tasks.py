@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
-from orchestrator.worker.tasks import gymnasium_tasks, make_task
+from orchestrator.worker.tasks import find_task, gymnasium_tasks, make_task
 
 ROOT = Path(__file__).parents[3]
 NAMES = list(GYMNASIUM_TASKS)
@@ -172,7 +172,7 @@ def test_a_thousand_random_steps_give_gymnasiums_numbers_through_ends_and_resets
 @pytest.mark.parametrize("name", NAMES)
 def test_changed_options_mean_what_they_mean_to_gymnasium(name: str) -> None:
     options = EVERY_OPTION_CHANGED[name.removeprefix("gymnasium:")]
-    kind = gymnasium_tasks.find(name).Options
+    kind = find_task(name).Options
     assert options.keys() == {field.name for field in dataclasses.fields(kind)} - {
         "max_episode_steps"
     }
@@ -187,7 +187,7 @@ def test_options_are_gymnasiums_keyword_arguments_with_its_defaults(name: str) -
     parameters = inspect.signature(load_env_creator(registered.entry_point)).parameters.values()
     elsewhere = {"xml_file", "default_camera_config", "kwargs", "self"}
     theirs = {one.name: one.default for one in parameters if one.name not in elsewhere}
-    ours = dataclasses.asdict(gymnasium_tasks.find(name).Options())
+    ours = dataclasses.asdict(find_task(name).Options())
     assert ours == {**theirs, "max_episode_steps": registered.max_episode_steps}
 
 
@@ -264,7 +264,7 @@ def test_stable_baselines_sees_the_same_as_over_gymnasiums_environments(name: st
 @pytest.mark.parametrize(
     ("name", "robot", "options", "message"),
     [
-        ("Ant-v5", "hopper", {}, r"joints begin with free; this robot has slide 'root_x'"),
+        ("Ant-v5", "hopper", {}, r"joints begin with free; this robot has slide"),
         (
             "Hopper-v5",
             "quadruped",
@@ -275,13 +275,13 @@ def test_stable_baselines_sees_the_same_as_over_gymnasiums_environments(name: st
             "Ant-v5",
             "quadruped",
             {"main_body": "torso"},
-            r'main_body = "torso".*; this robot has world, trunk, ',
+            r"main_body = 'torso': .*trunk",
         ),
         (
             "Ant-v5",
             "quadruped",
             {"main_body": 99},
-            r"main_body = 99.*; this robot has bodies 0 to \d+",
+            r"main_body = 99: .* 0 to 9",
         ),
         ("Ant-v5", "quadruped", {"main_body": -1}, r"main_body = -1"),
         (
@@ -324,7 +324,7 @@ def test_stable_baselines_sees_the_same_as_over_gymnasiums_environments(name: st
             "Reacher-v5",
             "arm",
             {},
-            r"the gymnasium environments are: gymnasium:Ant-v5, gymnasium:HalfCheetah-v5",
+            r"there is: auto, balance, .*gymnasium:Ant-v5, gymnasium:HalfCheetah-v5",
         ),
     ],
 )
@@ -334,11 +334,3 @@ def test_what_does_not_fit_is_answered_with_what_would(
     model = mujoco.MjModel.from_xml_path(str(ROOT / f"mjcf/{robot}.xml"))
     with pytest.raises(ValueError, match=message):
         make_task(f"gymnasium:{name}", model, options)
-
-
-def test_every_gymnasium_task_is_importable_by_the_name_of_its_class() -> None:
-    for name in GYMNASIUM_TASKS:
-        kind = gymnasium_tasks.find(name)
-        assert getattr(gymnasium_tasks, kind.__name__) is kind
-    with pytest.raises(AttributeError, match="Pusher"):
-        _ = gymnasium_tasks.Pusher

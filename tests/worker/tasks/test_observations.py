@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.simulation_factory import make_simulation
-from orchestrator.worker.tasks import Observation, States, Task, Term, make_task, units
+from orchestrator.worker.tasks import Forward, Term, make_task
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 QUADRUPED = MJCF / "quadruped.xml"
@@ -93,21 +93,6 @@ def test_values_are_those_of_mujocos_sensors() -> None:
         assert column(observed, made, f"{joint} velocity")[1] == pytest.approx(velocity, abs=1e-4)
 
 
-def test_the_last_action_is_what_the_policy_gave_though_it_takes_effect_late() -> None:
-    made = simulation("forward", randomize={"action.delay": "choice(2, 2)"})
-    first = made.reset()
-    assert not column(first, made, "last action hind_left_knee").any()
-    for action in actions(made, 19):
-        observed = made.step(action).observations
-        seen = column(observed, made, "last action hind_left_knee")
-        assert np.array_equal(seen, action[:, LEGS.index("hind_left_knee")])
-    ended = made.step(action)
-    assert ended.done.all()
-    assert not column(ended.observations, made, "last action hind_left_knee").any()
-    last = column(ended.ended[0].terminal_observation[None], made, "last action hind_left_knee")
-    assert last[0] == action[0, LEGS.index("hind_left_knee")]
-
-
 # -- the latest observations together
 
 
@@ -167,8 +152,7 @@ def test_a_restored_state_goes_on_as_it_was(randomize: dict[str, str]) -> None:
 @pytest.mark.parametrize("randomize", [{}, {"body.trunk.mass": "scale(0.8, 1.2)"}])
 def test_the_critic_sees_what_is_left_out(randomize: dict[str, str]) -> None:
     made = simulation(randomize=randomize, asymmetric=True, options={"history": 2})
-    full = make_task("track", made.model, {}).observation_names()
-    assert full is not None
+    full = make_task("track", made.model, {}).observation_terms.names
     left_out = [name for name in full if name not in OF_QUADRUPED and "command" not in name]
     assert "velocity x" in left_out
     assert made.privileged_names == (*left_out, *randomize)
@@ -215,130 +199,44 @@ def test_a_resumed_training_has_the_same_weights(tmp_path: Path, algo: str, lear
     assert parts.eval.read_bytes() == whole.eval.read_bytes()
 
 
-# -- one's own
+# -- sensors of the robot
 
 
-class Own(Observation):
-    """An inertial measurement unit, and the hips alone."""
+class WithImu(Forward):
+    """Observes a sensor of the robot, too."""
 
-    def make_terms(self) -> list[Term]:
-        return [self.sensor("imu_gyro"), self.gravity(), self.joint_positions("*_hip")]
-
-
-class OfMissingSensor(Own):
-    def make_terms(self) -> list[Term]:
-        return [self.sensor("imu_giro")]
+    def make_observation_terms(self) -> list[Term]:
+        return [*super().make_observation_terms(), self.sensor_term("imu_gyro")]
 
 
-class OfMissingJoint(Own):
-    def make_terms(self) -> list[Term]:
-        return [self.joint_positions("*_toe")]
-
-
-class Twice(Own):
-    def make_terms(self) -> list[Term]:
-        return [self.gravity(), self.gravity()]
-
-
-class TooFew(Own):
-    def make_terms(self) -> list[Term]:
-        return [Term(names=["a", "b"], units=["m", "m"], values=lambda states: states.qpos[:, :1])]
-
-
-class Raises(Own):
-    def make_terms(self) -> list[Term]:
-        def values(states: States) -> NDArray[Any]:
-            raise RuntimeError("no signal")
-
-        return [Term(names=["a"], units=[""], values=values)]
-
-
-class NotFinite(Own):
-    def make_terms(self) -> list[Term]:
-        return [Term(names=["a"], units=[""], values=lambda states: states.qpos[:, :1] * np.nan)]
-
-
-class Forgets(Own):
-    def __init__(self, model: mujoco.MjModel, task: Task) -> None:
-        self.names = []
-
-
-@pytest.fixture
-def with_imu(tmp_path: Path) -> Path:
+def test_a_task_of_ones_own_has_sensors_of_the_robot(tmp_path: Path) -> None:
     text = QUADRUPED.read_text()
-    assert "</mujoco>" in text
     found = re.search(r'<body name="trunk"[^>]*>', text)
     assert found is not None
     site = f'{found[0]}<site name="imu" euler="0 0 30"/>'
     sensor = '<sensor><gyro name="imu_gyro" site="imu"/></sensor></mujoco>'
-    path = tmp_path / "with_imu.xml"
-    path.write_text(text.replace(found[0], site).replace("</mujoco>", sensor))
-    return path
-
-
-def test_a_class_of_ones_own_chooses_terms_and_has_sensors_of_the_robot(with_imu: Path) -> None:
-    made = simulation("forward", with_imu, options={"observe": f"{__name__}:Own"})
-    by = made.task.observed_by
-    assert by is not None
-    hips = [f"offset of {joint} position" for joint in LEGS if joint.endswith("hip")]
-    axes = [f"imu_gyro {axis}" for axis in "xyz"]
-    assert made.observation_names() == [*axes, *(f"gravity {axis}" for axis in "xyz"), *hips]
-    assert by.terms.units == [*["rad/s"] * 3, *[units.NUMBER] * 3, *["rad"] * 4]
-    assert by.terms.frames == [*["imu"] * 3, *["trunk"] * 3, *[""] * 4]
+    with_imu = tmp_path / "with_imu.xml"
+    with_imu.write_text(text.replace(found[0], site).replace("</mujoco>", sensor))
+    task = f"{__name__}:WithImu"
+    made = make_simulation(with_imu, task, {}, {}, n_envs=1, seed=0)
+    terms = made.task.observation_terms
+    assert terms.names[-3:] == [f"imu_gyro {axis}" for axis in "xyz"]
+    assert terms.units[-3:] == ["rad/s"] * 3
     made.reset()
     for action in actions(made, 5):
         observed = made.step(action).observations
-    assert np.allclose(observed[0, :3], made.data(0).sensor("imu_gyro").data, atol=1e-5)
-
-
-BAD: list[tuple[str, dict[str, Any], str]] = [
-    ("none", {"history": 0}, "history = 0: expected at least 1"),
-    (
-        "a share",
-        {"history": 1.5},
-        'option "history" of task "forward" is 1.5: expected a whole number',
-    ),
-    (
-        "misspelt",
-        {"observe": "propriception"},
-        'observe = "propriception": expected "full", "proprioception"',
-    ),
-    ("no module", {"observe": "no_such_module:A"}, "there is no module 'no_such_module'"),
-    ("no class", {"observe": f"{__name__}:QUADRUPED"}, "has nothing to call named 'QUADRUPED'"),
-    ("another class", {"observe": f"{__name__}:Path"}, "is not a class derived from"),
-    (
-        "no sensor",
-        {"observe": f"{__name__}:OfMissingSensor"},
-        'the robot has no sensor "imu_giro"; it has none with a name: name one of its sensors, or add',
-    ),
-    (
-        "no joint",
-        {"observe": f"{__name__}:OfMissingJoint"},
-        "'hind_right_knee': give a pattern that fits some of these, or leave",
-    ),
-    (
-        "names twice",
-        {"observe": f"{__name__}:Twice"},
-        "names come twice: gravity x, gravity y and gravity z; leave out the second term, or",
-    ),
-    (
-        "columns",
-        {"observe": f"{__name__}:TooFew"},
-        "expected floating-point numbers of shape (3, 2)",
-    ),
-    ("an error", {"observe": f"{__name__}:Raises"}, "the term a raises RuntimeError: no signal"),
-    ("its cure", {"observe": f"{__name__}:Raises"}, "; correct its function, which is given the"),
-    (
-        "not finite",
-        {"observe": f"{__name__}:NotFinite"},
-        "the term a gives numbers that are not finite at the start; expected finite ones: put",
-    ),
-    ("no super", {"observe": f"{__name__}:Forgets"}, "does not call super().__init__(model, task)"),
-]
+    assert np.allclose(observed[0, -3:], made.data(0).sensor("imu_gyro").data, atol=1e-5)
+    with pytest.raises(ValueError, match="Invalid name 'imu_gyro'"):
+        make_simulation(QUADRUPED, task, {}, {}, n_envs=1, seed=0)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [row[1:] for row in BAD], ids=[row[0] for row in BAD]
+    ("options", "message"),
+    [
+        ({"history": 0}, "history = 0: expected at least 1"),
+        ({"history": 1.5}, 'option "history" of task "forward" is 1.5: expected a whole number'),
+        ({"observe": "propriception"}, 'observe = "propriception": expected "full" or "propri'),
+    ],
 )
 def test_what_cannot_be_observed_is_said(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):

@@ -164,7 +164,7 @@ def test_what_shall_reach_is_found_by_its_name_or_else_at_the_end_of_the_chain(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"site": "hand"}, 'site = "hand": the robot has tip'),
+        ({"site": "hand"}, r"site = \"hand\": Invalid name 'hand'\. Valid names: \['tip'\]"),
         ({"site": 3}, 'option "site" of task "reach" is 3: expected text'),
         ({"target_range": 0.0}, "target_range = 0.0: expected above 0, at most 1"),
         ({"target_range": 1.5}, "target_range = 1.5: expected above 0, at most 1"),

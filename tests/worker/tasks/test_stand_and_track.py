@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import mujoco
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.envs.simulation_factory import make_simulation
 from orchestrator.worker.tasks import States, Task, make_task
 from orchestrator.worker.tasks.motion import brisk_speed
 from orchestrator.worker.tasks.stand import Stand
@@ -40,10 +40,7 @@ def state(task: Task, goal: tuple[float, ...] = (), **changes: Mapping[int, floa
     for name, change in changes.items():
         for index, value in change.items():
             values[name][index] += value
-    ctrl = np.asarray(task.actions.ctrl(np.zeros((1, model.nu))))
-    fields: dict[str, np.ndarray[Any, Any]] = {"ctrl": ctrl} if "ctrl" in task.all_fields else {}
-    if "act" in task.all_fields:
-        fields["act"] = np.zeros((1, model.na))
+    fields = {"last_action": np.zeros((1, model.nu)), "act": np.zeros((1, model.na))}
     return States(values["qpos"][None], values["qvel"][None], np.array([goal]), fields)
 
 
@@ -217,21 +214,57 @@ def test_a_command_stays_for_its_period_and_another_environment_has_its_own() ->
     assert not np.array_equal(seen[0][0], seen[0][1])
 
 
-def test_the_last_action_is_the_one_before_this_step() -> None:
-    simulation = Simulation.from_xml(
-        MJCF / "quadruped.xml", "track", n_envs=1, seed=0, task_options={"smoothness_weight": 1.0}
+CLIPPED_SERVO = """<mujoco><compiler autolimits="true"/><worldbody><body pos="0 0 1"><freejoint/>
+<geom size="0.1"/><body><joint name="hip" axis="0 1 0" range="-60 60"/><geom size="0.05" pos="0.2 0 0"/>
+</body></body></worldbody><actuator><position joint="hip" kp="9" ctrlrange="-1 1"/></actuator>
+<keyframe><key qpos="0 0 1 1 0 0 0 0.8"/></keyframe></mujoco>"""
+"""An action of 1 asks for a position beyond the range of its control; the keyframe has no ctrl."""
+
+
+@pytest.mark.parametrize("delay", [0, 2])
+@pytest.mark.parametrize("observe", ["full", "proprioception"])
+def test_the_last_action_is_the_policys_own_and_0_at_the_start(
+    tmp_path: Path, observe: str, delay: int
+) -> None:
+    """And it is what the penalty on changes of actions compares with."""
+    robot = tmp_path / "servo.xml"
+    robot.write_text(CLIPPED_SERVO)
+    costly, free = (
+        make_simulation(
+            robot,
+            "track",
+            {"observe": observe, "smoothness_weight": weight},
+            {"action.delay": f"choice({delay}, {delay})"},
+            n_envs=1,
+            seed=0,
+        )
+        for weight in (1.0, 0.0)
     )
-    without = Simulation.from_xml(
-        MJCF / "quadruped.xml", "track", n_envs=1, seed=0, task_options={"smoothness_weight": 0.0}
-    )
-    last = np.zeros(8)
-    for one in (simulation, without):
-        one.reset()
-    for action in np.random.default_rng(0).uniform(-0.5, 0.5, (5, 1, 8)):
-        costly, free = simulation.step(action), without.step(action)
-        assert free.rewards - costly.rewards == pytest.approx(np.mean((action - last) ** 2))
-        assert costly.observations[0, -8:] == pytest.approx(action[0], abs=1e-6)
-        last = action[0]
+    names = costly.observation_names()
+    assert names is not None
+    column = names.index("last action actuator of hip")
+    last = 0.0
+    assert costly.reset()[0, column] == free.reset()[0, column] == 0
+    for action in (1.0, -0.3, 0.2):
+        with_penalty, without = costly.step([[action]]), free.step([[action]])
+        assert with_penalty.observations[0, column] == pytest.approx(action)
+        assert without.rewards - with_penalty.rewards == pytest.approx((action - last) ** 2)
+        last = action
+    resumed = make_simulation(robot, "track", {"observe": observe}, None, n_envs=1, seed=0)
+    if not delay:
+        assert resumed.set_state(costly.get_state())[0, column] == pytest.approx(last)
+
+
+def test_a_robot_is_paid_for_what_the_policy_gave_though_it_takes_effect_late() -> None:
+    robot = MJCF / "quadruped.xml"
+    options = {"forward_reward_weight": 0.0, "healthy_reward": 0.0, "ctrl_cost_weight": 1.0}
+    late = {"action.delay": "choice(2, 2)"}
+    made = make_simulation(robot, "forward", options, late, n_envs=1, seed=0)
+    made.reset()
+    for action in (1.0, 0.5, 0.0):
+        result = made.step(np.full((1, 8), action))
+        assert result.rewards == pytest.approx([-(action**2)])
+        assert not made.data(0).ctrl.any() or action == 0.0
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.tasks import States, input_names, make_task
+from orchestrator.worker.tasks import Forward, Measure, States, input_names, make_task
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 
@@ -102,6 +102,9 @@ def test_health_follows_from_height_and_tilt_of_the_starting_pose(
     states = States(qpos[None], np.zeros((1, model.nv)))
     _, terminated = task.reward_and_terminated(states, np.zeros((1, model.nu)), states)
     assert terminated.tolist() == [not healthy]
+    criterion = "tilt" if robot == "hopper" and 2 in change else "height"
+    is_finite = 0 not in change
+    assert task.violations(states) == ([criterion] if not healthy and is_finite else [])
 
 
 @pytest.mark.parametrize(
@@ -167,7 +170,11 @@ def test_what_lies_about_beside_a_robot_is_neither_seen_nor_paid_for(
 @pytest.mark.parametrize(
     ("task", "options", "message"),
     [
-        ("foward", {}, 'unknown task "foward"; there is: auto, balance, .*forward'),
+        (
+            "foward",
+            {},
+            'unknown task "foward"; did you mean "forward".*there is: auto, balance, .*forward',
+        ),
         (
             "forward",
             {"healthy_rewrd": 1.0},
@@ -243,6 +250,25 @@ def test_a_fallen_pole_ends_the_episode() -> None:
     assert terminated.tolist() == [False, True, True, True]
 
 
+class Speedy(Forward):
+    """Measures a number that is 4 in every control step."""
+
+    measures = tuple(Measure(name=way, over_episode=way) for way in ("sum", "mean", "last", "rms"))
+
+    def measure(self, before: States, action: np.ndarray, after: States) -> np.ndarray:
+        return np.full((len(action), 4), 4.0)
+
+
+def test_a_measure_is_combined_over_the_steps_of_an_episode() -> None:
+    model = model_of("hopper")
+    task = Speedy(model, Speedy.Options(max_episode_steps=3))
+    made = Simulation(model, task, robot="hopper", n_envs=1, seed=0, measuring=True)
+    made.reset()
+    (episode,) = [made.step(np.zeros((1, 3))) for _ in range(3)][-1].ended
+    found = {way: episode.measures[way] for way in ("sum", "mean", "last", "rms")}
+    assert found == {"sum": 12.0, "mean": 4.0, "last": 4.0, "rms": 2.0}
+
+
 MUSCLES = """<mujoco><worldbody><body name="upper" pos="0 0 1"><joint name="shoulder" axis="0 1 0"/>
 <geom type="capsule" fromto="0 0 0 0.5 0 0" size="0.02"/><body name="lower" pos="0.5 0 0">
 <joint name="elbow" axis="0 1 0" range="-60 60"/>
@@ -264,17 +290,19 @@ def test_observations_are_in_the_order_of_their_names_with_activations_last(name
     data.qvel[:] = rng.uniform(-0.5, 0.5, model.nv)
     data.act[:] = rng.uniform(0.1, 0.9, model.na)
     mujoco.mj_forward(model, data)
-    fields = {field: np.asarray(getattr(data, field))[None] for field in task.all_fields}
+    fields = {"last_action": np.zeros((1, model.nu))}
+    for field in task.all_fields:
+        fields.setdefault(field, np.asarray(getattr(data, field, None))[None])
     goal = np.zeros((1, task.goal_size))
     states = States(data.qpos[None], data.qvel[None], goal, fields)
-    observed = dict(zip(task.observation_names(), task.observe(states)[0], strict=True))
+    observed = dict(zip(task.observation_terms.names, task.observe(states)[0], strict=True))
 
     names = input_names
-    activations = dict(zip(names.activations(model), data.act, strict=True))
+    activations = dict(zip(names.activations(model).names, data.act, strict=True))
     assert list(observed)[-model.na :] == list(activations)
-    joints = dict(zip(names.velocities(model), data.qvel, strict=True))
+    joints = dict(zip(names.velocities(model).names, data.qvel, strict=True))
     if name in ("forward", "reach"):
-        joints |= dict(zip(names.positions(model), data.qpos, strict=True))
+        joints |= dict(zip(names.positions(model).names, data.qpos, strict=True))
     if name == "reach":
         joints |= dict(zip(["end x", "end y", "end z"], data.site("tip").xpos, strict=True))
     expected = {one: value for one, value in joints.items() if one in observed} | activations

@@ -3,7 +3,6 @@ follow."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.simulation_factory import make_simulation
-from orchestrator.worker.tasks import TASKS, Forward, States, Term, observation_limits
-from orchestrator.worker.tasks.terms import TaskOfTerms
+from orchestrator.worker.tasks import TASKS, Forward, States, Term, gymnasium_tasks
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 ROBOTS = {
@@ -26,30 +25,23 @@ ROBOTS = {
     "balance": "balancer",
 }
 """Task → a robot for it; the frog has muscles."""
-OF_AN_OBSERVATION = ("observe", "observation_names", "observation_limits")
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_a_built_in_task_declares_what_it_observes_once(task: str) -> None:
-    kinds = [kind for kind in TASKS[task].__mro__ if issubclass(kind, TaskOfTerms)]
-    assert kinds[-1] is TaskOfTerms
-    for kind in kinds[:-1]:
-        assert not set(OF_AN_OBSERVATION) & set(vars(kind))
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_values_names_and_units_are_those_of_the_terms_in_their_order(task: str) -> None:
-    made = make_simulation(MJCF / f"{ROBOTS[task]}.xml", task, {}, {}, n_envs=3, seed=0)
+@pytest.mark.parametrize("task", [*TASKS, *GYMNASIUM_TASKS])
+def test_values_names_bounds_and_units_are_those_of_the_terms_in_their_order(task: str) -> None:
+    is_ours = task in TASKS
+    robot = MJCF / f"{ROBOTS[task]}.xml" if is_ours else gymnasium_tasks.default_xml(task)
+    made = make_simulation(robot, task, {}, {}, n_envs=3, seed=0)
     made.reset()
+    made.states.qvel[:] *= 1e4
     states = made.states
-    assert isinstance(made.task, TaskOfTerms)
     terms = made.task.observation_terms
-    values = [np.clip(term.values(states), -term.limit, term.limit) for term in terms.all]
-    expected = np.concatenate(values, axis=1).astype(np.float32)
+    values = [np.clip(term.values(states), *term.bounds) for term in terms.all]
+    expected = np.concatenate(values, axis=1).astype(made.observation_dtype)
     assert made.task.observe(states).tobytes() == expected.tobytes()
     assert made.observation_names() == terms.names
-    assert len(terms.names) == len(terms.units) == len(terms.frames) == expected.shape[1]
-    assert all(terms.units)
+    assert len(terms.names) == len(terms.units) == expected.shape[1]
+    assert all(terms.units) or not is_ours
     assert set(terms.fields) <= set(made.task.all_fields)
 
 
@@ -65,7 +57,6 @@ class Heated(Forward):
             units=["K"],
             values=lambda states: np.square(states.qvel[:, :1]),
             limit=300.0,
-            frame="torso",
         )
 
 
@@ -94,13 +85,6 @@ class Cold(Heated):
         return Term(names=["heat"], units=["K"], values=lambda states: states.fields["heat"])
 
 
-class OfOneFrame(Heated):
-    def heat(self) -> Term:
-        return dataclasses.replace(
-            super().heat(), names=["a", "b", "c"], units=["K"] * 3, frame=["torso"]
-        )
-
-
 class Unmade(Heated):
     def heat(self) -> Term:
         raise KeyError("torso")
@@ -113,22 +97,20 @@ def test_a_term_that_a_users_task_adds_has_name_bounds_and_values() -> None:
     own.reset()
     names = own.observation_names()
     assert names == [*(made.observation_names() or ()), "heat"]
-    limits = observation_limits.of_task(task)
-    assert limits is not None
-    assert limits[:, -1].tolist() == [-300, 300]
+    assert task.policy_terms is not None
+    assert task.policy_terms.limits[:, -1].tolist() == [-300, 300]
     hot = task.observe(States(own.states.qpos, np.full_like(own.states.qvel, 20.0)))
     assert hot[:, -1].tolist() == [300, 300]
 
 
 WRONG: dict[type[Heated], str] = {
     Twice: "names come twice: heat; leave out the second term, or",
-    TooFew: "the term a and b gives an array of float64 of shape (3, 1); expected floating-point numbers of "
-    "shape (3, 2)",
-    OneDimensional: "the term heat gives an array of float64 of shape (3,); expected floating",
-    NotFinite: "the term heat gives numbers that are not finite at the start; expected finite",
+    TooFew: "the term a and b gives an array of float64 of shape (3, 1); expected finite floating-point "
+    "numbers of shape (3, 2)",
+    OneDimensional: "the term heat gives an array of float64 of shape (3,); expected finite",
+    NotFinite: "the term heat gives numbers that are not finite at the start, first in column 0; expected finite",
     Cold: "the term heat raises KeyError: 'heat'",
-    OfOneFrame: "the term ['a', 'b', 'c'] has 1 frame; expected one for each name",
-    Unmade: "make_observation_terms raises KeyError: 'torso'",
+    Unmade: "making it raises KeyError: 'torso'",
 }
 
 

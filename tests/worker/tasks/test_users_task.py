@@ -13,7 +13,6 @@ from stable_baselines3 import PPO
 
 import orchestrator
 from orchestrator.core.errors import SpecError
-from orchestrator.worker import tasks
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
 from orchestrator.worker.tasks.task_options import TaskError
@@ -96,64 +95,49 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "observation of the wrong shape": (
         "axis=1, dtype=np.float32)",
         "axis=1).mean(axis=1)",
-        r"observe returns an array of float64 of shape \(3,\) for 3 environments; expected .*\(3, observation_size\)",
+        r"observe gives an array of float64 of shape \(3,\); expected .*\(3, n\) for 3",
     ),
     "observation of the wrong type": (
         "dtype=np.float32)",
         "dtype=np.float32).astype(np.int64)",
-        r"observe returns an array of int64 of shape \(3, 11\); expected a float32 or float64 array",
+        r"observe gives an array of int64 of shape \(3, 11\); expected finite floating-point",
     ),
     "observation that is a view": (
         "return np.concatenate((states.qpos[:, 1:], velocities), axis=1, dtype=np.float32)",
         "return states.qpos[:, 1:]",
-        r"observe returns a view of the states; expected a new array",
-    ),
-    "observation that is always the same array": (
-        "return np.concatenate((states.qpos[:, 1:], velocities), axis=1, dtype=np.float32)",
-        "return vars(self).setdefault('kept', np.zeros((len(states.qpos), 11), np.float32))",
-        r"observe returns the same array again; expected a new array each time",
+        r"observe gives a view of the states; expected a new array",
     ),
     "observation that is not finite": (
         "velocities = np.clip(states.qvel, -10, 10)",
         "velocities = states.qvel * np.inf",
-        r"observe gives (inf|-inf|nan) in column 5 at the start; expected finite numbers",
+        r"observe gives numbers that are not finite at the start, first in column 5; expected finite",
     ),
     "one reward for all": (
         "np.square(action).mean(axis=1)",
         "np.square(action).mean() + 0 * after.qpos[:, :1]",
-        r"reward_and_terminated gives an array of float64 of shape \(3, 3\) as rewards for 3 environments; expected "
-        r"finite floating-point numbers of shape \(3,\)",
+        r"reward_and_terminated gives an array of float64 of shape \(3, 3\); expected finite floating-point numbers of "
+        r"shape \(3,\) for 3 environments",
     ),
     "no pair": (
         "effort, fallen",
         "effort",
-        r"reward_and_terminated returns an array .*; expected a tuple: rewards, terminated",
+        r"reward_and_terminated gives an array .*; expected a tuple of two arrays",
     ),
     "terminations that are numbers": (
         "np.abs(after.qpos[:, 2]) > 1.0",
         "np.abs(after.qpos[:, 2])",
-        r"gives an array of float64 of shape \(3,\) as terminated for 3 environments; expected booleans",
+        r"gives an array of float64 of shape \(3,\); expected booleans",
     ),
     "distances of the wrong shape": (
         "    def measure(self",
         "    def distance_travelled(self, before, after):\n        return after.qpos - before.qpos\n\n"
         "    def measure(self",
-        r"distance_travelled gives an array of float64 of shape \(3, 6\) as metres .*; expected .*\(3,\)",
+        r"distance_travelled gives an array of float64 of shape \(3, 6\); expected .*\(3,\)",
     ),
     "measures of the wrong shape": (
         "return self._height(after)[:, None]",
         "return self._height(after)",
-        r"measure gives an array of float64 of shape \(3,\) as measures .*; expected .*\(3, 1\)",
-    ),
-    "names that cannot be made": (
-        "    def measure(self",
-        "    def observation_names(self):\n        return self.names\n\n    def measure(self",
-        r"observation_names raises AttributeError: .*names",
-    ),
-    "terms that nothing observes": (
-        "    def measure(self",
-        "    def make_observation_terms(self):\n        return ()\n\n    def measure(self",
-        "make_observation_terms is called in classes derived from balance, forward, .* or track only; expected observe",
+        r"measure gives an array of float64 of shape \(3,\); expected .*\(3, 1\)",
     ),
     "no reward at all": (
         "def reward_and_terminated",
@@ -168,22 +152,22 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "a goal of another size": (
         "    measures =",
         "    goal_size = 2\n\n    def sample_goal(self, rng):\n        return rng.uniform(size=3)\n\n    measures =",
-        r"sample_goal gives an array of float64 of shape \(3,\) as goal; expected .*\(2,\)",
+        r"sample_goal gives an array of float64 of shape \(3,\); expected .*\(2,\)",
     ),
     "a start of another size": (
         "    measures =",
         "    def initial_state(self, rng):\n        return np.zeros(3), np.zeros(self.model.nv)\n\n    measures =",
-        r"initial_state gives an array of float64 of shape \(3,\) as qpos; expected .*\(6,\)",
+        r"initial_state gives an array of float64 of shape \(3,\); expected .*\(6,\)",
     ),
     "a start that is one": (
         "    measures =",
         "    def initial_state(self, rng):\n        return self.pose\n\n    measures =",
-        r"initial_state returns an array .*; expected a tuple of two arrays, qpos and qvel",
+        r"initial_state gives an array .*; expected a tuple of two arrays",
     ),
     "__init__ that fails": (
         "if model.nq < 3:",
         "if model.nqq < 3:",
-        r"__init__ raises AttributeError: .*nqq",
+        r"making it raises AttributeError: .*nqq",
     ),
     "__init__ that forgets its base": (
         "super().__init__(model, options)",
@@ -234,14 +218,6 @@ def test_what_is_wrong_with_a_task_is_one_clear_message(
     assert "\n" not in str(raised.value)
 
 
-def test_a_task_may_derive_from_one_of_gymnasium(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    code = "from orchestrator.worker.tasks.gymnasium_tasks import Ant\n\n\nclass MyAnt(Ant):\n    pass\n"
-    assert tasks.find_task(f"{written(tmp_path, code, 'derived')}:MyAnt").__name__ == "MyAnt"
-
-
 @pytest.mark.parametrize("fields", ['("actuator_force",)', '("act", "actuator_force")'])
 @pytest.mark.parametrize(
     ("task", "robot"),
@@ -282,9 +258,7 @@ class Effort({base}):
 
 def test_a_spoilt_task_is_refused_before_launch(tmp_path: Path) -> None:
     written(tmp_path, documented().replace("axis=1, dtype=np.float32)", "axis=1).mean()"))
-    with pytest.raises(
-        SpecError, match=r"my_tasks:Jump: observe returns a float64 for 3 environments; expected"
-    ):
+    with pytest.raises(SpecError, match=r"my_tasks:Jump: observe gives a float64; expected"):
         orchestrator.run(job_file(tmp_path), run_dir=tmp_path / "run")
     assert not list((tmp_path / "run").glob("jobs/*/attempts"))
 

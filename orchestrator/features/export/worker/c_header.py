@@ -82,7 +82,6 @@ class _Header:
             "",
             *self._strings("observation_names", facts.observation_names),
             *self._strings("observation_units", facts.observation_units),
-            *self._strings("observation_frames", facts.observation_frames),
             *self._strings("action_names", facts.action_names),
             *self._strings("ctrl_units", facts.ctrl_units),
             *self._joints(),

@@ -71,8 +71,6 @@ class Metadata:
     observation_names: Sequence[str]
     observation_units: Sequence[str]
     """Empty where a unit is not known; ``1`` for plain numbers."""
-    observation_frames: Sequence[str]
-    """The body, or site, in whose axes each observation is; empty where it is none, or not known."""
     input_names: Sequence[str] = ()
     """Entries of a ``Dict`` observation, each an input of its own, in the order of the observations;
     empty for a vector."""

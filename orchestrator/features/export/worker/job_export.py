@@ -34,13 +34,11 @@ from orchestrator.worker.runtime import child_command, import_speed
 from orchestrator.worker.training import trained_policy
 
 if TYPE_CHECKING:
-    import mujoco
     from stable_baselines3.common.vec_env import VecEnv
 
     from orchestrator.features.export.worker.joint_drives import JointDrives
     from orchestrator.worker.envs.simulation import Simulation
     from orchestrator.worker.tasks import Task
-    from orchestrator.worker.tasks.terms import Terms
 
 
 class _Interface(NamedTuple):
@@ -49,7 +47,6 @@ class _Interface(NamedTuple):
     control_period_s: float | None
     observation_names: list[str]
     observation_units: list[str]
-    observation_frames: list[str]
     action_names: list[str]
     ctrl_units: list[str]
     controls: Controls | None
@@ -175,7 +172,7 @@ def _normalization(statistics: Any, seen: slice) -> Normalization:
 def _of_task(simulation: Simulation) -> _Interface:
     from orchestrator.features.export.worker.joint_drives import joint_drives
     from orchestrator.features.export.worker.mjlab_terms import mjlab_terms
-    from orchestrator.worker.tasks import input_names, observation_limits, units
+    from orchestrator.worker.tasks import input_names
     from orchestrator.worker.training.start_policy import names_of
 
     model = simulation.model
@@ -184,85 +181,53 @@ def _of_task(simulation: Simulation) -> _Interface:
     observations = (
         _numbered_names("observation", size) if names is None else list(names.observations[:size])
     )
+    terms = simulation.task.policy_terms
+    steps = simulation.task.observed_steps
+    units = [input_names.UNKNOWN] * size if terms is None else terms.units * steps
     controls = _controls(simulation)
     drives = joint_drives(model, simulation.task)
     if controls is None:  # the user's own actions need not be those of the actuators
         actions = len(simulation.task.actions.low)
         action_names = _numbered_names("action", actions)
-        ctrl_units = [units.UNKNOWN] * actions
+        ctrl_units = [input_names.UNKNOWN] * actions
     else:
         action_names = list(input_names.controls(model))
-        ctrl_units = units.of_controls(model)
+        ctrl_units = input_names.control_units(model)
     return _Interface(
         control_period_s=simulation.control_period_s,
         observation_names=observations,
-        observation_units=_units(simulation.task, model, observations),
-        observation_frames=_frames(simulation.task, observations),
+        observation_units=units,
         action_names=action_names,
         ctrl_units=ctrl_units,
         controls=controls,
         limits=_limits(simulation.task),
-        unknown_limits=observation_limits.why_unknown(simulation.task),
-        command_names=list(simulation.task.names_of_goal()),
+        unknown_limits=_unknown_limits(simulation.task),
+        command_names=list(simulation.task.goal_labels().names),
         drives=drives,
         mjlab_terms=mjlab_terms(simulation.task, drives),
     )
 
 
-def _units(task: Task, model: mujoco.MjModel, names: Sequence[str]) -> list[str]:
-    """The unit of each of the observations with these names, which may be those of several
-    steps.
-    """
-    from orchestrator.worker.tasks import units
-
-    if (terms := _terms(task)) is not None:
-        return terms.units * task.observed_steps
-    if not _has_our_observations(task):
-        return [units.UNKNOWN] * len(names)
-    at_once = names[: len(names) // task.observed_steps]
-    return units.of_observations(model, at_once) * task.observed_steps
-
-
-def _frames(task: Task, names: Sequence[str]) -> list[str]:
-    """The body or site in whose axes each of these observations is, which may be those of several
-    steps.
-    """
-    from orchestrator.worker.tasks import reference_frames
-
-    if (terms := _terms(task)) is not None:
-        return terms.frames * task.observed_steps
-    if not _has_our_observations(task):
-        return [reference_frames.NONE] * len(names)
-    at_once = names[: len(names) // task.observed_steps]
-    return reference_frames.of_observations(task.model, at_once) * task.observed_steps
-
-
-def _terms(task: Task) -> Terms | None:
-    """What a policy observes, where it consists of terms."""
-    from orchestrator.worker.tasks.terms import TaskOfTerms
-
-    if task.observed_by is not None:
-        return task.observed_by.terms
-    if isinstance(task, TaskOfTerms) and _has_our_observations(task):
-        return task.observation_terms
-    return None
-
-
 def _limits(task: Task) -> Limits | None:
-    """The bounds of the observations, which may be those of several steps."""
-    from orchestrator.worker.tasks import observation_limits
-
-    bounds = observation_limits.of_task(task)
-    if bounds is None:
+    """Return the bounds of the observations, which may be those of several steps."""
+    terms = task.policy_terms
+    if terms is None or np.isinf(terms.limits).all():
         return None
-    low, high = np.tile(bounds.astype(np.float64), task.observed_steps)
+    low, high = np.tile(terms.limits.astype(np.float64), task.observed_steps)
     return Limits(low=low, high=high)
 
 
-def _has_our_observations(task: Task) -> bool:
-    """Whether a class of this program makes the observations, and not one of the user."""
-    maker = next(kind for kind in type(task).__mro__ if "observe" in vars(kind))
-    return maker.__module__.startswith("orchestrator.")
+def _unknown_limits(task: Task) -> str | None:
+    """Return why nobody knows how observations are clipped, and what to do, or None if it is
+    known.
+    """
+    if task.policy_terms is not None:
+        return None
+    name = f"{type(task).__module__}:{type(task).__qualname__}"
+    return (
+        f"{name} has an observe() of its own; if that clips, write make_observation_terms() in its place, "
+        "or clip what the file gets"
+    )
 
 
 def _controls(simulation: Simulation) -> Controls | None:
@@ -299,7 +264,6 @@ def _of_environment(venv: VecEnv) -> _Interface:
         control_period_s=None if period is None else float(period),
         observation_names=names,
         observation_units=[""] * len(names),
-        observation_frames=[""] * len(names),
         action_names=_numbered_names("action", actions),
         ctrl_units=[""] * actions,
         controls=None,

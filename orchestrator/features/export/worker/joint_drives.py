@@ -10,7 +10,8 @@ import numpy as np
 
 from orchestrator.worker.mjmodel.actuators import (
     actuator_kind,
-    position_servos,
+    actuator_of_control,
+    position_controls,
     scalar_gear,
     scalar_joints,
 )
@@ -54,12 +55,15 @@ def joint_drives(model: mujoco.MjModel, task: Task) -> JointDrives:
     scales = np.zeros(model.nu)
     actions = task.actions
     driven = scalar_joints(model)
-    for actuator in np.flatnonzero(position_servos(model) & (driven >= 0)).tolist():
+    actuators = actuator_of_control(model)
+    for control in np.flatnonzero(position_controls(model)).tolist():
+        actuator = int(actuators[control])
+        if driven[actuator] < 0:
+            continue
         gear = scalar_gear(model, actuator)
-        stiffness[driven[actuator]] += model.actuator_gainprm[actuator, 0] * gear**2
+        stiffness[driven[actuator]] -= model.actuator_biasprm[actuator, 1] * gear**2
         damping[driven[actuator]] -= model.actuator_biasprm[actuator, 2] * gear**2
         if gear and isinstance(actions, Scaled):
-            control = int(model.actuator_ctrladr[actuator])
             scales[control] = actions.half[control] / gear
     return JointDrives(
         joint_names=input_names.joints(model)[joints].tolist(),

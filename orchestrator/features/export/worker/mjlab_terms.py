@@ -8,14 +8,13 @@ mjlab names whole terms (``base_ang_vel``), where this program names each observ
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from orchestrator.worker.mjmodel.actuators import scalar_joints
-from orchestrator.worker.tasks.observations import Sensors, joints_with_encoders
+from orchestrator.worker.tasks.observations import joints_with_encoders
 from orchestrator.worker.tasks.track import Track
 
 if TYPE_CHECKING:
@@ -38,13 +37,13 @@ def mjlab_terms(task: Task, drives: JointDrives) -> Mapping[str, Sequence[Any]] 
     starting pose. A command is that of ``track`` for a free root.
     """
     observed = task.observed_by
-    if type(observed) is not Sensors or task.observed_steps != 1:
+    if observed is None or task.observed_steps != 1:
         return None
-    if observed.terms.names[:3] != [f"angular velocity {axis}" for axis in "xyz"]:
+    if observed.names[:3] != [f"angular velocity {axis}" for axis in "xyz"]:
         return None  # the root does not move
     commands: Sequence[str] = ()
-    if task.names_of_goal():
-        if not isinstance(task, Track) or len(task.names_of_goal()) != 3:
+    if task.goal_size:
+        if not isinstance(task, Track) or task.goal_size != 3:
             return None
         commands = (TWIST,)
     if not _moves_joint_by_joint(task, drives):
@@ -53,7 +52,7 @@ def mjlab_terms(task: Task, drives: JointDrives) -> Mapping[str, Sequence[Any]] 
     return {
         "observation_names": terms,
         "observation_terms_scale": [1.0] * len(terms),
-        "observation_terms_clip": [_clip(term.limit) for term in observed.terms.all[: len(terms)]],
+        "observation_terms_clip": [_clip(*term.bounds) for term in observed.all[: len(terms)]],
         "observation_terms_history_length": [0] * len(terms),
         "observation_terms_flatten_history_dim": [True] * len(terms),
         "command_names": commands,
@@ -73,6 +72,6 @@ def _moves_joint_by_joint(task: Task, drives: JointDrives) -> bool:
     return bool(np.allclose(middle / gear, drives.default_joint_pos, rtol=0, atol=1e-6))
 
 
-def _clip(limit: float) -> str:
+def _clip(low: float, high: float) -> str:
     """The bounds of a term, as mjlab writes them."""
-    return f"{-limit:g};{limit:g}" if math.isfinite(limit) else "-inf;inf"
+    return f"{low:g};{high:g}"
