@@ -16,7 +16,7 @@ from orchestrator.worker.robots.file_collector import (
     lexical,
     why_outside,
 )
-from orchestrator.worker.robots.mjcf_elements import elements
+from orchestrator.worker.robots.xml_elements import elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Bundle:
                 continue
             for element in elements(content, {tag}):
                 names = [own.name for own in element.attributes]
-                if element.tag == tag and (attribute is None or attribute in names):
+                if element.name == tag and (attribute is None or attribute in names):
                     return f"{self.users_path(name)}, line {element.line}"
         return None
 

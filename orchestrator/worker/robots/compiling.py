@@ -12,6 +12,7 @@ from pathlib import Path
 
 import mujoco
 
+from orchestrator.core.processes.address_space import with_address_limit
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.robots.bundle import Bundle
 from orchestrator.worker.robots.env_check import UnfitError
@@ -100,7 +101,8 @@ def guard_compiler(xml: Path, memory_mib: int | None) -> Iterator[None]:
         with memory_limit(memory_mib):
             yield
     except mujoco.FatalError as error:
-        raise MujocoAbortedError(f"{xml}: MuJoCo cannot simulate it: {error}") from None
+        text = f"{xml}: MuJoCo cannot simulate it: {error}"
+        raise MujocoAbortedError(with_address_limit(text)) from None
     except MemoryError:
         raise MujocoAbortedError(f"{xml}: {too_large(memory_mib)}") from None
     except RuntimeError as error:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.files.regular_files import open_regular, read_up_to
-from orchestrator.worker.robots.mjcf_elements import Attribute, Element, elements, escaped
+from orchestrator.worker.robots.xml_elements import Attribute, Tag, elements, escaped
 
 ASSET_TAGS = frozenset({"mesh", "texture", "hfield", "skin", "flexcomp"})
 READ_TAGS = ASSET_TAGS | {"include", "model", "compiler"}
@@ -37,6 +37,10 @@ MAX_BYTES = 1 << 30
 """Size of one file beyond which it is refused as a mistake."""
 MAX_TOTAL_BYTES = 2 << 30
 """Size of all files of a robot together, which are in memory at once."""
+
+
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""The beginning of the text that Git checks out in place of a file whose content was not fetched."""
 
 
 class BundleError(Exception):
@@ -67,6 +71,8 @@ def read_regular_file(path: Path, named: str, limit_bytes: int = MAX_BYTES) -> b
                 content = read_up_to(file, limit_bytes + 1)  # it may grow meanwhile
         if (size := max(status.st_size, len(content))) > limit_bytes:
             raise BundleError(f"{named}: has {size:_} bytes, expected at most {limit_bytes:_}")
+        if content.startswith(LFS_POINTER):
+            raise BundleError(f"{named}: is a Git LFS pointer: run `git lfs pull`")
         return content
     except FileNotFoundError:
         raise BundleError(f"{named}: no such file") from None
@@ -119,7 +125,7 @@ class MappedPath:
 @dataclass(frozen=True, slots=True)
 class _Mjcf:
     mapped: MappedPath
-    elements: list[Element]
+    elements: list[Tag]
     is_included: bool
 
 
@@ -169,14 +175,14 @@ class FileCollector:
         folders = list(self._directories(main.folder, files))
         for file in files:
             for element in file.elements:
-                here = f"{file.mapped.source}, line {element.line}: <{element.tag}>"
+                here = f"{file.mapped.source}, line {element.line}: <{element.name}>"
                 for attribute in files_read(element):
-                    if element.tag == "model":
+                    if element.name == "model":
                         sub_model = self._find(attribute, [file.mapped.folder], file, here)
                         chain = (*including, lexical(main.source))
                         self._read_document(sub_model, f"{here} {attribute.value}", chain)
-                    elif element.tag in ASSET_TAGS:
-                        self._take_asset(attribute, element.tag, file, main.folder, folders, here)
+                    elif element.name in ASSET_TAGS:
+                        self._take_asset(attribute, element.name, file, main.folder, folders, here)
 
     def _read_mjcf(
         self,
@@ -203,15 +209,15 @@ class FileCollector:
             problem = "the file is empty" if not content.strip() else "is a binary file"
             raise BundleError(f"{named}: {problem}, expected an MJCF (<mujoco> … </mujoco>)")
         tags = list(elements(content, READ_TAGS))
-        if not including and tags and tags[0].tag != "mujoco":
-            raise BundleError(f"{named}: the root element is <{tags[0].tag}>, expected <mujoco>")
+        if not including and tags and tags[0].name != "mujoco":
+            raise BundleError(f"{named}: the root element is <{tags[0].name}>, expected <mujoco>")
         self._put(mapped, content, named)
         file = _Mjcf(mapped, tags, is_included=bool(files))
         files.append(file)
         for element in tags:
-            if element.tag != "include":
+            if element.name != "include":
                 continue
-            for attribute in element.files:
+            for attribute in files_read(element):
                 here = f"{mapped.source}, line {element.line}: <include>"
                 included = self._find(attribute, [main_folder, mapped.folder], file, here)
                 self._read_mjcf(
@@ -324,22 +330,23 @@ class FileCollector:
 def _directory_attributes(file: _Mjcf) -> Iterator[Attribute]:
     """The attributes of <compiler> that name a folder."""
     for element in file.elements:
-        if element.tag != "compiler":
+        if element.name != "compiler":
             continue
         for attribute in element.attributes:
             if attribute.name in DIRECTORY_ATTRIBUTES and attribute.value:
                 yield attribute
 
 
-def files_read(element: Element) -> list[Attribute]:
+def files_read(element: Tag) -> list[Attribute]:
     """The attributes of ``element`` that name a file which MuJoCo reads."""
     values = {attribute.name: attribute.value for attribute in element.attributes}
-    if element.tag == "texture" and values.get("builtin", "none") != "none":
+    if element.name == "texture" and values.get("builtin", "none") != "none":
         return []  # generated
-    if element.tag == "flexcomp" and values.get("type") not in ("mesh", "gmsh"):
+    if element.name == "flexcomp" and values.get("type") not in ("mesh", "gmsh"):
         return []
-    single = [attribute for attribute in element.files if attribute.name == "file"]
-    return single or list(element.files)
+    files = [one for one in element.attributes if one.name.startswith("file") and one.value]
+    # A cube texture has ``fileright`` … ``fileback``, which ``file`` overrides.
+    return [one for one in files if one.name == "file"] or files
 
 
 def _exists(path: Path) -> bool:

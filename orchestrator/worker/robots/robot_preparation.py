@@ -37,12 +37,13 @@ from orchestrator.worker.robots.env_check import UnfitError, check_environment
 from orchestrator.worker.robots.file_collector import (
     MAX_TOTAL_BYTES,
     BundleError,
+    files_read,
     read_regular_file,
 )
-from orchestrator.worker.robots.mjcf_elements import elements
 from orchestrator.worker.robots.model_checks import ModelFindings
 from orchestrator.worker.robots.model_edits import EditedRobot, RobotVariants
 from orchestrator.worker.robots.model_examination import examined_model
+from orchestrator.worker.robots.xml_elements import elements
 from orchestrator.worker.runtime import failures
 from orchestrator.worker.tasks import find_task, gymnasium_tasks
 
@@ -440,11 +441,14 @@ def _root_and_includes(xml: Path) -> tuple[str | None, tuple[str, ...]]:
     """
     content = read_regular_file(xml, str(xml))
     tags = list(elements(content, PARTS))
-    if not tags or not _NAME.fullmatch(tags[0].tag):
+    if not tags or not _NAME.fullmatch(tags[0].name):
         return None, ()
     names = [
-        attribute.value for element in tags if element.tag in PARTS for attribute in element.files
+        attribute.value
+        for element in tags
+        if element.name in PARTS
+        for attribute in files_read(element)
     ]
-    return tags[0].tag, tuple(
+    return tags[0].name, tuple(
         os.path.realpath(xml.parent / name.replace("\\", "/")) for name in names
     )

@@ -83,6 +83,13 @@ def test_a_missing_file_is_told_with_every_folder_where_it_might_be(tmp_path: Pa
             lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_RDWR), 2**40),
             "1_099_511_627_776 bytes, expected at most 1_073_741_824",
         ),
+        (
+            '<texture file="x.xml"/>',
+            lambda path: path.write_text(
+                "version https://git-lfs.github.com/spec/v1\noid sha256:0"
+            ),
+            "x.xml: is a Git LFS pointer: run `git lfs pull`",
+        ),
         ('<include file="main.xml"/>', lambda path: None, "includes itself: main.xml → main.xml"),
         ('<model file="./main.xml"/>', lambda path: None, "includes itself: main.xml → main.xml"),
     ],
