@@ -24,13 +24,13 @@ class EditError(Exception):
 
 
 def is_pattern(key: str) -> bool:
-    """Whether a name may match several elements."""
+    """Return whether a name may match several elements."""
     return any(character in key for character in "*?[")
 
 
 def matching_elements(spec: mujoco.MjSpec, table: str, key: str) -> list[tuple[int, Any]]:
-    """The elements that a key ``KIND.NAME.ATTRIBUTE`` applies to, with their numbers among those of
-    their kind.
+    """Return the elements that a key ``KIND.NAME.ATTRIBUTE`` applies to, with their numbers among
+    those of their kind.
 
     :param table: the job file's table that holds the key, named in messages.
     :raises EditError: there is no such element.
@@ -45,17 +45,15 @@ def matching_elements(spec: mujoco.MjSpec, table: str, key: str) -> list[tuple[i
     if kind not in LISTS:
         raise EditError(f"{here}: unknown kind of element{suggestion(kind, (*SINGLE, *LISTS))}")
     elements = list(enumerate(getattr(spec, LISTS[kind])))
-    named = [(number, element) for number, element in elements if element.name == name]
-    matches = named or [
-        (number, element) for number, element in elements if fnmatch.fnmatchcase(element.name, name)
-    ]
+    names = [element.name for _, element in elements if element.name]
+    # A name is stronger than a pattern.
+    wanted = {name} if name in names else set(fnmatch.filter(names, name))
+    if name == "*":
+        wanted.add("")
+    matches = [(number, element) for number, element in elements if element.name in wanted]
     if not matches:
         what = "matches" if is_pattern(name) else "is called"
-        names = [element.name for _, element in elements if element.name]
-        braces = " (braces are no pattern; * ? and [ ] are)" if "{" in name else ""
-        raise EditError(
-            f"{here}: no {kind} of the robot {what} {name!r}{braces}{suggestion(name, names)}"
-        )
+        raise EditError(f"{here}: no {kind} of the robot {what} {name!r}{suggestion(name, names)}")
     return matches
 
 

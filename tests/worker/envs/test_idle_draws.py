@@ -16,7 +16,7 @@ from orchestrator.worker.envs.randomization.randomized_fields import (
     randomized_keys,
 )
 from orchestrator.worker.robots.idle_draws import draws_without_effect, frictions_without_effect
-from orchestrator.worker.robots.preflight_child import RecentRobot, check
+from orchestrator.worker.robots.preflight_child import check
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 QUADRUPED = MJCF / "quadruped.xml"
@@ -82,8 +82,7 @@ def test_the_examination_before_the_launch_tells_it() -> None:
     request = ExaminationRequest(
         xml=str(QUADRUPED), task="auto", randomize={FLOOR: "uniform(0.4, 0.8)"}, simulate_s=0.02
     )
-    with RecentRobot() as recent:
-        answer = check(request, recent)
+    answer = check(request)
     assert answer.problem is None
     assert any("has no effect on contacts with" in one for one in answer.warnings)
 
