@@ -141,11 +141,11 @@ def set_attribute(element: Any, kind: str, attribute: str, value: Any) -> bool:
     else:
         try:
             old = [float(number) for number in current]
-            numbers = _numbers(old, attribute, value)
-            setattr(element, name, numbers)
-        except (AttributeError, TypeError, ValueError):  # it holds elements or texts
+        except (TypeError, ValueError):  # it holds elements or texts
             raise _unknown(element, kind, attribute) from None
-        return not np.array_equal(numbers, old, equal_nan=True)
+        new = _numbers(old, attribute, value)
+        setattr(element, name, new)
+        return not np.array_equal(new, old, equal_nan=True)
     setattr(element, name, new)
     return bool(new != current)
 
@@ -195,28 +195,27 @@ def _numbers(old: list[float], attribute: str, value: Any) -> list[float]:
         values: list[Any] = [value] * len(old)
     else:
         values = list(value) if isinstance(value, list | tuple) else [value]
-        least = 1 if attribute in SHORTER else len(old)
-        if not least <= len(values) <= len(old):
-            expected = count(len(old), "value")
-            if least < len(old):
-                expected = f"{least} to {expected}"
-            raise AttributeEditError(f"{attribute} takes {expected}, found {len(values)}")
+    least = 1 if attribute in SHORTER else len(old)
+    if not least <= len(values) <= len(old):
+        expected = count(len(old), "value")
+        expected = f"{least} to {expected}" if least < len(old) else expected
+        raise AttributeEditError(f"{attribute} takes {expected}, found {len(values)}")
     new = [_number(*pair, attribute) for pair in zip(old, values, strict=False)]
     return new + old[len(values) :]
 
 
 def _number(old: float, value: Any, attribute: str) -> float:
     is_factor = isinstance(value, str) and value.startswith("*")
+    if is_factor and math.isnan(old):
+        raise AttributeEditError(
+            f"{attribute} is not given in the robot: nothing to multiply; set a value"
+        )
     try:
-        number = float(value[1:]) if is_factor else float(value)
+        number = old * float(value[1:]) if is_factor else float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number) or (isinstance(value, bool | str) and not is_factor):
         raise AttributeEditError(
             f'{attribute} takes finite numbers, or "*1.2" to multiply what it has; found {value!r}'
         )
-    if is_factor and math.isnan(old):
-        raise AttributeEditError(
-            f"{attribute} is not given in the robot: nothing to multiply; set a value"
-        )
-    return old * number if is_factor else number
+    return number

@@ -11,6 +11,7 @@ from pathlib import Path
 from orchestrator.core.robot_hash import robot_hash
 from orchestrator.worker.robots.file_collector import (
     MAX_TOTAL_BYTES,
+    BundleError,
     FileCollector,
     why_outside,
 )
@@ -77,6 +78,10 @@ def collect(xml: Path, limit_bytes: int = MAX_TOTAL_BYTES) -> Bundle:
     contents = collector.contents()
     origin = os.path.commonpath([target.parent for target in contents])
     names = {target: target.relative_to(origin).as_posix() for target in contents}
+    if names[collector.main].encode(errors="ignore").decode() != names[collector.main]:
+        raise BundleError(
+            f"{xml}: MuJoCo reads no name that is not UTF-8; rename the file or folder"
+        )
     return Bundle(
         main=names[collector.main],
         xml=collector.main,

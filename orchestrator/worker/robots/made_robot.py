@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 from orchestrator.core.messages import ExaminationRequest
@@ -19,8 +18,6 @@ def make(request: ExaminationRequest, folder: Path) -> Path:
     :raises UnfitError: there is no such function, it raises, or it returns something else.
     """
     maker = str(request.robot_maker)
-    if request.search_path and request.search_path not in sys.path:
-        sys.path.insert(0, request.search_path)
     try:
         function = user_env.load(maker)
     except user_env.EntryPointError as error:

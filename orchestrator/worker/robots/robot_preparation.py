@@ -100,7 +100,6 @@ class RobotPreparation:
     def prepared(self, request: ExaminationRequest) -> Prepared:
         """What ``request`` names. :raises BundleError, UnfitError: it cannot be trained."""
         _import_before_users(request)
-        _check_algorithm(request)
         if request.robot_maker is not None:
             return self._made(request)
         xml = _xml(request)
@@ -288,33 +287,28 @@ def _xml(request: ExaminationRequest) -> Path | None:
 
 def _import_before_users(request: ExaminationRequest) -> None:
     """Import what might otherwise find the user's modules, put their folder on the path, and import
-    the task.
+    algorithm and task.
 
     That is before the memory limit.
+
+    :raises UnfitError: the algorithm is to be a class, and there is none.
     """
     robot_formats()  # features are found in the path as it is now
     if request.is_environment:
-        if request.robot_maker is not None:
-            import gymnasium  # noqa: F401
-    elif request.search_path and request.search_path not in sys.path:
-        sys.path.insert(0, request.search_path)
-        if request.task is not None:
-            with contextlib.suppress(ValueError):  # reported later
-                find_task(request.task)
-
-
-def _check_algorithm(request: ExaminationRequest) -> None:
-    """:raises UnfitError: the algorithm is to be a class, and there is none."""
-    if not is_algorithm_class(request.algo):
-        return
-    from orchestrator.worker.training import algorithms
-
+        import gymnasium  # noqa: F401
+    has_class = is_algorithm_class(request.algo)
+    if has_class:
+        from orchestrator.worker.training import algorithms
     if request.search_path and request.search_path not in sys.path:
         sys.path.insert(0, request.search_path)
-    try:
-        algorithms.class_of(request.algo)
-    except failures.AlgorithmError as error:
-        raise UnfitError(str(error), "settings", "algo") from None
+    if has_class:
+        try:
+            algorithms.class_of(request.algo)
+        except failures.AlgorithmError as error:
+            raise UnfitError(str(error), "settings", "algo") from None
+    if request.task is not None and not request.is_environment:
+        with contextlib.suppress(ValueError):  # reported later
+            find_task(request.task)
 
 
 def _root_and_includes(xml: Path) -> tuple[str | None, tuple[str, ...]]:

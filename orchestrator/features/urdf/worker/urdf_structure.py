@@ -278,8 +278,8 @@ def _check_effort(driven: Mapping[str, Node], efforts: Mapping[str, float]) -> N
         named = shown([f'"{name}"' for name in weak])
         raise UrdfError(
             f"{'joint has' if len(weak) == 1 else 'joints have'} no finite effort ({named}), the force that moves "
-            'them: write <limit effort="…"/> above 0, in N·m or for prismatic joints N; or set in the job urdf.effort for all '
-            "joints without one, or urdf.passive for joints that nothing drives",
+            'them: write <limit effort="…"/> above 0, in N·m or for prismatic joints N; or set in the job urdf.effort '
+            "for all joints without one, or urdf.passive for joints that nothing drives",
             driven[weak[0]].line,
         )
 
