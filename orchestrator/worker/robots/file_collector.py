@@ -63,11 +63,6 @@ def read_regular_file(path: Path, named: str, limit_bytes: int = MAX_TOTAL_BYTES
             raise BundleError(
                 f"{named}: is {real}, a file of the kernel; expected one of the robot"
             )
-        size = real.stat().st_size
-        if size > limit_bytes and real.is_file():
-            raise BundleError(
-                f"{named}: has {size:_} bytes, expected at most {limit_bytes:_} for all files of a robot"
-            )
         content = read_regular(path, limit_bytes)
     except FileNotFoundError:
         raise BundleError(f"{named}: no such file") from None

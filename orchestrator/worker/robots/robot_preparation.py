@@ -144,26 +144,44 @@ class RobotPreparation:
         return _changed(made, problem=f"{request.robot}: {problem}")
 
     def _converted(self, robot_format: RobotFormat, request: ExaminationRequest) -> Prepared:
-        """A robot in a file of another format."""
+        """A robot in a file of another format, with a note of the settings that were chosen for it."""
+        prepared = self._convert(robot_format, request)
+        chosen = prepared.answer.chosen_settings
+        if not chosen:
+            return prepared
+        reasons = "; ".join(one.reason for one in chosen)
+        needed = _settings_text(robot_format, chosen)
+        note = f"a job needs {needed}, which `init` writes; {reasons}"
+        return _changed(prepared, notes=(note, *prepared.answer.notes))
+
+    def _convert(self, robot_format: RobotFormat, request: ExaminationRequest) -> Prepared:
+        """The robot as MJCF. Where its physics diverges, other settings are chosen if it is examined
+        alone, and otherwise recommended.
+        """
         worker = importlib.import_module(robot_format.worker)
         made: ConvertedRobot = worker.make_robot(request, self._temporary_folder())
         as_mjcf = dataclasses.replace(request, xml=str(made.xml), robot_settings={})
         prepared = _with_texts(self._prepared_or_unfit(as_mjcf), str(made.xml), str(request.xml))
         answer = prepared.answer
         problem = answer.problem
-        if problem is not None and answer.diverges and made.if_diverging:
-            problem += f"; try {_settings_text(robot_format, made.if_diverging)}"
-        notes = [*made.notes, *(f"added: {text}" for text in made.added), *answer.notes]
-        if made.chosen:
-            reasons = "; ".join(one.reason for one in made.chosen)
-            needed = _settings_text(robot_format, made.chosen)
-            notes.insert(0, f"a job needs {needed}, which `init` writes; {reasons}")
+        if answer.diverges and made.if_diverging:
+            others = {one.key: one.value for one in made.if_diverging}
+            if request.alone and not others.keys() & request.robot_settings.keys():
+                settings = {**request.robot_settings, **others}
+                other = self._convert(
+                    robot_format, dataclasses.replace(request, robot_settings=settings)
+                )
+                if other.answer.problem is None and not other.answer.diverges:
+                    chosen = (*other.answer.chosen_settings, *made.if_diverging)
+                    return _changed(other, chosen_settings=chosen)
+            if problem is not None:
+                problem += f"; try {_settings_text(robot_format, made.if_diverging)}"
         outside = () if made.outside is None else (made.outside,)
         return _changed(
             prepared,
             problem=problem,
             warnings=(*made.warnings, *outside, *answer.warnings),
-            notes=tuple(notes),
+            notes=(*made.notes, *(f"added: {text}" for text in made.added), *answer.notes),
             outside=made.outside,
             chosen_settings=made.chosen,
             includes=(),

@@ -89,12 +89,15 @@ def test_motors_that_diverge_are_servos_and_a_job_is_told_so(tmp_path: Path) -> 
         joint("swing", "pivot", "rod", STRONG),
         joint("bend", "rod", "tip", STRONG),
     )
-    alone = examiner(tmp_path)(text, frequency=2.0)
+    alone = examiner(tmp_path)(text)
     assert chosen(alone) == {"actuators": "position"}
     assert any('urdf.actuators = "position"' in note for note in alone.notes)
-    refused = examiner(tmp_path)(text, task="reach", base="fixed", actuators="motor")
-    assert "diverges" in str(refused.problem)
-    assert 'try urdf.actuators = "position"' in str(refused.problem)
+    for refused in (
+        examiner(tmp_path)(text, task="reach", base="fixed", actuators="motor"),
+        examiner(tmp_path)(text, actuators="motor"),
+    ):
+        assert "diverges" in str(refused.problem)
+        assert 'try urdf.actuators = "position"' in str(refused.problem)
 
 
 def test_motors_that_are_too_strong_for_what_they_move_are_servos(tmp_path: Path) -> None:

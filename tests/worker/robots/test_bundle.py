@@ -44,6 +44,15 @@ def test_the_hash_does_not_depend_on_where_the_robot_lies(
         assert not any(str(tmp_path).encode() in content for content in here.contents.values())
 
 
+def test_the_hash_is_of_all_contents_whatever_the_main_file_is_called(tmp_path: Path) -> None:
+    lay_out(tmp_path, {"r/main.xml": f"<mujoco>{MESH.format('a.obj')}</mujoco>", "r/a.obj": "mesh"})
+    first = collect(tmp_path / "r/main.xml").hash
+    (tmp_path / "r/main.xml").rename(tmp_path / "r/other.xml")
+    assert collect(tmp_path / "r/other.xml").hash == first
+    (tmp_path / "r/a.obj").write_text("changed")
+    assert collect(tmp_path / "r/other.xml").hash != first
+
+
 def test_a_missing_file_is_told_with_every_folder_where_it_might_be(tmp_path: Path) -> None:
     text = '<mujoco>\n<compiler meshdir="d"/><include file="p/a.xml"/></mujoco>'
     lay_out(tmp_path, {"main.xml": text, "p/a.xml": f"<mujoco>\n\n{MESH.format('a.obj')}</mujoco>"})
@@ -77,7 +86,7 @@ def test_a_missing_file_is_told_with_every_folder_where_it_might_be(tmp_path: Pa
         (
             '<hfield file="x.xml"/>',
             lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_RDWR), 2**40),
-            "1_099_511_627_776 bytes, expected at most 2_147_483",
+            "x.xml: cannot be read: larger than 2047 MiB",
         ),
         (
             '<texture file="x.xml"/>',
@@ -106,9 +115,7 @@ def test_files_that_are_too_large_together_are_refused_with_name_and_limit(tmp_p
     text = "".join(MESH.format(name) for name in names)
     lay_out(tmp_path, {"main.xml": f"<mujoco>{text}</mujoco>", **dict.fromkeys(names, "x" * 1000)})
     assert len(collect(tmp_path / "main.xml", 4000).contents) == 4
-    with pytest.raises(
-        BundleError, match=r"b\.obj: has 1_000 bytes, expected at most .* for all files of a robot"
-    ):
+    with pytest.raises(BundleError, match=r"b\.obj: cannot be read: larger than"):
         collect(tmp_path / "main.xml", 1500)
 
 
