@@ -66,16 +66,11 @@ class Entry:
 _KP = (Entry("gainprm", 0), Entry("biasprm", 1, factor=-1.0))
 _KV = (Entry("biasprm", 2, factor=-1.0),)
 _DAMPRATIO = (Entry("biasprm", 2),)
-_POSITION = {"kp": _KP, "kv": _KV, "dampratio": _DAMPRATIO}
-_ACTUATOR = mujoco.mjtActuator
-SHORTCUTS: dict[Any, dict[str, tuple[Entry, ...]]] = {
-    _ACTUATOR.mjACTUATOR_POSITION: {**_POSITION, "timeconst": (Entry("dynprm", 0),)},
-    _ACTUATOR.mjACTUATOR_INTVELOCITY: _POSITION,
-    _ACTUATOR.mjACTUATOR_VELOCITY: {"kv": (Entry("gainprm", 0), *_KV)},
-    _ACTUATOR.mjACTUATOR_DAMPER: {"kv": (Entry("gainprm", 2, factor=-1.0),)},
-    _ACTUATOR.mjACTUATOR_ADHESION: {"gain": (Entry("gainprm", 0),)},
+SHORTCUTS = {
+    mujoco.mjtActuator.mjACTUATOR_POSITION: {"kp": _KP, "kv": _KV, "dampratio": _DAMPRATIO},
+    mujoco.mjtActuator.mjACTUATOR_VELOCITY: {"kv": (Entry("gainprm", 0), *_KV)},
 }
-"""Attributes of an actuator that depend on its MJCF element. Those of muscles and cylinders are
+"""Attributes of an actuator that depend on its MJCF element. Those of other elements are edited as
 entries of gainprm, biasprm and dynprm."""
 ENUMS = {
     name: getattr(mujoco, f"mjt{name.title()}")
@@ -131,23 +126,24 @@ def set_attribute(element: Any, kind: str, attribute: str, value: Any) -> bool:
             expected = "true or false" if isinstance(current, bool) else "text"
             raise AttributeEditError(f"expected {expected}, found {value!r}")
         new = value
-    elif isinstance(current, int | float):
-        [number] = _numbers([float(current)], attribute, value)
-        if isinstance(current, int) and not (number.is_integer() and abs(number) < 2**31):
-            raise AttributeEditError(
-                f"{attribute} takes a whole number of 32 bits, found {number:.15g}"
-            )
-        new = type(current)(number)
     else:
-        try:
-            old = [float(number) for number in current]
-        except (TypeError, ValueError):  # it holds elements or texts
-            raise _unknown(element, kind, attribute) from None
-        new = _numbers(old, attribute, value)
-        setattr(element, name, new)
-        return not np.array_equal(new, old, equal_nan=True)
+        return _set_numbers(element, kind, attribute, value)
     setattr(element, name, new)
     return bool(new != current)
+
+
+def _set_numbers(element: Any, kind: str, attribute: str, value: Any) -> bool:
+    name = RENAMED.get(attribute, attribute)
+    current = getattr(element, name)
+    try:
+        old = np.ravel(current).astype(float).tolist()
+    except (TypeError, ValueError):  # it holds elements or texts
+        raise _unknown(element, kind, attribute) from None
+    new = _numbers(old, attribute, value)
+    if isinstance(current, int) and not (new[0].is_integer() and abs(new[0]) < 2**31):
+        raise AttributeEditError(f"{attribute} takes a whole number of 32 bits, found {new[0]:g}")
+    setattr(element, name, type(current)(new[0]) if isinstance(current, int | float) else new)
+    return new != old
 
 
 def _unknown(element: Any, kind: str, attribute: str) -> AttributeEditError:
@@ -205,17 +201,14 @@ def _numbers(old: list[float], attribute: str, value: Any) -> list[float]:
 
 
 def _number(old: float, value: Any, attribute: str) -> float:
-    is_factor = isinstance(value, str) and value.startswith("*")
-    if is_factor and math.isnan(old):
+    if isinstance(value, str) and value.startswith("*"):
+        if math.isnan(old):
+            raise AttributeEditError(
+                f"{attribute} is not given in the robot: nothing to multiply; set a value"
+            )
+        return old * float(value[1:])
+    if isinstance(value, bool | str):
         raise AttributeEditError(
-            f"{attribute} is not given in the robot: nothing to multiply; set a value"
+            f'{attribute} takes numbers, or "*1.2" to multiply what it has; found {value!r}'
         )
-    try:
-        number = old * float(value[1:]) if is_factor else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number) or (isinstance(value, bool | str) and not is_factor):
-        raise AttributeEditError(
-            f'{attribute} takes finite numbers, or "*1.2" to multiply what it has; found {value!r}'
-        )
-    return number
+    return float(value)

@@ -5,9 +5,6 @@ element, name or pattern (``fnmatch``), attribute as MJCF spells it; the kinds i
 have no name. A list may be shorter where MJCF's may. ``"*1.2"``, alone or within a list, multiplies
 the robot's value. Patterns are applied before names.
 
-Where the pose of a keyframe is edited and its controls are not, those of position servos follow it,
-so that they hold the new pose as they held the old one.
-
 The edited robot is written as MJCF from the specification, with all digits (MuJoCo saves a compiled
 model with six). What was written must compile to the edited robot.
 """
@@ -16,17 +13,14 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import mujoco
-import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.worker.envs.model_loading import for_simulation
-from orchestrator.worker.mjmodel.actuators import position_servos
 from orchestrator.worker.mjmodel.joints import qpos_layout
 from orchestrator.worker.mjspec.model_comparison import differing_fields
 from orchestrator.worker.mjspec.spec_attributes import (
@@ -78,11 +72,9 @@ def edited_robot(bundle: Bundle, edits: Mapping[str, Any]) -> EditedRobot:
         main = bundle.write(Path(folder))
         try:
             spec = mujoco.MjSpec.from_file(str(main))
-            original = model = spec.copy().compile()
+            model = spec.copy().compile()
             for key, value in in_order:
                 model = _apply(spec, model, key, value)
-            if _let_controls_follow(edits, spec, original, model):
-                model = spec.copy().compile()
             spec.compiler.savecompiled = spec.compiler.savecanonical = False
             main.write_text(spec.to_xml(), encoding="utf-8")
             written = collect(main)
@@ -119,56 +111,3 @@ def _apply(spec: mujoco.MjSpec, before: mujoco.MjModel, key: str, value: Any) ->
             "(fromto overrides pos and quat, mass density, <inertial> the geoms' masses), or nothing uses it"
         )
     return model
-
-
-def _let_controls_follow(
-    edits: Iterable[str], spec: mujoco.MjSpec, before: mujoco.MjModel, after: mujoco.MjModel
-) -> bool:
-    """Move the controls of position servos, in keyframes whose pose was edited, with the pose.
-    Return whether any was moved.
-
-    :param edits: the keys.
-    """
-    posed: dict[int, Any] = {}
-    controlled: set[int] = set()
-    for key in edits:
-        if key.startswith("key.") and key.endswith(".qpos"):
-            posed.update(matching_elements(spec, "model", key))
-        elif key.startswith("key.") and key.endswith(".ctrl"):
-            controlled.update(number for number, _ in matching_elements(spec, "model", key))
-    has_moved = False
-    for number, keyframe in posed.items():
-        moved = None if number in controlled else following_controls(before, after, number)
-        if moved is not None:
-            keyframe.ctrl = moved.tolist()
-            has_moved = True
-    return has_moved
-
-
-def following_controls(
-    before: mujoco.MjModel, after: mujoco.MjModel, keyframe: int
-) -> NDArray[np.float64] | None:
-    """``(nu,)`` controls of a keyframe whose pose has changed, moved so that position servos hold the
-    new pose as they held the old one; None where they may stay as they are.
-
-    :param keyframe: its number in both models, which have the same actuators.
-    """
-    given = after.key_ctrl[keyframe]
-    moved: NDArray[np.float64] = (
-        given + _lengths_of_servos(after, keyframe) - _lengths_of_servos(before, keyframe)
-    )
-    # Without any, tasks take those that hold the pose.
-    may_stay = not given.any() or np.allclose(moved, given, rtol=0, atol=1e-9)
-    return None if may_stay else moved
-
-
-def _lengths_of_servos(model: mujoco.MjModel, keyframe: int) -> NDArray[np.float64]:
-    """``(nu,)`` of position servos in the pose of a keyframe, as far as their joints have moved it:
-    the controls that hold it; 0 for other actuators.
-    """
-    data = mujoco.MjData(model)
-    data.qpos[:] = model.key_qpos[keyframe]
-    mujoco.mj_fwdPosition(model, data)
-    actuator = np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum)
-    lengths = data.actuator_length[model.actuator_outadr[actuator]]
-    return np.where(position_servos(model)[actuator], lengths, 0.0)
