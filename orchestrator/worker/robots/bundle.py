@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.robot_hash import robot_hash
@@ -13,6 +13,7 @@ from orchestrator.worker.robots.file_collector import (
     MAX_TOTAL_BYTES,
     BundleError,
     FileCollector,
+    RobotFile,
     why_outside,
 )
 
@@ -25,16 +26,12 @@ class Bundle:
     """Path of the main MJCF in the copy."""
     xml: Path
     """The user's main MJCF."""
-    contents: Mapping[str, bytes] = field(repr=False)
-    """Path in the copy → content."""
-    sources: Mapping[str, Path] = field(repr=False)
-    """Path in the copy → the user's own file."""
-    named: Mapping[str, str] = field(repr=False)
-    """Path in the copy → what names the file, for messages."""
+    files: Mapping[str, RobotFile]
+    """By path in the copy."""
 
     @functools.cached_property
     def hash(self) -> str:
-        return robot_hash(self.main, self.contents)
+        return robot_hash(self.main, {name: file.content for name, file in self.files.items()})
 
     def outside(self, job_folder: str | None = None) -> str | None:
         """Return which file needs ``allow_outside``, and why, or None if all lie below the folder of
@@ -43,17 +40,17 @@ class Bundle:
         folders = [self.xml.parent]
         if job_folder is not None:
             folders.append(Path(job_folder))
-        for name, source in self.sources.items():
-            if name != self.main and (why := why_outside(self.named[name], source, folders)):
+        for name, file in self.files.items():
+            if name != self.main and (why := why_outside(file.named, file.source, folders)):
                 return why
         return None
 
     def write(self, folder: Path) -> Path:
         """Write all files below ``folder``. Return the path of the main MJCF there."""
-        for name, content in self.contents.items():
+        for name, file in self.files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+            path.write_bytes(file.content)
         return folder / self.main
 
     def with_users_paths(self, text: str, copy: Path) -> str:
@@ -75,17 +72,12 @@ def collect(xml: Path, limit_bytes: int = MAX_TOTAL_BYTES) -> Bundle:
         itself.
     """
     collector = FileCollector(xml, limit_bytes)
-    contents = collector.contents()
-    origin = os.path.commonpath([target.parent for target in contents])
-    names = {target: target.relative_to(origin).as_posix() for target in contents}
-    if names[collector.main].encode(errors="ignore").decode() != names[collector.main]:
+    files = collector.files()
+    origin = os.path.commonpath([target.parent for target in files])
+    main = collector.main.relative_to(origin).as_posix()
+    if main.encode(errors="ignore").decode() != main:
         raise BundleError(
             f"{xml}: MuJoCo reads no name that is not UTF-8; rename the file or folder"
         )
-    return Bundle(
-        main=names[collector.main],
-        xml=collector.main,
-        contents={names[target]: content for target, content in contents.items()},
-        sources={names[target]: source for target, source in collector.sources.items()},
-        named={names[target]: named for target, named in collector.named.items()},
-    )
+    named = {target.relative_to(origin).as_posix(): file for target, file in files.items()}
+    return Bundle(main=main, xml=collector.main, files=named)

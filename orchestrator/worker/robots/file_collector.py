@@ -15,9 +15,10 @@ kernel's. What names each file is noted, for :func:`why_outside`.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.files.regular_files import read_regular
@@ -109,28 +110,36 @@ class Place:
         return Place(lexical(self.source / name), lexical(self.target / name))
 
 
+@dataclass(frozen=True, slots=True)
+class RobotFile:
+    content: bytes = field(repr=False)
+    source: Path
+    """The user's own file."""
+    named: str
+    """What names it, for messages."""
+
+
 class FileCollector:
     """Reads a main MJCF and every file that it names."""
 
     def __init__(self, xml: Path, limit_bytes: int = MAX_TOTAL_BYTES) -> None:
         self.main = lexical(xml.absolute())
-        self.sources: dict[Path, Path] = {}
-        """Path in the copy → the file that was read."""
-        self.named: dict[Path, str] = {}
-        """Path in the copy → what names the file, for messages."""
-        self._contents: dict[Path, bytes] = {}
+        self._files: dict[Path, RobotFile] = {}
+        """By path in the copy."""
         self._edits: dict[Path, dict[tuple[int, int], bytes]] = {}
         """Path in the copy → what replaces the bytes from start to end there."""
         self._left_bytes = limit_bytes
         self._read_document(Place(self.main, self.main), str(xml), ())
 
-    def contents(self) -> dict[Path, bytes]:
-        """Path in the copy → content, with absolute paths replaced by those of the copy."""
-        contents = dict(self._contents)
+    def files(self) -> dict[Path, RobotFile]:
+        """Path in the copy → file, with absolute paths replaced by those of the copy."""
+        files = dict(self._files)
         for target, edits in self._edits.items():
+            content = files[target].content
             for (start, end), text in sorted(edits.items(), reverse=True):
-                contents[target] = contents[target][:start] + text + contents[target][end:]
-        return contents
+                content = content[:start] + text + content[end:]
+            files[target] = dataclasses.replace(files[target], content=content)
+        return files
 
     def _read_document(self, main: Place, named: str, chain: tuple[Path, ...]) -> None:
         """Read a main MJCF or sub-model, what it includes, and then the assets of all of them.
@@ -216,13 +225,11 @@ class FileCollector:
 
     def _take(self, file: Place, named: str) -> bytes:
         """Read a file, once for each place in the copy."""
-        if file.target not in self._contents:
+        if file.target not in self._files:
             content = read_regular_file(file.source, named, self._left_bytes)
             self._left_bytes -= len(content)
-            self._contents[file.target] = content
-            self.sources[file.target] = file.source
-            self.named[file.target] = named
-        return self._contents[file.target]
+            self._files[file.target] = RobotFile(content, file.source, named)
+        return self._files[file.target].content
 
 
 def files_read(tag: Tag) -> list[Attribute]:

@@ -39,9 +39,10 @@ def test_the_hash_does_not_depend_on_where_the_robot_lies(
     for place in ("here", "far/away"):
         lay_out(tmp_path / place, files)
     here, there = (collect(tmp_path / place / "r/main.xml") for place in ("here", "far/away"))
-    if not any(b"elsewhere/" in content for content in here.contents.values()):
+    contents = [file.content for file in here.files.values()]
+    if not any(b"elsewhere/" in content for content in contents):
         assert here.hash == there.hash
-        assert not any(str(tmp_path).encode() in content for content in here.contents.values())
+        assert not any(str(tmp_path).encode() in content for content in contents)
 
 
 def test_the_hash_is_of_all_contents_whatever_the_main_file_is_called(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_files_that_are_too_large_together_are_refused_with_name_and_limit(tmp_p
     names = ("a.obj", "b.obj", "c.obj")
     text = "".join(MESH.format(name) for name in names)
     lay_out(tmp_path, {"main.xml": f"<mujoco>{text}</mujoco>", **dict.fromkeys(names, "x" * 1000)})
-    assert len(collect(tmp_path / "main.xml", 4000).contents) == 4
+    assert len(collect(tmp_path / "main.xml", 4000).files) == 4
     with pytest.raises(BundleError, match=r"b\.obj: cannot be read: larger than"):
         collect(tmp_path / "main.xml", 1500)
 
@@ -139,7 +140,7 @@ def test_a_file_that_mujoco_does_not_read_is_not_taken(text: str, tmp_path: Path
     (tmp_path / "secret.png").write_text("secret")
     (tmp_path / "secret.obj").write_text("secret")
     robot = collect(tmp_path / "main.xml")
-    assert (list(robot.contents), robot.outside()) == (["main.xml"], None)
+    assert (list(robot.files), robot.outside()) == (["main.xml"], None)
     mujoco.MjModel.from_xml_path(str(robot.write(tmp_path / "robot")))
 
 

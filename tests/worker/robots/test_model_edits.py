@@ -191,7 +191,7 @@ def test_the_edited_bundle_stands_alone_whatever_the_robot_is_made_of(
     assert first.hash == again.hash
     assert first.xml == users / "r/main.xml"
     assert not any(
-        os.fsencode(temporary_folder.PREFIX) in content for content in first.contents.values()
+        os.fsencode(temporary_folder.PREFIX) in file.content for file in first.files.values()
     )
     model = mujoco.MjModel.from_xml_path(str(first.write(tmp_path / "robot")))
     assert differences(original, model) == ["opt.timestep"]

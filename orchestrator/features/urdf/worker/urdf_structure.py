@@ -19,7 +19,7 @@ LIMITED = ("revolute", "prismatic")
 DRIVEN = (*LIMITED, "continuous")
 """Types of joint that an actuator moves."""
 TYPES = (*DRIVEN, "fixed", "floating", "planar", "spherical")
-LIMITS = ("lower", "upper", "effort", "velocity")
+LIMITS = ("lower", "upper", "effort")
 LONGEST_CHAIN = 480
 """Links from the root to an end. MJCF nests them, and MuJoCo's parser takes 500 levels."""
 shown = functools.partial(listed, most=5)

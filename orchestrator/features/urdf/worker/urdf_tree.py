@@ -23,7 +23,7 @@ _NUMBERS = {
     "sphere": {"radius": 1},
     "mesh": {"scale": 3},
     "axis": {"xyz": 3},
-    "limit": dict.fromkeys(("lower", "upper", "effort", "velocity"), 1),
+    "limit": dict.fromkeys(("lower", "upper", "effort"), 1),
     "dynamics": {"damping": 1, "friction": 1},
     "mimic": {"multiplier": 1, "offset": 1},
     "color": {"rgba": 4},
