@@ -43,7 +43,8 @@ def _names(kind: Any) -> Sequence[str]:
 
 
 def _differences(first: Any, second: Any, prefix: str) -> Iterator[tuple[str, Any, Any]]:
-    for name in _names(type(first)):
+    kind: Any = type(first)
+    for name in _names(kind):
         value = getattr(first, name)
         other = getattr(second, name)
         if isinstance(value, np.ndarray | int | float | bytes):

@@ -91,7 +91,8 @@ def _apply(spec: mujoco.MjSpec, before: mujoco.MjModel, key: str, value: Any) ->
     kind = key.partition(".")[0]
     attribute = key.rpartition(".")[2]
     here = f"model.{key}"
-    must_change = isinstance(value, str) and value.startswith("*") and value != "*1"
+    is_factor = isinstance(value, str) and value.startswith("*")
+    must_change = is_factor and float(value[1:]) != 1
     for _, element in matching_elements(spec, "model", key):
         try:
             must_change |= set_attribute(element, kind, attribute, value)

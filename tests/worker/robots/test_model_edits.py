@@ -76,6 +76,7 @@ def compiled(xml: Path, edits: Mapping[str, Any], folder: Path) -> mujoco.MjMode
             'timestep="0.002"',
             'timestep="0.002" integrator="implicitfast"',
         ),
+        ({"geom.trunk.size": "*1.0"}, "0.3 0.2 0.1", "0.3 0.2 0.1"),
         ({"geom.trunk.size": "*2"}, "0.3 0.2 0.1", "0.6 0.4 0.2"),
         ({"geom.trunk.size": [0.4]}, "0.3 0.2 0.1", "0.4 0.2 0.1"),
         ({"geom.trunk.size": ["*2", 0.5, "*1"]}, "0.3 0.2 0.1", "0.6 0.5 0.1"),
