@@ -6,7 +6,17 @@ import sys
 from pathlib import Path
 
 import mujoco
+import numpy as np
 
+LIMITS = (
+    ("jnt_limited", "jnt_range"),
+    ("jnt_actfrclimited", "jnt_actfrcrange"),
+    ("tendon_limited", "tendon_range"),
+    ("tendon_actfrclimited", "tendon_actfrcrange"),
+    ("actuator_ctrllimited", "actuator_ctrlrange"),
+    ("actuator_forcelimited", "actuator_forcerange"),
+    ("actuator_actlimited", "actuator_actrange"),
+)
 FEW_GEOMS = 4
 """Geoms of one body up to which testing each is faster than searching a tree of their bounding
 boxes."""
@@ -35,12 +45,25 @@ def load_model(xml_path: Path | str) -> mujoco.MjModel:
 
 def for_simulation(model: mujoco.MjModel) -> mujoco.MjModel:
     """Set in ``model``, which is returned, the options that :func:`load_model` sets."""
+    _drop_infinite_limits(model)
     model.opt.enableflags &= ~int(mujoco.mjtEnableBit.mjENBL_SLEEP)
     if model.ntree == 1:
         model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_ISLAND)
     if model.body_geomnum.max() <= FEW_GEOMS:
         model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_MIDPHASE)
     return model
+
+
+def _drop_infinite_limits(model: mujoco.MjModel) -> None:
+    """Infinite limits mean none. One infinite end of a range becomes MuJoCo's largest number."""
+    for limited_name, range_name in LIMITS:
+        ranges = getattr(model, range_name)
+        is_infinite = np.abs(ranges) >= mujoco.mjMAXVAL
+        if is_infinite.any():
+            is_none = is_infinite.all(axis=1)
+            getattr(model, limited_name)[is_none] = 0
+            ranges[is_none] = 0.0
+            np.clip(ranges, -mujoco.mjMAXVAL, mujoco.mjMAXVAL, out=ranges)
 
 
 def _print_warning(message: str | bytes) -> None:

@@ -11,8 +11,6 @@ import mujoco
 import numpy as np
 
 RELATIVE_TOLERANCE = 1e-9
-_MOST_DOTS = 2
-"""Levels of objects in objects whose fields are compared: ``vis.global_.fovy``."""
 _NOT_THE_ROBOT = re.compile(r"_|n?paths|nbuffer|\w+_pathadr|\w+_matid")
 """Fields that say where files were read from, and materials, for which MuJoCo's MJCF writer cannot
 write "none"."""
@@ -27,11 +25,9 @@ def differing_fields(first: mujoco.MjModel, second: mujoco.MjModel) -> Iterator[
 
 def differences(first: mujoco.MjModel, second: mujoco.MjModel) -> Iterator[tuple[str, Any, Any]]:
     """The same fields with their values in both; those of ``opt`` are named ``opt.gravity``."""
-    if model_bytes(first) == model_bytes(second):  # usually, and much faster than field by field
-        return
-    for name, value, other in _fields(first, second, ""):
-        if not _equal(value, other):
-            yield name, value, other
+    # Usually they are equal, and this is much faster than field by field.
+    if model_bytes(first) != model_bytes(second):
+        yield from _differences(first, second, "")
 
 
 def model_bytes(model: mujoco.MjModel) -> bytes:
@@ -46,30 +42,22 @@ def _names(kind: Any) -> Sequence[str]:
     return [name for name in dir(kind) if not _NOT_THE_ROBOT.match(name)]
 
 
-def _fields(first: Any, second: Any, prefix: str) -> Iterator[tuple[str, Any, Any]]:
-    """Every field with its values in both. :param prefix: of the names of the fields."""
-    if prefix.count(".") > _MOST_DOTS:
-        return
-    for name in _names(first.__class__):
+def _differences(first: Any, second: Any, prefix: str) -> Iterator[tuple[str, Any, Any]]:
+    kind: Any = type(first)
+    for name in _names(kind):
         value = getattr(first, name)
+        other = getattr(second, name)
         if isinstance(value, np.ndarray | int | float | bytes):
-            yield prefix + name, value, getattr(second, name)
-        elif type(value).__module__.startswith("mujoco") and not callable(value):
-            yield from _fields(value, getattr(second, name), f"{prefix}{name}.")
+            if not _are_equal(np.asarray(value), np.asarray(other)):
+                yield prefix + name, value, other
+        elif type(value).__module__ == "mujoco._structs":
+            yield from _differences(value, other, f"{prefix}{name}.")
 
 
-def _equal(value: Any, other: Any) -> bool:
-    if isinstance(value, bytes):
-        return bool(value == other)
-    array = np.asarray(value)
-    other = np.asarray(other)
-    if array.shape != other.shape:
-        return False
-    if (array == other).all():  # nearly always, and much faster than the comparison below
-        return True
-    scale = float(np.abs(array).max(initial=0.0)) if array.dtype.kind == "f" else 0.0
-    return bool(
-        np.allclose(
-            array, other, rtol=RELATIVE_TOLERANCE, atol=RELATIVE_TOLERANCE * scale, equal_nan=True
-        )
+def _are_equal(value: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
+    if value.shape != other.shape or value.dtype.kind != "f":
+        return np.array_equal(value, other)
+    scale = float(np.abs(value).max(initial=0.0))
+    return np.allclose(
+        value, other, rtol=RELATIVE_TOLERANCE, atol=RELATIVE_TOLERANCE * scale, equal_nan=True
     )

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import mujoco
 import numpy as np
 
 from orchestrator.core.text import count
+from orchestrator.worker.mjspec.spec_elements import suggestion
 
 
 def _names(text: str) -> frozenset[str]:
@@ -53,8 +54,8 @@ in MJCF)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
-    """An entry of an actuator's parameter vectors."""
+class Entry:
+    """An entry of an actuator's parameter vectors that holds the value of an attribute."""
 
     vector: str
     index: int
@@ -62,49 +63,15 @@ class Parameter:
     """What the value of the attribute is multiplied by in it."""
 
 
-Parameters: TypeAlias = list[list[Parameter]]
-"""For each value of an attribute, the entries that hold it."""
-
-
-def _muscle(index: int) -> list[Parameter]:
-    """Muscles have equal parameters of gain and bias."""
-    return [Parameter("gainprm", index), Parameter("biasprm", index)]
-
-
-_TIME: Parameters = [[Parameter("dynprm", 0)]]
-_POSITION: dict[str, Parameters] = {
-    "kp": [[Parameter("gainprm", 0), Parameter("biasprm", 1, factor=-1.0)]],
-    "kv": [[Parameter("biasprm", 2, factor=-1.0)]],
-    "dampratio": [[Parameter("biasprm", 2)]],
+_KP = (Entry("gainprm", 0), Entry("biasprm", 1, factor=-1.0))
+_KV = (Entry("biasprm", 2, factor=-1.0),)
+_DAMPRATIO = (Entry("biasprm", 2),)
+SHORTCUTS = {
+    mujoco.mjtActuator.mjACTUATOR_POSITION: {"kp": _KP, "kv": _KV, "dampratio": _DAMPRATIO},
+    mujoco.mjtActuator.mjACTUATOR_VELOCITY: {"kv": (Entry("gainprm", 0), *_KV)},
 }
-_ACTUATOR = mujoco.mjtActuator
-SHORTCUTS: dict[Any, dict[str, Parameters]] = {
-    _ACTUATOR.mjACTUATOR_POSITION: {**_POSITION, "timeconst": _TIME},
-    _ACTUATOR.mjACTUATOR_INTVELOCITY: _POSITION,
-    _ACTUATOR.mjACTUATOR_VELOCITY: {
-        "kv": [[Parameter("gainprm", 0), Parameter("biasprm", 2, factor=-1.0)]]
-    },
-    _ACTUATOR.mjACTUATOR_DAMPER: {"kv": [[Parameter("gainprm", 2, factor=-1.0)]]},
-    _ACTUATOR.mjACTUATOR_ADHESION: {"gain": [[Parameter("gainprm", 0)]]},
-    _ACTUATOR.mjACTUATOR_CYLINDER: {
-        "area": [[Parameter("gainprm", 0)]],
-        "bias": [[Parameter("biasprm", index)] for index in range(3)],
-        "timeconst": _TIME,
-    },
-    _ACTUATOR.mjACTUATOR_MUSCLE: {
-        "range": [_muscle(0), _muscle(1)],
-        "force": [_muscle(2)],
-        "scale": [_muscle(3)],
-        "lmin": [_muscle(4)],
-        "lmax": [_muscle(5)],
-        "vmax": [_muscle(6)],
-        "fpmax": [_muscle(7)],
-        "fvmax": [_muscle(8)],
-        "timeconst": [*_TIME, [Parameter("dynprm", 1)]],
-        "tausmooth": [[Parameter("dynprm", 2)]],
-    },
-}
-"""Attributes of an actuator that depend on its MJCF element."""
+"""Attributes of an actuator that depend on its MJCF element. Those of other elements are edited as
+entries of gainprm, biasprm and dynprm."""
 ENUMS = {
     name: getattr(mujoco, f"mjt{name.title()}")
     for name in ("cone", "integrator", "jacobian", "solver")
@@ -115,9 +82,7 @@ ENUMS = {
 class AttributeEditError(Exception):
     """The element has no such attribute, or the value does not fit it."""
 
-    def __init__(self, message: str, *, is_unknown: bool = False) -> None:
-        super().__init__(message)
-        self.is_unknown = is_unknown
+    is_unknown = False
 
 
 def attribute_names(element: Any, kind: str) -> list[str]:
@@ -125,8 +90,7 @@ def attribute_names(element: Any, kind: str) -> list[str]:
     mjcf_names = {spec: name for name, spec in RENAMED.items()}
     names = set(_shortcuts(element, kind))
     for name in dir(type(element)):
-        is_method = callable(getattr(type(element), name))
-        if is_method or name.startswith("_"):
+        if name.startswith("_") or callable(getattr(type(element), name)):
             continue
         if name in mjcf_names:
             names.add(mjcf_names[name])
@@ -145,12 +109,11 @@ def set_attribute(element: Any, kind: str, attribute: str, value: Any) -> bool:
     :raises AttributeEditError: there is no such attribute, or ``value`` does not fit it.
     """
     if attribute not in attribute_names(element, kind):
-        raise _unknown(kind, attribute)
-    parameters = _shortcuts(element, kind).get(attribute)
-    if parameters is not None:
-        return _write_parameters(element, parameters, attribute, value)
+        raise _unknown(element, kind, attribute)
+    if entries := _shortcuts(element, kind).get(attribute):
+        return _set_entries(element, entries, attribute, value)
     if attribute in ORIENTATIONS or attribute == "quat":
-        return _write_orientation(element, attribute, value)
+        return _set_orientation(element, attribute, value)
     name = RENAMED.get(attribute, attribute)
     current = getattr(element, name)
     new: Any
@@ -163,66 +126,60 @@ def set_attribute(element: Any, kind: str, attribute: str, value: Any) -> bool:
             expected = "true or false" if isinstance(current, bool) else "text"
             raise AttributeEditError(f"expected {expected}, found {value!r}")
         new = value
-    elif isinstance(current, int | float):
-        [number] = _numbers([float(current)], attribute, value)
-        if isinstance(current, int) and not (number.is_integer() and abs(number) < 2**31):
-            raise AttributeEditError(
-                f"{attribute} takes a whole number of 32 bits, found {number:.15g}"
-            )
-        new = type(current)(number)
     else:
-        try:
-            old = [float(number) for number in current]
-            numbers = _numbers(old, attribute, value)
-            setattr(element, name, numbers)
-        except (AttributeError, TypeError, ValueError):  # it holds elements or texts
-            raise _unknown(kind, attribute) from None
-        return not np.array_equal(numbers, old, equal_nan=True)
+        return _set_numbers(element, kind, attribute, value)
     setattr(element, name, new)
     return bool(new != current)
 
 
-def _unknown(kind: str, attribute: str) -> AttributeEditError:
-    return AttributeEditError(f"{kind} has no attribute {attribute!r} to edit", is_unknown=True)
-
-
-def _shortcuts(element: Any, kind: str) -> dict[str, Parameters]:
-    return SHORTCUTS.get(element.type, {}) if kind == "actuator" else {}
-
-
-def _write_parameters(element: Any, parameters: Parameters, attribute: str, value: Any) -> bool:
-    old = [
-        float(getattr(element, first.vector)[first.index]) * first.factor
-        for first, *_ in parameters
-    ]
-    # MuJoCo stores kv and dampratio in one entry, distinguished by the sign.
-    if len(old) == 1 and old[0] < 0:
-        old = [math.nan]
+def _set_numbers(element: Any, kind: str, attribute: str, value: Any) -> bool:
+    name = RENAMED.get(attribute, attribute)
+    current = getattr(element, name)
+    try:
+        old = np.ravel(current).astype(float).tolist()
+    except (TypeError, ValueError):  # it holds elements or texts
+        raise _unknown(element, kind, attribute) from None
     new = _numbers(old, attribute, value)
-    for number, entries in zip(new, parameters, strict=True):
-        for entry in entries:
-            getattr(element, entry.vector)[entry.index] = number * entry.factor
+    if isinstance(current, int) and not (new[0].is_integer() and abs(new[0]) < 2**31):
+        raise AttributeEditError(f"{attribute} takes a whole number of 32 bits, found {new[0]:g}")
+    setattr(element, name, type(current)(new[0]) if isinstance(current, int | float) else new)
     return new != old
 
 
-def _write_orientation(element: Any, attribute: str, value: Any) -> bool:
+def _unknown(element: Any, kind: str, attribute: str) -> AttributeEditError:
+    hint = suggestion(attribute, attribute_names(element, kind))
+    return AttributeEditError(f"{kind} has no attribute {attribute!r} to edit{hint}")
+
+
+def _shortcuts(element: Any, kind: str) -> dict[str, tuple[Entry, ...]]:
+    return SHORTCUTS.get(element.type, {}) if kind == "actuator" else {}
+
+
+def _set_entries(element: Any, entries: tuple[Entry, ...], attribute: str, value: Any) -> bool:
+    first = entries[0]
+    old = float(getattr(element, first.vector)[first.index]) * first.factor
+    # MuJoCo stores kv and dampratio in one entry, distinguished by the sign.
+    [new] = _numbers([math.nan if old < 0 else old], attribute, value)
+    for entry in entries:
+        getattr(element, entry.vector)[entry.index] = new * entry.factor
+    return new != old
+
+
+def _set_orientation(element: Any, attribute: str, value: Any) -> bool:
     kind = getattr(mujoco.mjtOrientation, f"mjORIENTATION_{attribute.upper()}")
     holder = element if attribute == "quat" else element.alt
-    is_active = element.alt.type == kind
-    old = [float(number) if is_active else math.nan for number in getattr(holder, attribute)]
+    is_given = element.alt.type == kind
+    old = [float(number) if is_given else math.nan for number in getattr(holder, attribute)]
     new = _numbers(old, attribute, value)
     setattr(holder, attribute, new)
     element.alt.type = kind
     return new != old
 
 
-def _choice(kind: type, attribute: str, value: Any) -> Any:
+def _choice(kind: Any, attribute: str, value: Any) -> Any:
     """The member of a MuJoCo enumeration that has the name ``value`` in MJCF."""
-    enumeration: Any = kind
-    members = {
-        name.rpartition("_")[2].lower(): member for name, member in enumeration.__members__.items()
-    }
-    text = str(value).lower() if isinstance(value, bool | str) else ""
+    members = {name.rpartition("_")[2].lower(): member for name, member in kind.__members__.items()}
+    text = str(value).lower()
     if text not in members:
         raise AttributeEditError(f"{attribute} is one of {', '.join(members)}; found {value!r}")
     return members[text]
@@ -234,36 +191,23 @@ def _numbers(old: list[float], attribute: str, value: Any) -> list[float]:
         values: list[Any] = [value] * len(old)
     else:
         values = list(value) if isinstance(value, list | tuple) else [value]
-        least = 1 if attribute in SHORTER else len(old)
-        if not least <= len(values) <= len(old):
-            expected = count(len(old), "value")
-            if least < len(old):
-                expected = f"{least} to {expected}"
-            raise AttributeEditError(f"{attribute} takes {expected}, found {len(values)}")
+    least = 1 if attribute in SHORTER else len(old)
+    if not least <= len(values) <= len(old):
+        expected = count(len(old), "value")
+        expected = f"{least} to {expected}" if least < len(old) else expected
+        raise AttributeEditError(f"{attribute} takes {expected}, found {len(values)}")
     new = [_number(*pair, attribute) for pair in zip(old, values, strict=False)]
     return new + old[len(values) :]
 
 
 def _number(old: float, value: Any, attribute: str) -> float:
     if isinstance(value, str) and value.startswith("*"):
-        try:
-            factor = float(value[1:])
-        except ValueError:
-            factor = math.nan
-        if not math.isfinite(factor):
-            raise AttributeEditError(
-                f'{value!r}: expected a finite factor after the asterisk, as in "*1.2"'
-            )
         if math.isnan(old):
             raise AttributeEditError(
                 f"{attribute} is not given in the robot: nothing to multiply; set a value"
             )
-        return old * factor
-    if (
-        isinstance(value, bool | str)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-    ):
+        return old * float(value[1:])
+    if isinstance(value, bool | str):
         raise AttributeEditError(
             f'{attribute} takes numbers, or "*1.2" to multiply what it has; found {value!r}'
         )

@@ -10,11 +10,11 @@ from typing import Any
 
 import mujoco
 
-SINGLE = ("option", "compiler")
+from orchestrator.core.worker_spec import SINGLE_KINDS
+
+SINGLE = SINGLE_KINDS
 _PLURALS = {"body": "bodies", "equality": "equalities", "mesh": "meshes"}
-_KINDS = "actuator body camera equality geom hfield joint key light material mesh pair sensor site tendon"
-LISTS = {kind: _PLURALS.get(kind, f"{kind}s") for kind in _KINDS.split()}
-"""Kind of element → the MjSpec's list of them."""
+"""Kind of element → the MjSpec's list of them, where that is not the kind with an s."""
 MOST_LISTED = 40
 """Names in a message."""
 
@@ -24,38 +24,32 @@ class EditError(Exception):
 
 
 def is_pattern(key: str) -> bool:
-    """Whether a name may match several elements."""
+    """Return whether a name may match several elements."""
     return any(character in key for character in "*?[")
 
 
 def matching_elements(spec: mujoco.MjSpec, table: str, key: str) -> list[tuple[int, Any]]:
-    """The elements that a key ``KIND.NAME.ATTRIBUTE`` applies to, with their numbers among those of
-    their kind.
+    """Return the elements that a key ``KIND.NAME.ATTRIBUTE`` applies to, with their numbers among
+    those of their kind.
 
     :param table: the job file's table that holds the key, named in messages.
     :raises EditError: there is no such element.
     """
     kind, _, rest = key.partition(".")
-    name, _, attribute = rest.rpartition(".")
-    here = f"{table}.{key}"
-    if kind in SINGLE:
-        if name:
-            raise EditError(f"{here}: there is one {kind} only; write {table}.{kind}.{attribute}")
+    name = rest.rpartition(".")[0]
+    if kind in SINGLE and not name:
         return [(0, getattr(spec, kind))]
-    if kind not in LISTS:
-        raise EditError(f"{here}: unknown kind of element{suggestion(kind, (*SINGLE, *LISTS))}")
-    elements = list(enumerate(getattr(spec, LISTS[kind])))
-    named = [(number, element) for number, element in elements if element.name == name]
-    matches = named or [
-        (number, element) for number, element in elements if fnmatch.fnmatchcase(element.name, name)
-    ]
+    elements = list(enumerate(getattr(spec, _PLURALS.get(kind, f"{kind}s"), ())))
+    names = [element.name for _, element in elements if element.name]
+    # A name is stronger than a pattern.
+    wanted = {name} if name in names else set(fnmatch.filter(names, name))
+    if name == "*":
+        wanted.add("")
+    matches = [(number, element) for number, element in elements if element.name in wanted]
     if not matches:
         what = "matches" if is_pattern(name) else "is called"
-        names = [element.name for _, element in elements if element.name]
-        braces = " (braces are no pattern; * ? and [ ] are)" if "{" in name else ""
-        raise EditError(
-            f"{here}: no {kind} of the robot {what} {name!r}{braces}{suggestion(name, names)}"
-        )
+        hint = suggestion(name, names)
+        raise EditError(f"{table}.{key}: no {kind} of the robot {what} {name!r}{hint}")
     return matches
 
 

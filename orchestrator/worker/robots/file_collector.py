@@ -1,78 +1,78 @@
-"""Finding and reading every file that an MJCF refers to, as MuJoCo itself would find it.
+"""Reading every file that an MJCF names, as MuJoCo finds it.
 
-MuJoCo looks for an include beside the main file, then beside the including file. It looks for an
-asset in the compiler's directory below the main file, then beside the file that names it, with and
-without the folders in its name. A sub-model is a main file of its own. Every existing candidate is
-collected, at its own place relative to the main file, so that MuJoCo makes the same choice in the
-copy as in the original. A file with an absolute path gets a place in the folder ``elsewhere``
-beside the main file, and the attribute that names it is rewritten in the copy; all other bytes stay
-as they are. So names and contents do not depend on where the robot lies.
+MuJoCo looks for an include beside the main file, then beside the including file, and for an asset in
+the compiler's directory, beside the main file and beside the file that names it, with and without
+the folders in its name. Every existing candidate is collected, at its own place relative to the main
+file, so that MuJoCo makes the same choice in the copy. A sub-model is a main file of its own.
 
-A robot may come from strangers: no file is taken that MuJoCo would not read, and none of the
+A file with an absolute path is copied to the same place below the folder of the main file, or to its
+whole path below the folder ``elsewhere`` there, and the attribute that names it is rewritten. All
+other bytes stay as they are.
+
+A robot may come from strangers: only files that MuJoCo would read are taken, and none of the
 kernel's. What names each file is noted, for :func:`why_outside`.
 """
 
 from __future__ import annotations
 
-import errno
+import dataclasses
 import os
-import stat
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.core.files.regular_files import open_regular, read_up_to
-from orchestrator.worker.robots.mjcf_elements import Attribute, Element, elements, escaped
+from orchestrator.core.files.regular_files import read_regular
+from orchestrator.worker.robots.xml_elements import Attribute, Tag, elements, escaped
 
-ASSET_TAGS = frozenset({"mesh", "texture", "hfield", "skin", "flexcomp"})
-READ_TAGS = ASSET_TAGS | {"include", "model", "compiler"}
+SIDES = ("fileright", "fileleft", "fileup", "filedown", "filefront", "fileback")
+FILE_ATTRIBUTES = {
+    "include": ("file",),
+    "model": ("file",),
+    "mesh": ("file",),
+    "hfield": ("file",),
+    "skin": ("file",),
+    "flexcomp": ("file",),
+    "texture": ("file", *SIDES),
+}
+"""The elements that name files, and their attributes that do."""
 DIRECTORY_ATTRIBUTES = ("meshdir", "texturedir", "assetdir")
+"""The attributes of <compiler> that name folders."""
 KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
 """Their files describe processes and devices."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108
 """In them, and yet an ordinary file system."""
 ELSEWHERE = "elsewhere"
-"""The folder of the copy for files with absolute paths."""
-MAX_BYTES = 1 << 30
-"""Size of one file beyond which it is refused as a mistake."""
 MAX_TOTAL_BYTES = 2 << 30
 """Size of all files of a robot together, which are in memory at once."""
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""The beginning of the text that Git checks out in place of a file whose content was not fetched."""
 
 
 class BundleError(Exception):
     """The robot's files cannot be collected; the message names file, line and reason."""
 
 
-def read_regular_file(path: Path, named: str, limit_bytes: int = MAX_BYTES) -> bytes:
-    """The content of a file of a robot.
+def read_regular_file(path: Path, named: str, limit_bytes: int = MAX_TOTAL_BYTES) -> bytes:
+    """Read a file of a robot.
 
     :param named: what names it, for messages.
-    :raises BundleError: it is too large, or not a readable regular file (a pipe would block for
-        ever).
+    :raises BundleError: it is too large, a Git LFS pointer, or not a readable regular file.
     """
     try:
-        status = path.stat()
-        if stat.S_ISDIR(status.st_mode):
-            raise BundleError(f"{named}: is a folder, expected a file")
-        if not stat.S_ISREG(status.st_mode):
-            raise BundleError(f"{named}: is not a regular file")
         real = Path(os.path.realpath(path))
         if any(map(real.is_relative_to, KERNEL_FOLDERS)) and not real.is_relative_to(SHARED_MEMORY):
             raise BundleError(
-                f"{named}: is {real}, a file of the kernel; expected a file of the robot"
+                f"{named}: is {real}, a file of the kernel; expected one of the robot"
             )
-        content = b""
-        if status.st_size <= limit_bytes:
-            with open_regular(path) as file:
-                content = read_up_to(file, limit_bytes + 1)  # it may grow meanwhile
-        if (size := max(status.st_size, len(content))) > limit_bytes:
-            raise BundleError(f"{named}: has {size:_} bytes, expected at most {limit_bytes:_}")
-        return content
+        content = read_regular(path, limit_bytes)
     except FileNotFoundError:
         raise BundleError(f"{named}: no such file") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise BundleError(f"{named}: cannot be read: {reason}") from None
+    if content.startswith(LFS_POINTER):
+        raise BundleError(f"{named}: is a Git LFS pointer: run `git lfs pull`")
+    return content
 
 
 def why_outside(named: str, path: Path, folders: Iterable[Path]) -> str | None:
@@ -91,275 +91,166 @@ def why_outside(named: str, path: Path, folders: Iterable[Path]) -> str | None:
 
 
 def lexical(path: Path) -> Path:
-    """Without ``.`` and ``..``: as MuJoCo reads a path, and as the file lies in the copy, which has
-    no links.
-    """
+    """``path`` without ``.`` and ``..``, as MuJoCo reads it."""
     return Path(os.path.normpath(path))
 
 
 @dataclass(frozen=True, slots=True)
-class MappedPath:
+class Place:
     """A file or folder of the user's, and its path in the copy."""
 
     source: Path
     target: Path
 
     @property
-    def folder(self) -> MappedPath:
-        return MappedPath(self.source.parent, self.target.parent)
+    def folder(self) -> Place:
+        return Place(self.source.parent, self.target.parent)
 
-    def at(self, name: str) -> MappedPath:
-        source = self.source / name
-        return MappedPath(
-            lexical(source) if os.path.lexists(lexical(source)) else source,
-            lexical(self.target / name),
-        )
+    def at(self, name: str) -> Place:
+        return Place(lexical(self.source / name), lexical(self.target / name))
 
 
 @dataclass(frozen=True, slots=True)
-class _Mjcf:
-    mapped: MappedPath
-    elements: list[Element]
-    is_included: bool
+class RobotFile:
+    content: bytes = field(repr=False)
+    source: Path
+    """The user's own file."""
+    named: str
+    """What names it, for messages."""
 
 
 class FileCollector:
-    """Reads a main MJCF and every file that it refers to.
+    """Reads a main MJCF and every file that it names."""
 
-    :param padding: number of nested folders in ``elsewhere`` above each file, for ``..`` in names
-        to climb.
-    """
-
-    def __init__(self, xml: Path, padding: int, limit_bytes: int = MAX_TOTAL_BYTES) -> None:
-        self.sources: dict[Path, Path] = {}
-        """Path in the copy → the file that was read."""
-        self.modes: dict[Path, int] = {}
-        """Path in the copy → permission bits of the file that was read."""
-        self.named: dict[Path, str] = {}
-        """Path in the copy → what names the file, for messages."""
-        self.folders: list[Path] = []
-        """Absolute folders that were named, in order."""
-        self.climbs = 0
-        """The largest number of ``..`` in a name."""
-        self._contents: dict[Path, bytes] = {}
+    def __init__(self, xml: Path, limit_bytes: int = MAX_TOTAL_BYTES) -> None:
+        self.main = lexical(xml.absolute())
+        self._files: dict[Path, RobotFile] = {}
+        """By path in the copy."""
         self._edits: dict[Path, dict[tuple[int, int], bytes]] = {}
         """Path in the copy → what replaces the bytes from start to end there."""
-        self._padding = padding
-        self._limit_bytes = limit_bytes
-        self._total_bytes = 0
-        self._elsewhere = ELSEWHERE
-        main = xml.absolute()
-        while os.path.lexists(main.parent / self._elsewhere):
-            self._elsewhere += "_"
-        self._read_document(MappedPath(main, main), str(xml), ())
+        self._left_bytes = limit_bytes
+        self._read_document(Place(self.main, self.main), str(xml), ())
 
-    def rewritten(self) -> dict[Path, bytes]:
-        """Path in the copy → content, with absolute paths replaced by those of the copy."""
-        contents = dict(self._contents)
+    def files(self) -> dict[Path, RobotFile]:
+        """Path in the copy → file, with absolute paths replaced by those of the copy."""
+        files = dict(self._files)
         for target, edits in self._edits.items():
+            content = files[target].content
             for (start, end), text in sorted(edits.items(), reverse=True):
-                contents[target] = contents[target][:start] + text + contents[target][end:]
-        return contents
+                content = content[:start] + text + content[end:]
+            files[target] = dataclasses.replace(files[target], content=content)
+        return files
 
-    def _read_document(self, main: MappedPath, named: str, including: tuple[Path, ...]) -> None:
-        """Read a main MJCF or sub-model, what it includes, and then the assets of all of them."""
-        main = MappedPath(main.source, lexical(main.target))
-        files: list[_Mjcf] = []
-        self._read_mjcf(main, main.folder, named, including, files)
-        folders = list(self._directories(main.folder, files))
-        for file in files:
-            for element in file.elements:
-                here = f"{file.mapped.source}, line {element.line}: <{element.tag}>"
-                for attribute in files_read(element):
-                    if element.tag == "model":
-                        sub_model = self._find(attribute, [file.mapped.folder], file, here)
-                        chain = (*including, lexical(main.source))
-                        self._read_document(sub_model, f"{here} {attribute.value}", chain)
-                    elif element.tag in ASSET_TAGS:
-                        self._take_asset(attribute, element.tag, file, main.folder, folders, here)
+    def _read_document(self, main: Place, named: str, chain: tuple[Path, ...]) -> None:
+        """Read a main MJCF or sub-model, what it includes, and then the assets of all of them.
+
+        :param chain: the files that name it, from the robot's main file on.
+        """
+        files: list[tuple[Place, Tag]] = []
+        self._read_mjcf(main, main.folder, named, chain, files)
+        folders = [main.folder]
+        for file, tag in files:
+            for attribute in tag.attributes if tag.name == "compiler" else ():
+                if attribute.name in DIRECTORY_ATTRIBUTES and attribute.value:
+                    folders.append(self._copied(attribute, file, main.folder))
+        for file, tag in files:
+            for attribute in files_read(tag):
+                named = f"{file.source}, line {tag.line}: <{tag.name}> {attribute.value}"
+                if tag.name == "model":
+                    sub_model = self._find(attribute, file, [file.folder], named)[0]
+                    self._read_document(sub_model, named, (*chain, main.source))
+                elif tag.name != "include":
+                    for found in self._find(attribute, file, [*folders, file.folder], named):
+                        self._take(found, named)
 
     def _read_mjcf(
         self,
-        mapped: MappedPath,
-        main_folder: MappedPath,
+        file: Place,
+        main_folder: Place,
         named: str,
-        including: tuple[Path, ...],
-        files: list[_Mjcf],
+        chain: tuple[Path, ...],
+        files: list[tuple[Place, Tag]],
     ) -> None:
-        source = lexical(mapped.source)
-        if source in including:
-            cycle = " → ".join(
-                file.name for file in (*including[including.index(source) :], source)
-            )
-            raise BundleError(f"{named}: includes itself: {cycle}; remove one of these includes")
-        if any(file.mapped.target == mapped.target for file in files):
+        """Read an MJCF and what it includes, and add their elements to ``files``."""
+        if file.source in chain:
+            raise BundleError(f"{named}: includes itself; remove this element")
+        if any(file.target == earlier.target for earlier, _ in files):
             return
-        content = self._read(mapped, named)
-        if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise BundleError(
-                f"{named}: is encoded in UTF-16, which MuJoCo cannot read; save it as UTF-8"
-            )
+        content = self._take(file, named)
         if b"\0" in content or not content.strip():
-            problem = "the file is empty" if not content.strip() else "is a binary file"
-            raise BundleError(f"{named}: {problem}, expected an MJCF (<mujoco> … </mujoco>)")
-        tags = list(elements(content, READ_TAGS))
-        if not including and tags and tags[0].tag != "mujoco":
-            raise BundleError(f"{named}: the root element is <{tags[0].tag}>, expected <mujoco>")
-        self._put(mapped, content, named)
-        file = _Mjcf(mapped, tags, is_included=bool(files))
-        files.append(file)
-        for element in tags:
-            if element.tag != "include":
-                continue
-            for attribute in element.files:
-                here = f"{mapped.source}, line {element.line}: <include>"
-                included = self._find(attribute, [main_folder, mapped.folder], file, here)
-                self._read_mjcf(
-                    included, main_folder, f"{here} {attribute.value}", (*including, source), files
-                )
-
-    def _directories(self, main_folder: MappedPath, files: list[_Mjcf]) -> Iterator[MappedPath]:
-        """Every folder that a <compiler> of the document names."""
-        for file in files:
-            for attribute in _directory_attributes(file):
-                name = self._name(attribute)
-                if Path(name).is_absolute():
-                    moved = self._rewrite(file, attribute, lexical(Path(name)))
-                    yield MappedPath(Path(name), main_folder.target / moved)
-                else:
-                    yield main_folder.at(name)
-
-    def _take_asset(
-        self,
-        attribute: Attribute,
-        tag: str,
-        file: _Mjcf,
-        main_folder: MappedPath,
-        folders: list[MappedPath],
-        here: str,
-    ) -> None:
-        name = self._name(attribute)
-        named = f"{here} {attribute.value}"
-        absolute = lexical(Path(name)) if Path(name).is_absolute() else None
-        # With strippath MuJoCo uses the last part of an absolute path, too.
-        base = name.rpartition("/")[2]
-        names = (base,) if absolute else (name, base)
-        candidates = [
-            folder.at(name)
-            for folder in (*folders, main_folder, file.mapped.folder)
-            for name in names
-        ]
-        existing = [mapped for mapped in candidates if _exists(mapped.source)]
-        if absolute and _exists(absolute):
-            moved = self._rewrite(file, attribute, absolute.parent, absolute.name)
-            # Read from the compiler's directory, but some kinds of assets are first looked for
-            # beside the main file.
-            searched_beside = not folders or file.is_included or tag not in ("mesh", "texture")
-            below = (*folders, main_folder) if searched_beside else folders
-            existing += [MappedPath(absolute, folder.at(moved).target) for folder in below]
-        if not existing:
-            candidates += [MappedPath(absolute, absolute)] if absolute else []
-            raise _missing_file_error(attribute.value, candidates, here)
-        for mapped in existing:
-            self._put(mapped, self._read(mapped, named), named)
+            raise BundleError(f"{named}: is empty or no text in UTF-8, expected an MJCF")
+        tags = list(elements(content, {*FILE_ATTRIBUTES, "compiler"}))
+        if not chain and tags and tags[0].name != "mujoco":
+            raise BundleError(f"{named}: the root element is <{tags[0].name}>, expected <mujoco>")
+        files += [(file, tag) for tag in tags]
+        for tag in tags:
+            for attribute in files_read(tag) if tag.name == "include" else ():
+                named = f"{file.source}, line {tag.line}: <include> {attribute.value}"
+                included = self._find(attribute, file, [main_folder, file.folder], named)[0]
+                self._read_mjcf(included, main_folder, named, (*chain, file.source), files)
 
     def _find(
-        self, attribute: Attribute, folders: list[MappedPath], file: _Mjcf, here: str
-    ) -> MappedPath:
-        """The MJCF that an <include> or <model> refers to: the first that exists in ``folders``."""
-        name = self._name(attribute)
-        if Path(name).is_absolute():
-            source = lexical(Path(name))
-            moved = self._rewrite(file, attribute, source.parent, source.name)
-            return MappedPath(source, lexical(folders[0].target / moved))
-        candidates = [folder.at(name) for folder in folders]
-        for mapped in candidates:
-            if _exists(mapped.source):
-                return mapped
-        raise _missing_file_error(attribute.value, candidates, here)
-
-    def _name(self, attribute: Attribute) -> str:
-        name = attribute.value.replace("\\", "/")
-        self.climbs = max(self.climbs, name.split("/").count(".."))
-        return name
-
-    def _rewrite(self, file: _Mjcf, attribute: Attribute, folder: Path, *name: str) -> str:
-        """Make ``attribute`` name the copy of an absolute folder, or of a file in it; returns that
-        name.
-        """
-        if folder not in self.folders:
-            self.folders.append(folder)
-        number = str(self.folders.index(folder))
-        padding = ["_"] * self._padding
-        moved = "/".join([self._elsewhere, number, *padding, *name])
-        edits = self._edits.setdefault(file.mapped.target, {})
-        edits[attribute.start, attribute.end] = escaped(moved)
-        return moved
-
-    def _read(self, mapped: MappedPath, named: str) -> bytes:
-        earlier = self._contents.get(mapped.target, b"")  # of the same file, which counts once
-        left = self._limit_bytes - self._total_bytes + len(earlier)
-        if left < MAX_BYTES and _exists(mapped.source):
-            size = mapped.source.stat().st_size
-            if size > left:
-                raise BundleError(
-                    f"{named}: has {size:_} bytes, which are too many: the files of a robot may have "
-                    f"{self._limit_bytes:_} bytes together, which have to fit into memory"
-                )
-        return read_regular_file(mapped.source, named, min(left, MAX_BYTES))
-
-    def _put(self, mapped: MappedPath, content: bytes, named: str) -> None:
-        mode = stat.S_IMODE(mapped.source.stat().st_mode)
-        self.modes[mapped.target] = self.modes.get(mapped.target, mode) & mode
-        self.named.setdefault(mapped.target, named)
-        earlier = self.sources.setdefault(mapped.target, mapped.source)
-        if mapped.target not in self._contents:
-            self._total_bytes += len(content)
-        if self._contents.setdefault(mapped.target, content) != content:
+        self, attribute: Attribute, file: Place, folders: list[Place], named: str
+    ) -> list[Place]:
+        """All files in ``folders`` that MuJoCo may take for a name, the likeliest first."""
+        name = _path(attribute)
+        base = name.rpartition("/")[2]  # with strippath, MuJoCo uses this part alone
+        found: list[Place] = []
+        candidates = [folder.at(base) for folder in folders]
+        if not name.startswith("/"):
+            candidates = [folder.at(name) for folder in folders] + candidates
+        elif _exists(Path(name)):
+            found = [self._copied(attribute, file, folder) for folder in folders]
+        found += [candidate for candidate in candidates if _exists(candidate.source)]
+        if not found:
+            searched = ", ".join(dict.fromkeys(str(one.source.parent) for one in candidates))
             raise BundleError(
-                f"{named}: would have the path of {earlier} in a copy of the robot; rename one of them"
+                f"{named}: no such file in {searched}; correct the name or add the file"
             )
+        return found
+
+    def _copied(self, attribute: Attribute, file: Place, folder: Place) -> Place:
+        """The file or folder that an attribute names relative to ``folder`` or by an absolute path,
+        which is rewritten.
+        """
+        name = _path(attribute)
+        if not name.startswith("/"):
+            return folder.at(name)
+        path = lexical(Path(name))
+        robot = self.main.parent
+        moved = path.relative_to(robot) if path.is_relative_to(robot) else f"{ELSEWHERE}{path}"
+        edits = self._edits.setdefault(file.target, {})
+        edits[attribute.start, attribute.end] = escaped(str(moved))
+        return Place(path, folder.at(str(moved)).target)
+
+    def _take(self, file: Place, named: str) -> bytes:
+        """Read a file, once for each place in the copy."""
+        if file.target not in self._files:
+            content = read_regular_file(file.source, named, self._left_bytes)
+            self._left_bytes -= len(content)
+            self._files[file.target] = RobotFile(content, file.source, named)
+        return self._files[file.target].content
 
 
-def _directory_attributes(file: _Mjcf) -> Iterator[Attribute]:
-    """The attributes of <compiler> that name a folder."""
-    for element in file.elements:
-        if element.tag != "compiler":
-            continue
-        for attribute in element.attributes:
-            if attribute.name in DIRECTORY_ATTRIBUTES and attribute.value:
-                yield attribute
-
-
-def files_read(element: Element) -> list[Attribute]:
-    """The attributes of ``element`` that name a file which MuJoCo reads."""
-    values = {attribute.name: attribute.value for attribute in element.attributes}
-    if element.tag == "texture" and values.get("builtin", "none") != "none":
+def files_read(tag: Tag) -> list[Attribute]:
+    """The attributes of an element that name a file which MuJoCo reads."""
+    values = {attribute.name: attribute.value for attribute in tag.attributes}
+    if tag.name == "texture" and values.get("builtin", "none") != "none":
         return []  # generated
-    if element.tag == "flexcomp" and values.get("type") not in ("mesh", "gmsh"):
+    if tag.name == "flexcomp" and values.get("type") not in ("mesh", "gmsh"):
         return []
-    single = [attribute for attribute in element.files if attribute.name == "file"]
-    return single or list(element.files)
+    names = FILE_ATTRIBUTES.get(tag.name, ())
+    files = [one for one in tag.attributes if one.name in names and one.value]
+    # ``file`` of a texture overrides its sides.
+    return [one for one in files if one.name == "file"] or files
+
+
+def _path(attribute: Attribute) -> str:
+    return attribute.value.replace("\\", "/")
 
 
 def _exists(path: Path) -> bool:
-    """False also where access is denied, as MuJoCo does."""
-    return os.access(path, os.F_OK)
-
-
-def _missing_file_error(name: str, candidates: list[MappedPath], here: str) -> BundleError:
-    """The error that says why none of ``candidates`` can be read."""
-    for mapped in candidates:
-        try:
-            mapped.source.stat()
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-                return BundleError(
-                    f"{here} {name}: cannot be read: {error.strerror}: {mapped.source}"
-                )
-        except ValueError as error:
-            return BundleError(f"{here} {name!r}: cannot be read: {error}")
-    where = ", ".join(dict.fromkeys(str(mapped.source.parent) for mapped in candidates))
-    return BundleError(
-        f"{here} names {name!r}: no such file in {where}; correct the name or add the file"
-    )
+    try:
+        return os.path.lexists(path)
+    except ValueError:  # a null character in the name
+        return False

@@ -22,7 +22,6 @@ from orchestrator.worker.robots.env_check import UnfitError
 from orchestrator.worker.robots.file_collector import BundleError
 from orchestrator.worker.robots.robot_preparation import (
     ModelMeasurement,
-    RecentRobot,
     RobotPreparation,
     refusal,
     unfit,
@@ -34,14 +33,10 @@ EnvironmentUse: TypeAlias = Callable[[ExaminationAnswer, Any], ExaminationAnswer
 and actions."""
 
 
-def check(request: ExaminationRequest, recent: RecentRobot | None = None) -> ExaminationAnswer:
-    """Answer one request; never raises because of what the request names.
-
-    :param recent: of the request before, if the same robot may come again.
-    """
+def check(request: ExaminationRequest) -> ExaminationAnswer:
+    """Answer one request; never raises because of what the request names."""
     try:
         with contextlib.ExitStack() as cleanup:
-            recent = recent or cleanup.enter_context(RecentRobot())
             measure_model: ModelMeasurement | None = None
             use: EnvironmentUse | None = None
             if request.measured_by is not None:
@@ -49,7 +44,7 @@ def check(request: ExaminationRequest, recent: RecentRobot | None = None) -> Exa
             else:
                 use = _start_policy_check(request, cleanup)
             preparation = RobotPreparation(
-                recent, cleanup, makes_simulation=use is not None, measure_model=measure_model
+                cleanup, makes_simulation=use is not None, measure_model=measure_model
             )
             prepared = preparation.prepared(request)
             if use is None or prepared.environment is None:
@@ -94,8 +89,7 @@ def _start_policy_check(
 
 def _environment_of(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> Any:
     """The environment that a request names; None where something is wrong with it."""
-    recent = cleanup.enter_context(RecentRobot())
-    preparation = RobotPreparation(recent, cleanup, makes_simulation=True)
+    preparation = RobotPreparation(cleanup, makes_simulation=True)
     with contextlib.suppress(BundleError, UnfitError, OSError, ValueError):
         return preparation.prepared(request).environment
     return None
@@ -107,10 +101,9 @@ def main() -> NoReturn:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # as in a worker
-    recent = RecentRobot()  # its files are in the folder that the process that asks removes
     for line in sys.stdin.buffer:
         with users_code.in_this_process():
-            answer = check(ExaminationRequest.from_line(line), recent)
+            answer = check(ExaminationRequest.from_line(line))
         answers.write(answer.to_line())
         answers.flush()
         if answer.process_exits:

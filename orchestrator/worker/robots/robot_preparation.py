@@ -1,13 +1,15 @@
-"""Makes what a request for an examination names: the robot, however it comes, and its environment."""
+"""From a request to an examined robot: make or convert, copy, edit, compile, check, make the simulation."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
+import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -26,29 +28,29 @@ from orchestrator.core.robot_sources import (
 from orchestrator.core.worker_spec import is_algorithm_class
 from orchestrator.worker.envs.simulation_factory import observed_simulation
 from orchestrator.worker.mjspec.spec_elements import EditError
-from orchestrator.worker.robots import converted_robot, made_robot, model_checks
-from orchestrator.worker.robots.bundle import Bundle, collect
+from orchestrator.worker.robots import made_robot, model_checks
+from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.compiling import (
     MujocoAbortedError,
     compile_staged,
     guard_compiler,
 )
+from orchestrator.worker.robots.converted_robot import ConvertedRobot
 from orchestrator.worker.robots.env_check import UnfitError, check_environment
 from orchestrator.worker.robots.file_collector import (
     MAX_TOTAL_BYTES,
     BundleError,
+    files_read,
     read_regular_file,
 )
-from orchestrator.worker.robots.mjcf_elements import elements
 from orchestrator.worker.robots.model_checks import ModelFindings
-from orchestrator.worker.robots.model_edits import EditedRobot, RobotVariants
+from orchestrator.worker.robots.model_edits import EditedRobot, edited_robot
 from orchestrator.worker.robots.model_examination import examined_model
+from orchestrator.worker.robots.xml_elements import elements
 from orchestrator.worker.runtime import failures
 from orchestrator.worker.tasks import find_task, gymnasium_tasks
 
 GYMNASIUM = "gymnasium:"
-PARTS = ("include", "model")
-"""Elements that name another MJCF."""
 ModelMeasurement: TypeAlias = Callable[[mujoco.MjModel], dict[str, Any]]
 """Gives values for JSON by name."""
 _NAME = re.compile(r"[A-Za-z_][\w.:-]*", re.ASCII)
@@ -59,47 +61,11 @@ def refusal(problem: str, *, errno: int | None = None) -> ExaminationAnswer:
 
 
 def unfit(error: BundleError | UnfitError) -> ExaminationAnswer:
-    told = error if isinstance(error, UnfitError) else UnfitError(str(error))
-    return dataclasses.replace(
-        refusal(str(error)),
-        cause=told.cause,
-        key=told.key,
-        process_exits=isinstance(error, MujocoAbortedError),
-    )
-
-
-class RecentRobot:
-    """The robot that was edited last: its next variant need not read, lay out and compile it
-    again.
-    """
-
-    def __init__(self) -> None:
-        self._variants: RobotVariants | None = None
-        self._made_of: object = None
-
-    def __enter__(self) -> RecentRobot:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._forget()
-
-    def _forget(self) -> None:
-        if self._variants is not None:
-            self._variants.__exit__()
-            self._variants = None
-
-    def variants(self, xml: Path, limit_bytes: int) -> RobotVariants:
-        """Those of ``xml``; the same as in the call before if its files have not changed since.
-
-        :raises BundleError: as :func:`collect`.
-        """
-        asked = (xml, limit_bytes)
-        if self._variants is not None and self._made_of != (*asked, self._variants.bundle.stamp()):
-            self._forget()
-        if self._variants is None:
-            self._variants = RobotVariants(collect(xml, limit_bytes))
-            self._made_of = (*asked, self._variants.bundle.stamp())
-        return self._variants
+    answer = refusal(str(error))
+    if isinstance(error, BundleError):
+        return answer
+    exits = isinstance(error, MujocoAbortedError)
+    return dataclasses.replace(answer, cause=error.cause, key=error.key, process_exits=exits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +76,6 @@ class Prepared:
     environment: Any = None
     """The simulation of a task, or the spaces of another environment's observations and actions;
     None where something is wrong, or a simulation is not asked for."""
-
-    def with_answer(self, answer: ExaminationAnswer) -> Prepared:
-        return dataclasses.replace(self, answer=answer)
 
 
 class RobotPreparation:
@@ -125,13 +88,11 @@ class RobotPreparation:
 
     def __init__(
         self,
-        recent: RecentRobot,
         cleanup: contextlib.ExitStack,
         *,
         makes_simulation: bool,
         measure_model: ModelMeasurement | None = None,
     ) -> None:
-        self._recent = recent
         self._cleanup = cleanup
         self._makes_simulation = makes_simulation
         self._measure_model = measure_model
@@ -139,32 +100,28 @@ class RobotPreparation:
     def prepared(self, request: ExaminationRequest) -> Prepared:
         """What ``request`` names. :raises BundleError, UnfitError: it cannot be trained."""
         _import_before_users(request)
-        _check_algorithm(request)
         if request.robot_maker is not None:
             return self._made(request)
         xml = _xml(request)
         if not request.is_environment and (xml is None or not (request.task or request.alone)):
             raise UnfitError("expected a robot (xml) and a task, or an env or entry_point")
         if xml is None:
-            return Prepared(
-                answer=ExaminationAnswer(), environment=check_environment(request, None)
-            )
-        _refuse_source_of_format(xml)
+            spaces = check_environment(request, None)
+            return Prepared(answer=ExaminationAnswer(), environment=spaces)
+        if how := how_made(xml.name):
+            raise UnfitError(f"{xml}: {how}")
         converter = converter_of(xml.name, request.robot_settings)
         if converter is not None and converter.suffix == MJCF_SUFFIX and request.alone:
-            return self._alone_and_completed(converter, request, xml)
+            # It may be a part of a robot; an MJCF without actuators is completed.
+            plain = self._alone(dataclasses.replace(request, robot_settings={}), xml)
+            if plain.answer.fragment is not None or not plain.answer.figures:
+                return plain
+            completed = self._converted(converter, request)
+            includes, outside = plain.answer.includes, plain.answer.outside
+            return _changed(completed, includes=includes, outside=outside)
         if converter is not None:
             return self._converted(converter, request)
-        if request.alone:
-            return self._alone(request, xml)
-        return self._robot(request, xml)
-
-    def _made(self, request: ExaminationRequest) -> Prepared:
-        """A robot that a function of the user makes."""
-        folder = self._cleanup.enter_context(TemporaryFolder())
-        xml = made_robot.make(request, Path(folder))
-        made = self._prepared_or_unfit(dataclasses.replace(request, xml=str(xml), robot_maker=None))
-        return made.with_answer(made_robot.answer_without_folder(made.answer, request, folder))
+        return self._alone(request, xml) if request.alone else self._robot(request, xml)
 
     def _prepared_or_unfit(self, request: ExaminationRequest) -> Prepared:
         try:
@@ -172,148 +129,166 @@ class RobotPreparation:
         except (BundleError, UnfitError) as error:
             return Prepared(answer=unfit(error))
 
+    def _temporary_folder(self) -> Path:
+        return Path(self._cleanup.enter_context(TemporaryFolder()))
+
+    def _made(self, request: ExaminationRequest) -> Prepared:
+        """A robot that a function of the user makes."""
+        folder = self._temporary_folder()
+        xml = made_robot.make(request, folder)
+        made = self._prepared_or_unfit(dataclasses.replace(request, xml=str(xml), robot_maker=None))
+        made = _with_texts(made, f"{folder}{os.sep}", "")
+        problem = made.answer.problem
+        if problem is None or problem.startswith(str(request.robot_maker)):
+            return made
+        return _changed(made, problem=f"{request.robot}: {problem}")
+
     def _converted(self, robot_format: RobotFormat, request: ExaminationRequest) -> Prepared:
-        """A robot in a file of another format.
+        """A robot in a file of another format, with a note of the settings that were chosen for it."""
+        prepared = self._convert(robot_format, request)
+        chosen = prepared.answer.chosen_settings
+        if not chosen:
+            return prepared
+        reasons = "; ".join(one.reason for one in chosen)
+        needed = _settings_text(robot_format, chosen)
+        note = f"a job needs {needed}, which `init` writes; {reasons}"
+        return _changed(prepared, notes=(note, *prepared.answer.notes))
 
-        Where its physics diverges, other settings are tried, and chosen or recommended.
+    def _convert(self, robot_format: RobotFormat, request: ExaminationRequest) -> Prepared:
+        """The robot as MJCF. Where its physics diverges, other settings are chosen if it is examined
+        alone, and otherwise recommended.
         """
-        converted, others = self._convert(robot_format, request)
-        answer = converted.answer
-        if answer.diverges and (request.alone or answer.problem is not None):
-            answer = self._answer_of_others(robot_format, request, answer, others)
-        if answer is not converted.answer:  # its environment has other settings
-            converted = Prepared(answer=answer)
-        return converted.with_answer(converted_robot.answer_with_choices(answer, robot_format))
-
-    def _answer_of_others(
-        self,
-        robot_format: RobotFormat,
-        request: ExaminationRequest,
-        answer: ExaminationAnswer,
-        others: Sequence[RobotSetting],
-    ) -> ExaminationAnswer:
-        """``answer``, of a robot whose physics diverges, with other settings or a recommendation of
-        them, if physics is stable with these.
-        """
-        preparation = RobotPreparation(self._recent, self._cleanup, makes_simulation=False)
-        tried = list[RobotSetting]()
-        while others:
-            tried += others
-            settings = {**request.robot_settings, **{one.key: one.value for one in tried}}
-            again = dataclasses.replace(request, robot_settings=settings, stage_to=None)
-            converted, others = preparation._convert(robot_format, again)
-            other = converted.answer
-            if other.diverges and (others or answer.problem is None):
-                continue
-            if other.problem is not None:
-                return answer
-            if request.alone and not any(one.key in request.robot_settings for one in tried):
-                chosen = (*other.chosen_settings, *tried)
-                return dataclasses.replace(other, chosen_settings=chosen)
-            if answer.problem is not None:
-                cure = f"with {converted_robot.settings_text(robot_format, tried)} it does not"
-                return dataclasses.replace(answer, problem=f"{answer.problem}; {cure}")
-        return answer
-
-    def _convert(
-        self, robot_format: RobotFormat, request: ExaminationRequest
-    ) -> tuple[Prepared, Sequence[RobotSetting]]:
-        """The robot with the settings of ``request``, and settings with which physics may be stable
-        where it diverges.
-        """
-        folder = self._cleanup.enter_context(TemporaryFolder())
-        made = converted_robot.convert(robot_format, request, Path(folder))
+        worker = importlib.import_module(robot_format.worker)
+        made: ConvertedRobot = worker.make_robot(request, self._temporary_folder())
         as_mjcf = dataclasses.replace(request, xml=str(made.xml), robot_settings={})
-        converted = self._prepared_or_unfit(as_mjcf)
-        answer = converted_robot.answer_about_source(converted.answer, request, made)
-        return converted.with_answer(answer), made.if_diverging
-
-    def _alone_and_completed(
-        self, mjcf: RobotFormat, request: ExaminationRequest, xml: Path
-    ) -> Prepared:
-        """An MJCF that may be a part of a robot, and is completed if it is none."""
-        plain = self._alone(dataclasses.replace(request, robot_settings={}), xml)
-        if plain.answer.fragment is not None or not plain.answer.figures:
-            return plain
-        completed = self._converted(mjcf, request)
-        answer = dataclasses.replace(
-            completed.answer, includes=plain.answer.includes, outside=plain.answer.outside
+        prepared = _with_texts(self._prepared_or_unfit(as_mjcf), str(made.xml), str(request.xml))
+        answer = prepared.answer
+        problem = answer.problem
+        if answer.diverges and made.if_diverging:
+            others = {one.key: one.value for one in made.if_diverging}
+            if request.alone and not others.keys() & request.robot_settings.keys():
+                settings = {**request.robot_settings, **others}
+                other = self._convert(
+                    robot_format, dataclasses.replace(request, robot_settings=settings)
+                )
+                if other.answer.problem is None and not other.answer.diverges:
+                    chosen = (*other.answer.chosen_settings, *made.if_diverging)
+                    return _changed(other, chosen_settings=chosen)
+            if problem is not None:
+                problem += f"; try {_settings_text(robot_format, made.if_diverging)}"
+        outside = () if made.outside is None else (made.outside,)
+        return _changed(
+            prepared,
+            problem=problem,
+            warnings=(*made.warnings, *outside, *answer.warnings),
+            notes=(*made.notes, *(f"added: {text}" for text in made.added), *answer.notes),
+            outside=made.outside,
+            chosen_settings=made.chosen,
+            includes=(),
         )
-        return completed.with_answer(answer)
 
     def _alone(self, request: ExaminationRequest, xml: Path) -> Prepared:
         """A file that may be no robot, but a part of one."""
-        root_tag, includes = _root_and_includes(xml)
+        root, includes = _root_and_includes(xml)
         for one in robot_formats():
-            if root_tag == one.root:
-                renamed = f"{xml.stem}{one.suffix}"
+            if root == one.root:
                 raise UnfitError(
-                    f"{xml}: is {one.with_article}; rename it to {renamed}, by which {one.with_article} is known"
+                    f"{xml}: is {one.with_article}; rename it to {xml.stem}{one.suffix}, by which "
+                    f"{one.with_article} is known"
                 )
-        if root_tag == "mujocoinclude":
+        if root == "mujocoinclude":
             part = "a part for other files to include (<mujocoinclude>), not a robot"
             return Prepared(answer=ExaminationAnswer(fragment=part))
-        if root_tag is not None and root_tag.lower() != "mujoco":
-            answer = ExaminationAnswer(
-                problem=f"{xml}: the root element is <{root_tag}>, expected <mujoco>",
-                fragment=f"not an MJCF: the root element is <{root_tag}>",
-            )
-            return Prepared(answer=answer)
+        if root is not None and root.lower() != "mujoco":
+            what = f"the root element is <{root}>"
+            answer = refusal(f"{xml}: {what}, expected <mujoco>")
+            return Prepared(answer=dataclasses.replace(answer, fragment=f"not an MJCF: {what}"))
         try:
             robot = self._robot(request, xml)
         except (BundleError, UnfitError) as error:  # its includes are reported nevertheless
             robot = Prepared(answer=unfit(error))
-        return robot.with_answer(dataclasses.replace(robot.answer, includes=includes))
+        return _changed(robot, includes=includes)
 
     def _robot(self, request: ExaminationRequest, xml: Path) -> Prepared:
+        """Copy, edit, compile and check an MJCF, and make what the job simulates."""
         findings = ModelFindings()
-        source = _read_source(request, xml, self._recent, findings)
-        edited = _edit(source, request, xml)
-        if edited is not None and self._measure_model is not None:
-            return Prepared(answer=ExaminationAnswer(measured=self._measure_model(edited.model)))
-        bundle = source.bundle if edited is None else edited.bundle
-        staging = request.stage_to or self._cleanup.enter_context(TemporaryFolder())
-        staged = bundle.write(Path(staging))
-        answer = ExaminationAnswer(
-            xml=bundle.main,
-            hash=source.hash if edited is None else bundle.hash,
-            source_hash=source.hash,
-            outside=source.outside,
-        )
-        with guard_compiler(xml, request.memory_mib):
-            model = _compile(staged, bundle, edited, findings, request, xml)
-            edited = None  # the memory of its model
-            if self._measure_model is not None:
-                measured = self._measure_model(model)
-                return Prepared(answer=dataclasses.replace(answer, measured=measured))
-            answer = examined_model(model, answer, findings, request, staged)
+        memory_mib = request.memory_mib
+        limit_bytes = MAX_TOTAL_BYTES
+        if memory_mib is not None:
+            limit_bytes = min(limit_bytes, memory_mib << 20)
+        source = collect(xml, limit_bytes)
+        outside = None if request.allow_outside else source.outside(request.job_folder)
+        if outside is not None:
+            if not request.alone:
+                raise UnfitError(outside)
+            findings.warnings.append(outside)
+        edited: EditedRobot | None = None
+        try:
+            with guard_compiler(xml, memory_mib):
+                if request.model_edits:
+                    edited = edited_robot(source, request.model_edits)
+                    if self._measure_model is not None:
+                        return _measured(self._measure_model(edited.model))
+                bundle = source if edited is None else edited.bundle
+                folder = request.stage_to or self._temporary_folder()
+                staged = bundle.write(Path(folder))
+                model = compile_staged(staged, bundle, findings, memory_mib)
+                if edited is not None:
+                    edited.check(model)
+                elif model.nkey:
+                    spec = mujoco.MjSpec.from_file(str(staged))
+                    findings.warnings += model_checks.short_keyframes(spec, model)
+                if self._measure_model is not None:
+                    return _measured(self._measure_model(model))
+                answer = ExaminationAnswer(
+                    xml=bundle.main, hash=bundle.hash, source_hash=source.hash, outside=outside
+                )
+                edited = None  # the memory of its model
+                answer = examined_model(model, answer, findings, request, staged)
+        except EditError as error:
+            raise UnfitError(f"{xml}: {error}") from None
         if answer.problem is not None:
-            about_robot = dataclasses.replace(
-                answer,
-                problem=f"{bundle.origin / bundle.main}: {answer.problem}",
-                xml=None,
-                hash=answer.hash if request.alone else None,
-            )
-            return Prepared(answer=about_robot)
+            problem = f"{bundle.xml}: {answer.problem}"
+            robot_hash = answer.hash if request.alone else None
+            return _changed(Prepared(answer=answer), problem=problem, xml=None, hash=robot_hash)
+        environment: Any = None
         if request.is_environment:
-            return Prepared(answer=answer, environment=check_environment(request, staged))
-        if not self._makes_simulation or answer.task is None:
-            return Prepared(answer=answer)
-        simulation = observed_simulation(
-            staged,
-            answer.task,
-            request.task_options,
-            request.randomize,
-            asymmetric=request.asymmetric,
-        )
-        return Prepared(answer=answer, environment=simulation)
+            environment = check_environment(request, staged)
+        elif self._makes_simulation and answer.task is not None:
+            environment = observed_simulation(
+                staged,
+                answer.task,
+                request.task_options,
+                request.randomize,
+                asymmetric=request.asymmetric,
+            )
+        return Prepared(answer=answer, environment=environment)
 
 
-def _refuse_source_of_format(xml: Path) -> None:
-    """:raises UnfitError: it is a file of which one of a format is made first."""
-    how = how_made(xml.name)
-    if how is not None:
-        raise UnfitError(f"{xml}: {how}")
+def _measured(measures: dict[str, Any]) -> Prepared:
+    return Prepared(answer=ExaminationAnswer(measured=measures))
+
+
+def _changed(prepared: Prepared, **fields: Any) -> Prepared:
+    """``prepared`` with other fields of its answer."""
+    answer = dataclasses.replace(prepared.answer, **fields)
+    return dataclasses.replace(prepared, answer=answer)
+
+
+def _with_texts(prepared: Prepared, old: str, new: str) -> Prepared:
+    """``prepared`` with ``new`` in the place of ``old`` in all messages of its answer."""
+    answer = prepared.answer
+    return _changed(
+        prepared,
+        problem=None if answer.problem is None else answer.problem.replace(old, new),
+        warnings=tuple(text.replace(old, new) for text in answer.warnings),
+        notes=tuple(text.replace(old, new) for text in answer.notes),
+    )
+
+
+def _settings_text(robot_format: RobotFormat, settings: Sequence[RobotSetting]) -> str:
+    """As in a job file: ``urdf.base = "floating", urdf.actuators = "position"``."""
+    return ", ".join(f"{robot_format.name}.{one.key} = {json.dumps(one.value)}" for one in settings)
 
 
 def _xml(request: ExaminationRequest) -> Path | None:
@@ -330,121 +305,38 @@ def _xml(request: ExaminationRequest) -> Path | None:
 
 def _import_before_users(request: ExaminationRequest) -> None:
     """Import what might otherwise find the user's modules, put their folder on the path, and import
-    the task.
+    algorithm and task.
 
     That is before the memory limit.
+
+    :raises UnfitError: the algorithm is to be a class, and there is none.
     """
     robot_formats()  # features are found in the path as it is now
     if request.is_environment:
-        if request.robot_maker is not None:
-            import gymnasium  # noqa: F401
-    elif request.search_path and request.search_path not in sys.path:
-        sys.path.insert(0, request.search_path)
-        if request.task is not None:
-            with contextlib.suppress(ValueError):  # reported later
-                find_task(request.task)
-
-
-def _check_algorithm(request: ExaminationRequest) -> None:
-    """:raises UnfitError: the algorithm is to be a class, and there is none."""
-    if not is_algorithm_class(request.algo):
-        return
-    from orchestrator.worker.training import algorithms
-
+        import gymnasium  # noqa: F401
+    has_class = is_algorithm_class(request.algo)
+    if has_class:
+        from orchestrator.worker.training import algorithms
     if request.search_path and request.search_path not in sys.path:
         sys.path.insert(0, request.search_path)
-    try:
-        algorithms.class_of(request.algo)
-    except failures.AlgorithmError as error:
-        raise UnfitError(str(error), "settings", "algo") from None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
-    """The robot before ``model_edits``."""
-
-    bundle: Bundle
-    variants: RobotVariants | None
-    """None where nothing is edited."""
-    hash: str
-    outside: str | None
-    """Which file lies outside of the allowed folders."""
-
-
-def _read_source(
-    request: ExaminationRequest, xml: Path, recent: RecentRobot, findings: ModelFindings
-) -> _Source:
-    """The robot as its files are.
-
-    :raises BundleError: as :func:`collect`.
-    :raises UnfitError: a file lies outside of the allowed folders, and it is not examined alone.
-    """
-    limit_bytes = MAX_TOTAL_BYTES
-    if request.memory_mib is not None:
-        limit_bytes = min(limit_bytes, request.memory_mib << 20)
-    variants = recent.variants(xml, limit_bytes) if request.model_edits else None
-    bundle = collect(xml, limit_bytes) if variants is None else variants.bundle
-    outside = None if request.allow_outside else bundle.outside(request.job_folder)
-    if outside is not None:
-        if not request.alone:
-            raise UnfitError(outside)
-        findings.warnings.append(outside)
-    return _Source(
-        bundle=bundle,
-        variants=variants,
-        hash=bundle.hash if variants is None else variants.source_hash,
-        outside=outside,
-    )
-
-
-def _edit(source: _Source, request: ExaminationRequest, xml: Path) -> EditedRobot | None:
-    """The robot with ``model_edits``; None where nothing is edited."""
-    if source.variants is None:
-        return None
-    with _edits_explained(xml), guard_compiler(xml, request.memory_mib):
-        return source.variants.edited_robot(request.model_edits)
-
-
-def _compile(
-    staged: Path,
-    bundle: Bundle,
-    edited: EditedRobot | None,
-    findings: ModelFindings,
-    request: ExaminationRequest,
-    xml: Path,
-) -> mujoco.MjModel:
-    """The model of the staged robot."""
-    model = compile_staged(
-        staged, bundle, findings, request.memory_mib, is_edited=edited is not None
-    )
-    if edited is not None:
-        with _edits_explained(xml):
-            edited.check(model)
-    elif model.nkey:
-        spec = mujoco.MjSpec.from_file(str(staged))
-        findings.warnings += model_checks.short_keyframes(spec, model)
-    return model
-
-
-@contextlib.contextmanager
-def _edits_explained(xml: Path) -> Iterator[None]:
-    try:
-        yield
-    except EditError as error:
-        raise UnfitError(f"{xml}: {error}") from None
+    if has_class:
+        try:
+            algorithms.class_of(request.algo)
+        except failures.AlgorithmError as error:
+            raise UnfitError(str(error), "settings", "algo") from None
+    if request.task is not None and not request.is_environment:
+        with contextlib.suppress(ValueError):  # reported later
+            find_task(request.task)
 
 
 def _root_and_includes(xml: Path) -> tuple[str | None, tuple[str, ...]]:
-    """Tag of the root element (None if the file has none) and the real paths of the files it
-    includes.
+    """Tag of the root element (None if the file has none) and the real paths of the MJCFs that it
+    names.
     """
-    content = read_regular_file(xml, str(xml))
-    tags = list(elements(content, PARTS))
-    if not tags or not _NAME.fullmatch(tags[0].tag):
+    found = list(elements(read_regular_file(xml, str(xml)), ("include", "model")))
+    if not found or not _NAME.fullmatch(found[0].name):
         return None, ()
-    names = [
-        attribute.value for element in tags if element.tag in PARTS for attribute in element.files
-    ]
-    return tags[0].tag, tuple(
+    names = [one.value for tag in found for one in files_read(tag)]
+    return found[0].name, tuple(
         os.path.realpath(xml.parent / name.replace("\\", "/")) for name in names
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from orchestrator.core.errors import UsageError, is_disk_full
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.processes.address_space import with_address_limit
 from orchestrator.core.text import shortened
 
 _TRACEBACK_LINES = 40
@@ -90,7 +91,9 @@ def describe(error: BaseException) -> str:
     text = " ".join(shortened(str(error)).split())
     if len(text) > _LONGEST_MESSAGE:  # torch prints whole tensors; the traceback has all of it
         text = text[:_LONGEST_MESSAGE] + " …"
-    return f"{type(error).__name__}{': ' if text else ''}{text} ({_place(error)})"
+    return with_address_limit(
+        f"{type(error).__name__}{': ' if text else ''}{text} ({_place(error)})"
+    )
 
 
 def _has_full_disk_as_cause(error: BaseException) -> bool:

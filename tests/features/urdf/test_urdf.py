@@ -14,6 +14,7 @@ import urdf_helpers as parts
 from urdf_helpers import GOOD, LIMIT, TETRAHEDRON, URDFS, examiner, inertial, joint, link, robot
 
 from orchestrator.core.messages import ExaminationAnswer
+from orchestrator.features.urdf.worker.urdf_tree import parse
 
 BALL = "<collision><geometry><sphere radius='0.1'/></geometry></collision>"
 PENDULUM = robot(link("pivot"), link("rod", inertial(0.5, 0.02)), joint("swing", "pivot", "rod"))
@@ -41,7 +42,7 @@ BAD: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "empty": ("", {}, ("not well-formed XML",)),
     "mjcf": ("<mujoco/>", {}, ("the root element is <mujoco>, expected <robot>",)),
     "xacro": (robot('<xacro:property name="a"/>'), {}, ("line 2", "xacro FILE.xacro > FILE.urdf")),
-    "doctype": ('<!DOCTYPE r [<!ENTITY a "b">]>' + GOOD, {}, ("line 1", "remove it")),
+    "crossed tags": ("<robot>\n<link></robot></link>", {}, ("line 2", "</robot> closes another")),
     "deep": ("<robot>" + "<a>" * 9000, {}, ("nested more than",)),
     "no links": (robot(), {}, ("has no <link>",)),
     "nameless": (robot("<link/>"), {}, ("line 2", "<link> without a name")),
@@ -91,6 +92,12 @@ BAD: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         {},
         ("line 2", 'value="nan"> of <link> "trunk"'),
     ),
+    "several": (
+        GOOD.replace('value="1.0"', 'value="inf"', 1).replace('lower="-1"', 'lower="nan"'),
+        {},
+        ("line 2: <mass", "line 4: <limit lower"),
+    ),
+    "infinite effort": (GOOD.replace('"6"', '"inf"'), {}, ('("shoulder")', "urdf.effort")),
     "two parents": (
         robot(*map(link, "abc"), joint("1", "a", "b"), joint("2", "a", "c"), joint("3", "b", "c")),
         {},
@@ -159,6 +166,57 @@ BAD: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         ("line 1001", '"l999" is the last of a chain of 1,000 links', "at most 480"),
     ),
 }
+
+
+ODD_TEXT = {
+    "rulers in comments": ("<robot", "<!-- --- --><robot"),
+    "a blank line before the declaration": ("<robot", '\n<?xml version="1.0"?><robot'),
+    "a DOCTYPE": ("<robot", "<!DOCTYPE robot><robot"),
+    "an ampersand": ('name="r"', 'name="r & s"'),
+    "no space between attributes": ('" type', '"type'),
+    "another root element": ("</robot>", "</robot><notes/>"),
+    "Latin-1": ("<link", "<!-- Gerät --><link"),
+}
+
+
+@pytest.mark.parametrize("case", ODD_TEXT)
+def test_text_that_mujoco_reads_is_read(case: str, tmp_path: Path) -> None:
+    text = GOOD.replace(*ODD_TEXT[case], 1)
+    assert text != GOOD
+    encoding = "latin-1" if case == "Latin-1" else "utf-8"
+    (tmp_path / "r.urdf").write_bytes(text.encode(encoding))
+    mujoco.MjModel.from_xml_path(str(tmp_path / "r.urdf"))
+    root = parse((tmp_path / "r.urdf").read_bytes())
+    assert [(node.tag, node.attributes["name"]) for node in root.children] == [
+        ("link", "trunk"),
+        ("link", "arm"),
+        ("joint", "shoulder"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit", "limits"),
+    [
+        ("continuous", 'lower="-inf" upper="inf" effort="6" velocity="inf"', None),
+        ("revolute", 'lower="-inf" upper="inf" effort="6"', None),
+        ("prismatic", 'lower="-1e308" upper="1.8e308" effort="6" velocity="1e308"', None),
+        ("revolute", 'lower="-1" upper="inf" effort="6"', [-1, -1 + 2 * math.pi]),
+    ],
+)
+def test_infinite_limits_mean_none(
+    kind: str, limit: str, limits: list[float] | None, tmp_path: Path
+) -> None:
+    text = GOOD.replace(LIMIT, f"<limit {limit}/>").replace("revolute", kind)
+    for actuators in ("motor", "position"):
+        model = staged(tmp_path, examiner(tmp_path)(text, actuators=actuators))
+        assert bool(model.jnt_limited[0]) == (limits is not None)
+        assert model.jnt_range[0].tolist() == pytest.approx(limits or [0, 0])
+
+
+def test_effort_of_the_job_takes_the_place_of_an_infinite_one(tmp_path: Path) -> None:
+    text = GOOD.replace('effort="6"', 'effort="inf"')
+    model = staged(tmp_path, examiner(tmp_path)(text, effort=8))
+    assert model.actuator_ctrlrange.tolist() == [[-8, 8]]
 
 
 @pytest.mark.parametrize("case", BAD)

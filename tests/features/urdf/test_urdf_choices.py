@@ -97,7 +97,7 @@ def test_motors_that_diverge_are_servos_and_a_job_is_told_so(tmp_path: Path) -> 
         examiner(tmp_path)(text, actuators="motor"),
     ):
         assert "diverges" in str(refused.problem)
-        assert 'with urdf.actuators = "position" it does not' in str(refused.problem)
+        assert 'try urdf.actuators = "position"' in str(refused.problem)
 
 
 def test_motors_that_are_too_strong_for_what_they_move_are_servos(tmp_path: Path) -> None:

@@ -31,7 +31,6 @@ from orchestrator.worker.mjspec.model_comparison import differing_fields
 from orchestrator.worker.mjspec.spec_attributes import RENAMED, set_attribute
 from orchestrator.worker.mjspec.spec_elements import matching_elements
 from orchestrator.worker.robots.preflight_child import check
-from orchestrator.worker.robots.robot_preparation import RecentRobot
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 
@@ -481,8 +480,7 @@ def test_the_examination_before_the_launch_finds_what_cannot_be_drawn(
     request = ExaminationRequest(
         xml=str(MJCF / f"{robot}.xml"), task="auto", randomize=randomize, simulate_s=0.02
     )
-    with RecentRobot() as recent:
-        answer = check(request, recent)
+    answer = check(request)
     assert (answer.problem is None) == (problem is None), answer.problem
     assert str(problem or "None") in str(answer.problem)
 

@@ -309,3 +309,22 @@ def test_sleeping_is_switched_off_since_its_state_cannot_be_saved(tmp_path: Path
         .replace(f"{option}/>", f'{option}><flag sleep="enable"/></option>')
     )
     assert not load_model(xml).opt.enableflags & int(mujoco.mjtEnableBit.mjENBL_SLEEP)
+
+
+def test_infinite_limits_of_a_model_mean_none(tmp_path: Path) -> None:
+    joint = '<joint name="{}" range="{}" actuatorfrcrange="-inf inf"/>'
+    (tmp_path / "r.xml").write_text(
+        f"<mujoco><worldbody><body>{joint.format('a', '-inf inf')}{joint.format('b', '-inf 90')}"
+        '<geom size=".1"/></body></worldbody><actuator><motor joint="a" ctrlrange="-inf inf" '
+        'forcerange="-1e300 inf"/></actuator></mujoco>'
+    )
+    model = load_model(tmp_path / "r.xml")
+    assert model.jnt_limited.tolist() == [0, 1]
+    assert model.jnt_range[1].tolist() == [-mujoco.mjMAXVAL, pytest.approx(np.pi / 2)]
+    for limited in (
+        model.jnt_actfrclimited,
+        model.actuator_ctrllimited,
+        model.actuator_forcelimited,
+    ):
+        assert not limited.any()
+    assert np.isfinite(model.actuator_ctrlrange).all()

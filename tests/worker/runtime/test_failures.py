@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +44,11 @@ def test_a_full_disk_concerns_all_jobs_and_a_file_at_its_limit_one(
     number: int, code: ExitCode
 ) -> None:
     assert failures.classify(OSError(number, os.strerror(number)))[0] == code
+
+
+def test_a_small_address_space_is_named_with_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ImportError("libtorch_cpu.so: failed to map segment from shared object")
+    assert "ulimit" not in failures.describe(error)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (400_000 << 10, -1))
+    assert "limited to 390 MiB (`ulimit -v` is 400000)" in failures.describe(error)
+    assert "ulimit" not in failures.describe(KeyError("knee"))

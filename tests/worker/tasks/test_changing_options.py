@@ -12,7 +12,6 @@ from orchestrator.core.messages import ExaminationRequest
 from orchestrator.core.numbers.changing_numbers import TrainingMoment
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
 from orchestrator.worker.robots.preflight_child import check
-from orchestrator.worker.robots.robot_preparation import RecentRobot
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 HOPPER = MJCF / "hopper.xml"
@@ -116,8 +115,7 @@ def examined(task: str, options: dict[str, Any], folder: Path | None = None) -> 
     request = ExaminationRequest(
         xml=str(HOPPER), task=task, task_options=options, simulate_s=0.02, search_path=search_path
     )
-    with RecentRobot() as recent:
-        return check(request, recent).problem
+    return check(request).problem
 
 
 def test_options_of_a_users_own_task_change_but_not_what_it_observes(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
 from orchestrator.worker.robots.preflight_child import check
-from orchestrator.worker.robots.robot_preparation import RecentRobot
 from orchestrator.worker.training import evaluation
 
 QUADRUPED = Path(__file__).parents[3] / "mjcf/quadruped.xml"
@@ -175,8 +174,7 @@ def test_the_examination_before_the_launch_finds_what_does_not_fit(
     request = ExaminationRequest(
         xml=str(QUADRUPED), task="auto", randomize=randomize, evaluate=grid, simulate_s=0.02
     )
-    with RecentRobot() as recent:
-        answer = check(request, recent)
+    answer = check(request)
     assert (answer.problem is None) == (problem is None), answer.problem
     assert (problem or "") in (answer.problem or "")
 

@@ -26,6 +26,7 @@ from orchestrator.features.urdf.worker.joint_values import JointValueError, valu
 from orchestrator.features.urdf.worker.servo_gains import Floats
 from orchestrator.features.urdf.worker.start_pose import CLEARANCE_M, lowest_point
 from orchestrator.features.urdf.worker.urdf_structure import shown
+from orchestrator.worker.mjmodel.actuators import position_servos
 from orchestrator.worker.mjmodel.joints import FREE, HINGE, SLIDE, joint_type
 from orchestrator.worker.mjspec.spec_elements import suggestion
 from orchestrator.worker.robots.bundle import collect
@@ -34,7 +35,6 @@ from orchestrator.worker.robots.converted_robot import ConvertedRobot
 from orchestrator.worker.robots.env_check import UnfitError
 from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES
 from orchestrator.worker.robots.model_checks import ModelFindings
-from orchestrator.worker.robots.model_edits import following_controls
 
 TABLE = MJCF_PART.name
 OF_ACTUATORS = ("actuators", "frequency", "kp", "kd", "effort", "passive")
@@ -241,7 +241,7 @@ def _set_home(
         if ctrl:
             key.ctrl = list(ctrl)
             return f"the pose of the keyframe {HOME}"
-        moved = following_controls(model, spec.copy().compile(), number)
+        moved = _following_controls(model, spec.copy().compile(), number)
         if moved is None:
             return f"the pose of the keyframe {HOME}"
         key.ctrl = moved.tolist()
@@ -249,3 +249,32 @@ def _set_home(
     controls = {"ctrl": list(ctrl)} if ctrl else {}
     spec.add_key(name=HOME, qpos=pose.tolist(), **controls)
     return f"keyframe {HOME}, with the pose at the start"
+
+
+def _following_controls(
+    before: mujoco.MjModel, after: mujoco.MjModel, keyframe: int
+) -> Floats | None:
+    """``(nu,)`` controls of a keyframe whose pose has changed, moved so that position servos hold the
+    new pose as they held the old one; None where they may stay as they are.
+
+    :param keyframe: its number in both models, which have the same actuators.
+    """
+    given = after.key_ctrl[keyframe]
+    moved: Floats = (
+        given + _lengths_of_servos(after, keyframe) - _lengths_of_servos(before, keyframe)
+    )
+    # Without any, tasks take those that hold the pose.
+    may_stay = not given.any() or np.allclose(moved, given, rtol=0, atol=1e-9)
+    return None if may_stay else moved
+
+
+def _lengths_of_servos(model: mujoco.MjModel, keyframe: int) -> Floats:
+    """``(nu,)`` of position servos in the pose of a keyframe, as far as their joints have moved it:
+    the controls that hold it; 0 for other actuators.
+    """
+    data = mujoco.MjData(model)
+    data.qpos[:] = model.key_qpos[keyframe]
+    mujoco.mj_fwdPosition(model, data)
+    actuator = np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum)
+    lengths = data.actuator_length[model.actuator_outadr[actuator]]
+    return np.where(position_servos(model)[actuator], lengths, 0.0)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import functools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import mujoco
 
 from orchestrator.core.text import listed
 from orchestrator.features.urdf.worker.joint_values import JointValues, values_of_joints
@@ -16,6 +19,7 @@ LIMITED = ("revolute", "prismatic")
 DRIVEN = (*LIMITED, "continuous")
 """Types of joint that an actuator moves."""
 TYPES = (*DRIVEN, "fixed", "floating", "planar", "spherical")
+LIMITS = ("lower", "upper", "effort")
 LONGEST_CHAIN = 480
 """Links from the root to an end. MJCF nests them, and MuJoCo's parser takes 500 levels."""
 shown = functools.partial(listed, most=5)
@@ -91,7 +95,7 @@ def read_structure(robot: Node, effort: JointValues, passive: Sequence[str]) -> 
     ends = {name: _ends(name, node, links) for name, node in nodes.items()}
     root = _root(links, ends, nodes)
     for name, node in nodes.items():
-        if node.attributes["type"] in LIMITED:
+        if not _drop_infinite_limits(node) and node.attributes["type"] in LIMITED:
             _check_range(name, node)
     driven = _driven_joints(nodes, passive)
     efforts = _efforts(driven, effort)
@@ -193,6 +197,32 @@ def _root(
     return roots[0]
 
 
+def _drop_infinite_limits(node: Node) -> bool:
+    """Remove limits of a joint that are infinite, which means that there are none.
+
+    Where one end of the range alone is infinite, it becomes a turn (or 2π m) from the other one.
+    Return whether both are.
+    """
+    for limit in node.all("limit"):
+        infinite = {
+            name: value
+            for name in LIMITS
+            if abs(value := limit.number(name) or 0.0) >= mujoco.mjMAXVAL
+        }
+        for name in infinite:
+            del limit.attributes[name]
+        ends = [name for name in ("lower", "upper") if name in infinite]
+        if len(ends) == 2:
+            if node.attributes["type"] == "revolute":
+                node.attributes["type"] = "continuous"
+            return True
+        for name in ends:
+            other = limit.number("upper" if name == "lower" else "lower") or 0.0
+            end = other + math.copysign(2 * math.pi, infinite[name])
+            limit.attributes[name] = repr(end)
+    return False
+
+
 def _check_range(name: str, node: Node) -> None:
     limit = node.first("limit")
     here = f'<joint> "{name}" ({node.attributes["type"]})'
@@ -247,9 +277,9 @@ def _check_effort(driven: Mapping[str, Node], efforts: Mapping[str, float]) -> N
     if weak:
         named = shown([f'"{name}"' for name in weak])
         raise UrdfError(
-            f"{'joint has' if len(weak) == 1 else 'joints have'} no effort ({named}), the force that moves them: write "
-            '<limit effort="…"/> above 0, in N·m or for prismatic joints N; or set in the job urdf.effort for all '
-            "joints without one, or urdf.passive for joints that nothing drives",
+            f"{'joint has' if len(weak) == 1 else 'joints have'} no finite effort ({named}), the force that moves "
+            'them: write <limit effort="…"/> above 0, in N·m or for prismatic joints N; or set in the job urdf.effort '
+            "for all joints without one, or urdf.passive for joints that nothing drives",
             driven[weak[0]].line,
         )
 

@@ -6,11 +6,13 @@ import html
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from xml.parsers import expat
+
+from orchestrator.worker.robots.xml_elements import MalformedXmlError, tags
 
 DEEPEST = 64
 """Levels of elements; a URDF has seven."""
 _MOST_SHOWN = 60
+_MOST_NAMED = 5
 _NUMBERS = {
     "origin": {"xyz": 3, "rpy": 3},
     "mass": {"value": 1},
@@ -21,7 +23,7 @@ _NUMBERS = {
     "sphere": {"radius": 1},
     "mesh": {"scale": 3},
     "axis": {"xyz": 3},
-    "limit": dict.fromkeys(("lower", "upper", "effort", "velocity"), 1),
+    "limit": dict.fromkeys(("lower", "upper", "effort"), 1),
     "dynamics": {"damping": 1, "friction": 1},
     "mimic": {"multiplier": 1, "offset": 1},
     "color": {"rgba": 4},
@@ -65,40 +67,11 @@ class Node:
 
 
 def parse(content: bytes) -> Node:
-    """The root element ``<robot>``; its numbers are finite.
+    """The root element ``<robot>``. Its numbers are finite, or limits of joints without a limit.
 
     :raises UrdfError: it is no URDF.
     """
-    parser = expat.ParserCreate()
-    above: list[Node] = []
-    roots: list[Node] = []
-
-    def start(tag: str, attributes: dict[str, str]) -> None:
-        node = Node(tag, attributes, parser.CurrentLineNumber)
-        (above[-1].children if above else roots).append(node)
-        above.append(node)
-        if len(above) > DEEPEST:
-            raise UrdfError(
-                f"elements are nested more than {DEEPEST} deep, which no URDF needs", node.line
-            )
-
-    def refuse(*_: object) -> None:
-        raise UrdfError(
-            "has a <!DOCTYPE>, which a URDF does not need; remove it", parser.CurrentLineNumber
-        )
-
-    parser.StartElementHandler = start
-    parser.EndElementHandler = lambda _: above.pop()
-    parser.StartDoctypeDeclHandler = refuse
-    try:
-        parser.Parse(content, True)
-    except expat.ExpatError as error:
-        raise UrdfError(
-            f"is not well-formed XML: {expat.ErrorString(error.code)}", error.lineno
-        ) from None
-    except (LookupError, ValueError) as error:  # an unknown encoding
-        raise UrdfError(f"cannot be read as text: {error}") from None
-    root = roots[0]
+    root = _tree(_as_utf8(content))
     if root.tag != "robot":
         raise UrdfError(
             f"the root element is <{root.tag[:_MOST_SHOWN]}>, expected <robot>", root.line
@@ -110,29 +83,86 @@ def parse(content: bytes) -> Node:
                 f"<{node.tag[:_MOST_SHOWN]}> is xacro, from which a URDF is made; {advice}",
                 node.line,
             )
-    for child in root.children:
-        if child.tag in ("material", "link", "joint"):
-            _check_numbers(child)
+    _check_numbers(root)
     return root
 
 
-def _check_numbers(top: Node) -> None:
-    for node in top.walk():
-        for name, count in _NUMBERS.get(node.tag, {}).items():
-            if name in node.attributes and not _are_numbers(node.attributes[name], count):
-                found = node.attributes[name][:_MOST_SHOWN]
-                what = "a finite number" if count == 1 else f"{count} finite numbers"
-                named = top.attributes.get("name", "")[:_MOST_SHOWN]
-                message = f'<{node.tag} {name}="{found}"> of <{top.tag}> "{named}": expected {what}'
-                raise UrdfError(message, node.line)
+def _as_utf8(content: bytes) -> bytes:
+    """``content`` as it is where it is UTF-8, otherwise converted from Latin-1."""
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return content.decode("latin-1").encode()
+    return content
 
 
-def _are_numbers(text: str, count: int) -> bool:
+def _tree(content: bytes) -> Node:
+    """The first element with all below it, as MuJoCo reads them."""
+    above: list[Node] = []
+    try:
+        for tag in tags(content):
+            if tag.opens:
+                attributes = {one.name: one.value for one in tag.attributes}
+                node = Node(tag.name, attributes, tag.line)
+                if above:
+                    above[-1].children.append(node)
+                above.append(node)
+                if len(above) > DEEPEST:
+                    raise UrdfError(
+                        f"elements are nested more than {DEEPEST} deep, which no URDF needs",
+                        tag.line,
+                    )
+            if tag.closes:
+                if not above or above[-1].tag != tag.name:
+                    raise UrdfError(
+                        f"is not well-formed XML: </{tag.name[:_MOST_SHOWN]}> closes another element",
+                        tag.line,
+                    )
+                node = above.pop()
+                if not above:
+                    return node
+    except MalformedXmlError as error:
+        raise UrdfError(
+            "is not well-formed XML; check quotes and brackets in this line", error.line
+        ) from None
+    if not above:
+        raise UrdfError("is not well-formed XML: it has no elements")
+    raise UrdfError(
+        f"is not well-formed XML: <{above[-1].tag[:_MOST_SHOWN]}> is not closed", above[-1].line
+    )
+
+
+def _check_numbers(root: Node) -> None:
+    """:raises UrdfError: with every attribute that is no number."""
+    wrong: list[tuple[int, str]] = []
+    for top in root.children:
+        if top.tag not in ("material", "link", "joint"):
+            continue
+        named = f'<{top.tag}> "{top.attributes.get("name", "")[:_MOST_SHOWN]}"'
+        for node in top.walk():
+            for name, count in _NUMBERS.get(node.tag, {}).items():
+                text = node.attributes.get(name)
+                if text is None or _are_numbers(text, count, may_be_infinite=node.tag == "limit"):
+                    continue
+                expected = "a finite number" if count == 1 else f"{count} finite numbers"
+                found = f'<{node.tag} {name}="{text[:_MOST_SHOWN]}">'
+                wrong.append((node.line, f"{found} of {named}: expected {expected}"))
+    if wrong:
+        first = wrong[0][0]
+        others = "".join(f"; line {line}: {text}" for line, text in wrong[1:_MOST_NAMED])
+        more = f"; and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
+        raise UrdfError(f"{wrong[0][1]}{others}{more}", first)
+
+
+def _are_numbers(text: str, count: int, *, may_be_infinite: bool) -> bool:
     try:
         values = [float(part) for part in text.split()]
     except ValueError:
         return False
-    return len(values) == count and all(map(math.isfinite, values)) and "_" not in text
+    is_valid = (
+        not any(map(math.isnan, values)) if may_be_infinite else all(map(math.isfinite, values))
+    )
+    return len(values) == count and is_valid and "_" not in text
 
 
 def urdf_text(robot: Node) -> str:

@@ -1,0 +1,23 @@
+"""The limit on the address space of a process (`ulimit -v`), which libraries meet without naming it."""
+
+from __future__ import annotations
+
+import re
+import resource
+
+_OUT_OF_MEMORY = re.compile(
+    r"failed to map segment|cannot allocate|could not allocate|allocation .*failed|MemoryError|"
+    r"not enough memory|bad_alloc|can't start new thread",
+    re.IGNORECASE,
+)
+
+
+def with_address_limit(message: str) -> str:
+    """Append the limit and its value to a message that says that memory ran out, if there is one."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY or not _OUT_OF_MEMORY.search(message):
+        return message
+    return (
+        f"{message}; the address space is limited to {limit >> 20:,} MiB (`ulimit -v` is "
+        f"{limit >> 10}): raise this limit, or remove it with `ulimit -v unlimited`"
+    )
