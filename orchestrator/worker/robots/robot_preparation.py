@@ -146,9 +146,10 @@ class RobotPreparation:
         if not request.is_environment and (xml is None or not (request.task or request.alone)):
             raise UnfitError("expected a robot (xml) and a task, or an env or entry_point")
         if xml is None:
-            return Prepared(
-                answer=ExaminationAnswer(), environment=check_environment(request, None)
-            )
+            warnings: list[str] = []
+            spaces = check_environment(request, None, warnings)
+            answer = ExaminationAnswer(warnings=tuple(warnings))
+            return Prepared(answer=answer, environment=spaces)
         _refuse_source_of_format(xml)
         converter = converter_of(xml.name, request.robot_settings)
         if converter is not None and converter.suffix == MJCF_SUFFIX and request.alone:
@@ -296,7 +297,10 @@ class RobotPreparation:
             )
             return Prepared(answer=about_robot)
         if request.is_environment:
-            return Prepared(answer=answer, environment=check_environment(request, staged))
+            warnings = list(answer.warnings)
+            spaces = check_environment(request, staged, warnings)
+            answer = dataclasses.replace(answer, warnings=tuple(warnings))
+            return Prepared(answer=answer, environment=spaces)
         if not self._makes_simulation or answer.task is None:
             return Prepared(answer=answer)
         simulation = observed_simulation(

@@ -38,6 +38,8 @@ def test_what_a_task_of_the_users_own_raises_is_told_with_the_robot(
 
 
 ENVIRONMENTS = """
+import threading
+
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -59,6 +61,8 @@ class Env(gymnasium.Env):
             self.observation_space = spaces.Dict({"a": inner} | ({"c": box} if mode == "lacking" else {}))
         if mode == "wide":
             self.observation_space = spaces.Box(-1, 1, (3,), np.float32)
+        if mode == "unsaveable":
+            self.simulator = threading.Lock()
         if mode == "exit":
             raise SystemExit(3)
         assert seed == 0
@@ -72,7 +76,7 @@ class Env(gymnasium.Env):
 
     def step(self, action):
         if self.mode == "broken":
-            raise KeyError("speed")  # line 36
+            raise KeyError("speed")  # line 40
         if self.mode == "old_step":
             return self.observe(), 0.0, False, {}
         return self.observe(), 0.0, False, False, {}
@@ -102,8 +106,12 @@ class Shaped(gymnasium.Env):
         "choice": spaces.Discrete(2),
         "table": spaces.Box(-1, 1, (2, 3), np.float32),
         "whole": spaces.Box(-3, 3, (2,), np.int64),
+        "shifted": spaces.Discrete(3, start=-1),
+        "several": spaces.MultiDiscrete([3, 2], start=[0, 5]),
+        "flat": spaces.Box(np.array([-1, 2], np.float32), np.array([1, 2], np.float32)),
     }
     SPACES["dict"] = spaces.Dict({"a": SPACES["vector"]})
+    SPACES["shifted_dict"] = spaces.Dict({"a": SPACES["vector"], "b": SPACES["shifted"]})
 
     def __init__(self, xml=None, seed=0, observation="vector", action="vector"):
         self.observation_space, self.action_space = self.SPACES[observation], self.SPACES[action]
@@ -131,7 +139,7 @@ def search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ("entry_point", "kwargs", "fact"),
     [
         ("my_envs:Env", {}, None),
-        ("my_envs:Env", {"mode": "broken"}, "my_envs.py:36"),
+        ("my_envs:Env", {"mode": "broken"}, "my_envs.py:40"),
         ("my_envs:Env", {"mode": "dict_action"}, "Dict"),
         ("my_envs:Env", {"mode": "dict"}, None),
         ("my_envs:Env", {"mode": "lacking"}, "'c'"),
@@ -261,6 +269,50 @@ def test_spaces_that_the_fast_learner_cannot_train_are_refused_where_it_is_deman
     )
     assert check(request).problem is None
     assert (check(dataclasses.replace(request, fast=True)).problem is None) == is_fit
+
+
+@pytest.mark.parametrize(
+    ("algo", "observation", "action", "problem", "warning"),
+    [
+        ("ppo", "vector", "choice", None, None),
+        ("ppo", "vector", "shifted", "action space is Discrete(3, start=-1)", None),
+        ("ppo", "vector", "several", "add [0 5]", None),
+        ("ppo", "several", "vector", "observation space", None),
+        ("ppo", "shifted_dict", "vector", "observation 'b'", None),
+        ("ppo", "vector", "flat", None, "component [1]"),
+        ("sac", "vector", "flat", "component [1]", None),
+        ("sac", "vector", "vector", None, None),
+    ],
+)
+def test_spaces_that_would_train_wrongly_are_refused_or_warned_of(
+    algo: str,
+    observation: str,
+    action: str,
+    problem: str | None,
+    warning: str | None,
+    search_path: str,
+) -> None:
+    request = ExaminationRequest(
+        algo=algo,
+        entry_point="my_envs:Shaped",
+        env_kwargs={"observation": observation, "action": action},
+        search_path=search_path,
+    )
+    answer = check(request)
+    assert (problem or "") in (answer.problem or "")
+    assert (answer.problem is None) == (problem is None)
+    assert [(warning or "") in text for text in answer.warnings] == [True] * bool(warning)
+
+
+def test_an_environment_whose_state_cannot_be_saved_is_warned_of(search_path: str) -> None:
+    for kwargs in ({}, {"mode": "unsaveable"}):
+        answer = check(
+            ExaminationRequest(
+                entry_point="my_envs:Env", env_kwargs=kwargs, search_path=search_path
+            )
+        )
+        assert answer.problem is None
+        assert ["starts new episodes" in text for text in answer.warnings] == [True] * bool(kwargs)
 
 
 def test_jobs_that_share_an_environment_and_not_a_learner_get_verdicts_of_their_own(

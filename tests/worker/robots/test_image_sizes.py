@@ -70,7 +70,7 @@ def test_images_are_refused_exactly_where_the_library_cannot_make_its_network(
         normalize_images=normalize_images,
     )
     try:
-        check_environment(request, None)
+        check_environment(request, None, [])
         is_accepted = True
     except UnfitError:
         is_accepted = False
