@@ -143,7 +143,7 @@ def masses(model: mujoco.MjModel) -> Iterator[str]:
     """Implausible masses, as of meshes in millimetres."""
     heavy = np.flatnonzero((model.body_treeid >= 0) & (model.body_mass > HEAVIEST_KG))
     if len(heavy):
-        named = [f"{_body(model, body)}: {model.body_mass[body]:.3g} kg" for body in heavy]
+        named = [f"{_body(model, body)}: {model.body_mass[body]:.3g} kg" for body in heavy.tolist()]
         yield f"implausible mass ({shown(named)}): MuJoCo uses kg and metres; check units and density"
 
 
