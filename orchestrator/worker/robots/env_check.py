@@ -4,8 +4,6 @@ Stable-Baselines3.
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,8 +51,6 @@ def check_environment(request: ExaminationRequest, xml: Path | None, warnings: l
     name = request.entry_point or request.env
     found: list[str] = []
     try:
-        if request.entry_point is not None:
-            _check_signature(request.entry_point, {"xml": None, "seed": 0, **request.env_kwargs})
         env = user_env.make(
             env=request.env,
             entry_point=request.entry_point,
@@ -74,10 +70,8 @@ def check_environment(request: ExaminationRequest, xml: Path | None, warnings: l
             env.close()
         return env.observation_space, env.action_space
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
-        near = difflib.get_close_matches(str(request.env), gymnasium.registry, n=3)
-        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise UnfitError(
-            f"{name}: gymnasium has no such environment ({error}){hint}", "settings"
+            f"{name}: gymnasium has no such environment: {error}", "settings"
         ) from None
     except user_env.EntryPointError as error:
         raise UnfitError(f"{name}: {error}", "settings") from None
@@ -88,17 +82,6 @@ def check_environment(request: ExaminationRequest, xml: Path | None, warnings: l
         raise UnfitError(f"{name}: {failures.describe(error)}", "code") from None
     finally:
         warnings += [f"{name}: {text}" for text in found]
-
-
-def _check_signature(entry_point: str, arguments: Mapping[str, Any]) -> None:
-    try:
-        inspect.signature(user_env.load(entry_point)).bind(**arguments)
-    except TypeError as error:
-        raise UnfitError(
-            f"cannot be called with {', '.join(arguments)}: {error}", "settings"
-        ) from None
-    except ValueError:
-        pass  # some callables have no signature; calling them shows whether the arguments fit
 
 
 def _take_step(env: gymnasium.Env[Any, Any], warnings: list[str]) -> None:
@@ -233,6 +216,8 @@ def _check_policy(observations: gymnasium.Space[Any], request: ExaminationReques
     """Refuse observations that the named policy cannot take."""
     from gymnasium import spaces
 
+    from orchestrator.worker.envs import image_spaces
+
     policy = request.policy
     if policy is None:
         return
@@ -242,37 +227,12 @@ def _check_policy(observations: gymnasium.Space[Any], request: ExaminationReques
         raise UnfitError(
             f"its observation space is {observations}: {policy} does not fit, use {expected}"
         )
-    has_raw_images = not request.normalize_images
-    if isinstance(observations, spaces.Dict):
-        for key, space in observations.spaces.items():
-            _check_image(space, f"its observation {key!r}", has_raw_images=has_raw_images)
-    elif policy == "CnnPolicy" and not _check_image(
-        observations, "its observation space", has_raw_images=has_raw_images
-    ):
-        raise UnfitError(
-            f"its observation space is {observations}: CnnPolicy needs images, a Box of uint8 from 0 to 255 (or any "
-            "Box with the channels first and policy_kwargs.normalize_images = false); use MlpPolicy for numbers"
-        )
-
-
-def _check_image(space: gymnasium.Space[Any], what: str, *, has_raw_images: bool) -> bool:
-    """Return whether the policy takes ``space`` for images.
-
-    :param has_raw_images: whether it takes any three-dimensional Box for an image.
-    :raises UnfitError: the images are too small for its network.
-    """
-    from gymnasium import spaces
-
-    from orchestrator.worker.envs.image_spaces import LEAST_SIDE, image_size, is_image
-
-    if not (isinstance(space, spaces.Box) and len(space.shape) == 3):
-        return False
-    if not (has_raw_images or is_image(space)):
-        return False
-    height, width = image_size(space)
-    if min(height, width) < LEAST_SIDE:
-        raise UnfitError(
-            f"{what} has images of {height} by {width} pixels, and the network needs at least {LEAST_SIDE} by "
-            f"{LEAST_SIDE}: make them larger, or use MlpPolicy"
-        )
-    return True
+    if policy == "CnnPolicy":
+        is_raw = not request.normalize_images
+        if not image_spaces.is_image(observations) and not (
+            is_raw and len(observations.shape or ()) == 3
+        ):
+            raise UnfitError(
+                f"its observation space is {observations}: CnnPolicy needs images, a Box of uint8 from 0 to 255 "
+                "(or of any numbers, channels first, with policy_kwargs.normalize_images = false); use MlpPolicy"
+            )

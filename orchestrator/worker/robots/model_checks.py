@@ -14,7 +14,12 @@ import mujoco
 import numpy as np
 
 from orchestrator.core.text import count, listed
-from orchestrator.worker.mjmodel.actuators import actuator_kind, scalar_gear, scalar_joints
+from orchestrator.worker.mjmodel.actuators import (
+    actuator_kind,
+    position_servos,
+    scalar_gear,
+    scalar_joints,
+)
 from orchestrator.worker.mjmodel.joints import (
     HINGE,
     SLIDE,
@@ -89,20 +94,22 @@ def timestep(model: mujoco.MjModel) -> Iterator[str]:
 
 
 def actuators(model: mujoco.MjModel, key: int) -> Iterator[str]:
-    """Actuators without a control range."""
+    """Actuators without a control range.
+
+    :param key: number of the keyframe that episodes start from; -1 for none.
+    """
     unlimited = []
     for number in range(model.nactuator):
         first = model.actuator_ctrladr[number]
-        if model.actuator_ctrllimited[first : first + model.actuator_ctrlnum[number]].all():
-            continue
+        is_limited = model.actuator_ctrllimited[first : first + model.actuator_ctrlnum[number]]
         kind = actuator_kind(model, number)
         joint = int(model.actuator_trnid[number, 0])
         on_joint = int(model.actuator_trntype[number]) == int(mujoco.mjtTrn.mjTRN_JOINT)
-        around_keyframe = (
+        # Muscles, and servos around a keyframe, have a default range.
+        has_default = kind == "muscle" or (
             kind == "position" and key >= 0 and on_joint and bool(model.jnt_limited[joint])
         )
-        # Muscles and these servos have a default range.
-        if kind != "muscle" and not around_keyframe:
+        if not (is_limited.all() or has_default):
             unlimited.append(f"'{model.actuator(number).name or number}'")
     if unlimited:
         yield (
@@ -115,19 +122,16 @@ def servo_ranges(model: mujoco.MjModel) -> str | None:
     """Describe position servos that are commanded far beyond the range of their joint. Return None
     without such servos.
     """
+    joints = scalar_joints(model)
     wide = []
-    for number, joint in enumerate(scalar_joints(model).tolist()):
+    for number in np.flatnonzero(position_servos(model) & (joints >= 0)).tolist():
+        joint = int(joints[number])
         control = int(model.actuator_ctrladr[number])
-        if not (
-            joint >= 0
-            and actuator_kind(model, number) == "position"
-            and model.actuator_ctrllimited[control]
-        ):
+        if not (model.actuator_ctrllimited[control] and model.jnt_limited[joint]):
             continue
         low, high = model.jnt_range[joint]
         least, most = model.actuator_ctrlrange[control]
-        reach = abs(scalar_gear(model, number)) * float(high - low)
-        if model.jnt_limited[joint] and most - least > WIDE_CTRLRANGE * reach:
+        if most - least > WIDE_CTRLRANGE * abs(scalar_gear(model, number)) * (high - low):
             servo = f"'{model.actuator(number).name or number}' from {least:.3g} to {most:.3g}"
             wide.append(f"{servo}, joint {joint_name(model, joint)} from {low:.3g} to {high:.3g}")
     if not wide:
@@ -197,8 +201,8 @@ def start_contacts(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[str]:
         first, second = (int(geom) for geom in contact.geom)
         if min(first, second) < 0:  # of a flex
             continue
-        thin = min(_half_width(model, geom) for geom in (first, second))
-        if -contact.dist >= DEEP_PENETRATION * thin:
+        half_width = float(model.geom_aabb[[first, second], 3:].min())
+        if -contact.dist >= DEEP_PENETRATION * half_width:
             pair = f"{_geom(model, first)} and {_geom(model, second)}"
             depths[pair] = max(depths.get(pair, 0.0), -float(contact.dist))
     if depths:
@@ -207,19 +211,6 @@ def start_contacts(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[str]:
             f"the robot starts inside its surroundings or with its own parts inside each other ({shown(named)}): the "
             "contact force throws it off at once; raise the robot, correct the pose, or exclude the contact"
         )
-
-
-def _half_width(model: mujoco.MjModel, geom: int) -> float:
-    """Return the half-width of the geom's thinnest side; infinity for planes and height fields,
-    which have no inside.
-    """
-    kind = mujoco.mjtGeom(int(model.geom_type[geom]))
-    if kind in (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD):
-        return float("inf")
-    if kind in (mujoco.mjtGeom.mjGEOM_MESH, mujoco.mjtGeom.mjGEOM_SDF):
-        return float(model.geom_aabb[geom, 3:].min())
-    sizes = model.geom_size[geom]
-    return float(sizes[sizes > 0].min(initial=np.inf))
 
 
 def _body(model: mujoco.MjModel, body: int) -> str:
