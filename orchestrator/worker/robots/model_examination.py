@@ -24,7 +24,7 @@ from orchestrator.worker.robots.model_summary import summarize
 from orchestrator.worker.robots.stability_test import check_stability
 from orchestrator.worker.robots.start_test import check_start, step_with_zero_action
 from orchestrator.worker.tasks import AUTO, choose, make_task
-from orchestrator.worker.tasks.actions import scaled_actions
+from orchestrator.worker.tasks.actions import ActionMap, scaled_actions
 from orchestrator.worker.tasks.base import Task, find_keyframe
 from orchestrator.worker.tasks.task_options import TaskError
 
@@ -162,12 +162,15 @@ def examine(
         "control_period_s": None if task is None else task.step_s,
         "episode_steps": None if task is None else task.max_episode_steps,
     }
-    key = find_keyframe(model, None) if task is None else task.key
-    pose = np.array(model.key_qpos[key] if key >= 0 else model.qpos0)
-    actions = scaled_actions(model, key, None) if model.nu else None
+    actions: ActionMap | None
     if task is not None:
+        key = task.key
         pose = task.pose
         actions = task.actions
+    else:
+        key = find_keyframe(model, None)
+        pose = np.array(model.key_qpos[key] if key >= 0 else model.qpos0)
+        actions = scaled_actions(model, key, None) if model.nu else None
     data.qpos[:] = pose
     mujoco.mj_forward(model, data)
     wide = model_checks.servo_ranges(model)
