@@ -73,11 +73,15 @@ def check_start(simulation: Simulation, findings: ModelFindings, most_s: float) 
                 f"{root.start_height:.2g} m within {time_s:.2g} s; {_cure(task)}"
             )
         return
-    health = getattr(task, "healthy", None)
-    reason = health.fault(simulation.states) if isinstance(health, Health) else None
     text = f"with zero action the task ends the episode after {time_s:.2g} s"
-    if reason is not None:
-        text += f" ({reason})"
+    health = getattr(task, "healthy", None)
+    if isinstance(health, Health):
+        reasons = {
+            "height": f"height below min_height = {task.options.min_height:g}",
+            "tilt": f"tilt beyond max_tilt = {task.options.max_tilt:g}",
+        }
+        violated = [reasons[name] for name in health.violations(simulation.states.qpos)]
+        text += f" ({', '.join(violated)})" if violated else ""
     if sunk_m > 0 and not has_touched:
         findings.warnings.append(
             f"{text}: the robot starts in the air; lower its start (the keyframe, or the pos of its root body)"

@@ -81,7 +81,6 @@ class Health:
         # Scalars as arrays are faster for NumPy.
         self._start_z = np.array(0.0 if root.z is None else pose[root.z.address])
         self._min_rise = np.array((options.min_height - 1.0) * root.start_height)
-        self._min_height = options.min_height
         self._max_tilt = options.max_tilt
         self._min_cosine = math.cos(min(options.max_tilt, math.pi))
         self._max_squares = np.array((1.0 - self._min_cosine) / 2)
@@ -135,20 +134,15 @@ class Health:
                 healthy &= np.add.reduce(products, axis=1) > self._min_cosine
         return healthy
 
-    def fault(self, states: States) -> str | None:
-        """Say why the root of the first environment is unhealthy. Return None if it is healthy."""
-        if self(states)[0]:
-            return None
+    def violations(self, qpos: Floats) -> list[str]:
+        """Return which of ``height`` and ``tilt`` the first environment violates."""
+        if self(States(qpos, np.zeros_like(qpos)))[0]:
+            return []
         z = self._root.z
-        if z is not None:
-            rise = float(z.sign * (states.qpos[0, z.address] - self._start_z))
-            if not rise > self._min_rise:
-                height = self._root.start_height + rise
-                return (
-                    f"its root is at {height:.2g} m, below min_height = {self._min_height:g} of the "
-                    f"{self._root.start_height:.2g} m at the start"
-                )
-        return f"its root is tilted beyond max_tilt = {self._max_tilt:g}"
+        if z is None:
+            return ["tilt"]
+        rise = float(z.sign * (qpos[0, z.address] - self._start_z))
+        return ["tilt"] if rise > self._min_rise else ["height"]
 
     def judge(self, rewards: Floats, states: States) -> RewardAndTermination:
         """``rewards`` with the bonus for being healthy added in place, and whether episodes

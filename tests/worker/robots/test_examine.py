@@ -193,7 +193,8 @@ def test_a_robot_that_starts_in_the_air_is_warned_of_with_or_without_servos() ->
         model.qpos0[2] += 1.0 if name == "quadruped" else 0.0
         (warning,) = start_of(model)
         assert re.search(
-            r"after 0\.\d+ s .*below min_height.* in the air; lower its start", warning
+            r"after 0\.\d+ s \(height below min_height = 0.6\).* in the air; lower its start",
+            warning,
         )
 
 
@@ -203,7 +204,7 @@ def test_a_keyframe_that_commands_another_pose_is_warned_of() -> None:
     assert start_of(model, terminate_when_unhealthy=False) == []
     model.key_ctrl[0] = model.key_ctrl[0].reshape(4, 3).T.ravel()  # joint by joint, not leg by leg
     (warning,) = start_of(model)
-    assert "the task ends the episode after 0.2 s (its root is tilted" in warning
+    assert "the task ends the episode after 0.2 s (tilt beyond max_tilt = 1)" in warning
     assert "ctrl of keyframe 'home' differs from its pose" in warning
     (warning,) = start_of(model, terminate_when_unhealthy=False)
     assert "its root sinks by" in warning
