@@ -67,6 +67,7 @@ def examined_model(
                     drawn.reset()
                     step_with_zero_action(drawn)
             except (ValueError, PhysicsDiverged) as error:
+                findings.diverges = findings.diverges or isinstance(error, PhysicsDiverged)
                 findings.problems.append(str(error))
                 answer = dataclasses.replace(answer, cause=_cause(request, error))
         if model.nv == 0:

@@ -51,7 +51,8 @@ def check_start(simulation: Simulation, findings: ModelFindings, most_s: float) 
     has_touched = False
     cost_s = 0.0
     begun = time.thread_time()
-    while steps < max(1, round(SIMULATED_S / task.step_s)):
+    most_steps = min(max(1, round(SIMULATED_S / task.step_s)), task.max_episode_steps)
+    while steps < most_steps:
         ends = step_with_zero_action(simulation)
         steps += 1
         data = simulation.data(0)
