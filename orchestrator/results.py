@@ -40,6 +40,7 @@ class Result:
     :ivar ep_rew_mean: mean return of the last episodes of training (Stable-Baselines3's
         ``rollout/ep_rew_mean``).
     :ivar eval_mean: mean deterministic return over ``eval_episodes`` episodes after training.
+    :ivar eval_length: mean length of the same episodes in control steps.
     :ivar measures: means of the task's measures over the same episodes, by name with unit, such as
         ``distance_m`` of ``forward``. Empty if the job was not evaluated, or its environment reports none;
         see docs/evaluation.md.
@@ -66,6 +67,7 @@ class Result:
     state: str
     ep_rew_mean: float | None = None
     eval_mean: float | None = None
+    eval_length: float | None = None
     measures: Mapping[str, float] = field(default_factory=dict, hash=False)
     env_steps: int = 0
     parent: str | None = None
@@ -214,6 +216,7 @@ def result_of(paths: RunPaths, row: SummaryRow, index: int | None = None) -> Res
         state=row["state"],
         ep_rew_mean=row["ep_rew_mean"],
         eval_mean=row["eval_mean"],
+        eval_length=row["eval_length"],
         measures={name: mean for name, mean in (row["measures"] or {}).items() if mean is not None},
         env_steps=row["env_steps"],
         parent=row["parent"],
@@ -245,7 +248,7 @@ def results_html(results: Sequence[Result]) -> str:
         env_steps_before(result.env_steps, result.lineage_env_steps) for result in results
     )
     has_parent = any(result.parent for result in results)
-    header = ["job", "state", "return", "evaluated", *measures, "env_steps"]
+    header = ["job", "state", "return", "evaluated", "in steps", *measures, "env_steps"]
     header += ["lineage"] if has_lineage else []
     header += ["parent"] if has_parent else []
     header += ["time"]
@@ -256,6 +259,7 @@ def results_html(results: Sequence[Result]) -> str:
             result.state,
             number_or_dash(result.ep_rew_mean, ",.1f"),
             number_or_dash(result.eval_mean, ",.1f"),
+            number_or_dash(result.eval_length, ",.0f"),
             *(number_or_dash(result.measures.get(name), ",.4g") for name in measures),
             f"{result.env_steps:,}",
             *([number_or_dash(result.lineage_env_steps, ",d")] if has_lineage else ()),

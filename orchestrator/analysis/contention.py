@@ -41,12 +41,13 @@ MOST_CPUS_IN_COMMAND = 16
 
 RAISE_QUOTA = "raise the quota (docker --cpus, Kubernetes limits.cpu, systemd CPUQuota=)"
 
-Kind = Literal["threads", "throttled", "quota", "affinity", "shared", "hog", "slow"]
+Kind = Literal["threads", "throttled", "quota", "affinity", "shared", "hog", "slow", "policy"]
+"""``policy`` is no lost time: the evaluation shows that the policy does not do its task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentionFinding:
-    """A cause of lost time."""
+    """A cause of lost time, or what is wrong with a policy."""
 
     kind: Kind
     job_ids: Sequence[str]

@@ -20,7 +20,7 @@ MOST_MEASURES = 50
 """Measures that are kept of an evaluation."""
 LONGEST_NAME = 100
 """Characters of the name of a measure."""
-_TEXTS = ("message", "traceback", "learner_reason", "unsaveable", "why_exec")
+_TEXTS = ("message", "traceback", "learner_reason", "eval_finding", "unsaveable", "why_exec")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,6 +40,10 @@ class ExitRecord:
     """The first ``rollout/ep_rew_mean`` of the job, in whichever attempt."""
     eval_mean: float | None = None
     """Mean return of the deterministic policy over ``eval_episodes`` episodes."""
+    eval_length: float | None = None
+    """Mean length of the same episodes in control steps."""
+    eval_finding: str | None = None
+    """What is wrong with the policy although its return may be high; None: nothing is known."""
     measures: Mapping[str, float | None] | None = None
     """Means of the task's measures over the same episodes, by name; None for a mean that does not
     exist."""

@@ -113,6 +113,10 @@ class SummaryRow(TypedDict):
     ep_rew_mean_first: float | None
     ep_rew_mean: float | None
     eval_mean: float | None
+    eval_length: float | None
+    """Mean length of the evaluation's episodes in control steps."""
+    eval_finding: str | None
+    """What is wrong with the policy although its return may be high."""
     env_steps_per_s: float | None
     """Mean of the attempt's training; of a RUNNING job, and of one that was killed, that of its
     last iteration."""
@@ -250,6 +254,8 @@ LEFT JOIN attempts a ON a.job_id = j.job_id AND a.number = j.attempts - 1
 """
 """What :func:`summary_row` reads; ends where conditions begin."""
 RECORDED = (
+    "eval_length",
+    "eval_finding",
     "cpu_s",
     "import_s",
     "first_step_s",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis import contention, run_reader
+from orchestrator.analysis.contention import ContentionFinding
 from orchestrator.analysis.equal_trainings import seeds_trained_otherwise
 from orchestrator.analysis.job_metrics import COST_NEUTRAL_KEYS
 from orchestrator.analysis.run_reader import EvaluationFile
@@ -59,6 +60,8 @@ COPIED = (
     "ep_rew_mean_first",
     "ep_rew_mean",
     "eval_mean",
+    "eval_length",
+    "eval_finding",
     "env_steps_per_s",
     "queue_s",
     "wall_s",
@@ -124,9 +127,23 @@ def gather(
         "ranks": _scaling(jobs, declared),
         "jobs": jobs,
         "attempts": attempts,
-        "findings": contention.find(run_dir, shown) if rows else [],
+        "findings": [*_policy_findings(jobs), *contention.find(run_dir, shown)] if rows else [],
         "machine": run_reader.last_session(paths.provenance),
     }
+
+
+def _policy_findings(jobs: Iterable[ReportedJob]) -> list[ContentionFinding]:
+    return [
+        ContentionFinding(
+            kind="policy",
+            job_ids=(job["job_id"],),
+            what=job["eval_finding"],
+            evidence=f"the evaluation: return {job['eval_mean']:.4g}, {job['eval_length']:,.0f} steps an episode",
+            cure="`check` the robot, whose start may be wrong; `play` shows what the policy does",
+        )
+        for job in jobs
+        if job["eval_finding"] and job["eval_mean"] is not None and job["eval_length"] is not None
+    ]
 
 
 def _marks(declared: JobRow, paths: JobPaths) -> dict[str, Sequence[float]]:

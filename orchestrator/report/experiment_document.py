@@ -150,7 +150,9 @@ def _findings(findings: Sequence[ContentionFinding], jobs: Sequence[ReportedJob]
         "evidence": lambda finding: one_line(finding.evidence),
         "remedy": lambda finding: one_line(finding.cure),
     }
-    caption = "What slowed jobs down, with the evidence and the remedy."
+    caption = (
+        "What slowed jobs down, or is wrong with their policies, with the evidence and the remedy."
+    )
     parts = [table(findings, columns, caption=caption, text=columns, shown=MOST_FINDINGS)]
     return Section(title="Findings", parts=parts)
 

@@ -328,6 +328,9 @@ def jobs_section(
         "parent": lambda job: job["parent"] or DASH,
         "env_steps/s": lambda job: number(job["env_steps_per_s"]),
         "time": lambda job: duration(job["wall_s"]),
+        "in evaluation": lambda job: percent(
+            job["eval_s"] / job["wall_s"] if job["eval_s"] and job["wall_s"] else None
+        ),
         "core-hours": lambda job: number(job["core_hours"]),
         "MiB": lambda job: number(job["max_rss_mib"] or job["timings"]["rss_mib"]),
         "attempts": lambda job: str(job["attempts"]),

@@ -331,6 +331,8 @@ def _results(record: ExitRecord | None) -> str:
     if record is None:
         return ""
     text = returns(record.ep_rew_mean_first, record.ep_rew_mean, record.eval_mean)
+    if text and record.eval_finding:
+        text += f" ({record.eval_finding})"
     if text and record.divergences:
         text += f", {count(record.divergences, 'divergence')}"
     return text

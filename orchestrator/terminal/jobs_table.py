@@ -75,6 +75,8 @@ class JobLine:
     ep_rew_mean_first: float | None = None
     ep_rew_mean: float | None = None
     eval_mean: float | None = None
+    eval_length: float | None = None
+    """Mean length of the evaluation's episodes in control steps."""
     measures: Mapping[str, float | None] | None = None
     """Means of the task's measures over the evaluation."""
     remaining_s: float | None = None
@@ -264,6 +266,7 @@ def _of_row(row: SummaryRow, live: LiveFacts | None, goals: Mapping[str, int]) -
         ep_rew_mean_first=row["ep_rew_mean_first"] if has_return else None,
         ep_rew_mean=row["ep_rew_mean"] if has_return else None,
         eval_mean=row["eval_mean"],
+        eval_length=row.get("eval_length"),
         measures=row.get("measures"),
         remaining_s=_steps_to_go(row, goals) / rate if rate and is_running else None,
         wall_s=row["wall_s"],
@@ -418,6 +421,9 @@ def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[
         Column("state", lambda line: line.activity, style=lambda line: line.style),
         number_column("return", returns, rank=1, style=_return_style),
         number_column("evaluated", lambda line: _return(line.eval_mean), rank=6),
+        number_column("in steps", lambda line: number_or_dash(line.eval_length, ",.0f"), rank=8)
+        if any(line.eval_length is not None for line in lines)
+        else None,
         _column_of_measure(lines),
         bar if has_bar else None,
         number_column(

@@ -16,6 +16,7 @@ from rich.text import Text
 from orchestrator.core import job_parts
 from orchestrator.core.job import Job
 from orchestrator.core.numbers.changing_numbers import changing_numbers
+from orchestrator.core.numbers.evaluation_grid import number_of_points
 from orchestrator.core.text import count, cpu_text, duration, listed
 from orchestrator.experiment.planning.dry_run import DryRun, Prospect
 from orchestrator.experiment.resuming.declared_changes import by_difference
@@ -54,7 +55,7 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
     source = experiment.job_source
     if source is not None:
         above += source.lines(experiment)
-    above += _starts(dry.starts)
+    above += [*_starts(dry.starts), *_evaluation(dry)]
     below = [*dry.forecast.lines, *_batch_script(dry)]
     if experiment.makes_jobs:
         output.show(output.console(), *above, *below)
@@ -114,6 +115,22 @@ def _starts(starts: Mapping[str, StartChoice]) -> list[str]:
         for (is_forked, why), number in ways.most_common()
     ]
     return [f"start: {'; '.join(texts)}"] if texts else []
+
+
+def _evaluation(dry: DryRun) -> list[str]:
+    """Say which share of the env_steps is evaluation, for the job where it is largest."""
+    found: list[tuple[float, str]] = []
+    for job in dry.plan.jobs:
+        spec = job.spec
+        longest = dry.plan.verdicts[job.job_id].episode_steps
+        if longest is None:
+            continue
+        episodes = spec.eval_episodes * (1 + bool(spec.randomize) + number_of_points(spec.evaluate))
+        steps = episodes * longest
+        text = f"{count(episodes, 'episode')} of at most {longest:,} steps, {job.job_id}"
+        found.append((steps / (steps + spec.total_timesteps), text))
+    share, text = max(found, default=(0.0, ""))
+    return [f"evaluation: at most {share:.0%} of the env_steps of a job ({text})"] if share else []
 
 
 def _where(dry: DryRun) -> str:

@@ -68,6 +68,8 @@ class Trained:
     preview: Callable[[], bytes] | None = None
     evaluated: float | None = None
     """Mean return of its evaluation."""
+    eval_length: float | None = None
+    eval_finding: str | None = None
     measures: Mapping[str, float] = field(default_factory=dict)
     case: str = ""
     """The job's id without its seed, where it shall not be made of a number and the suffix."""
@@ -187,6 +189,8 @@ def end_attempt(
         ep_rew_mean=returns[-1] if returns else None,
         ep_rew_mean_first=returns[0] if returns else None,
         eval_mean=job.evaluated,
+        eval_length=job.eval_length,
+        eval_finding=job.eval_finding,
         measures=dict(job.measures) or None,
         cpu_s=0.8 * (ended - started),
         wall_s=ended - started,

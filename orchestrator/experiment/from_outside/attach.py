@@ -206,6 +206,7 @@ def _changes_of(old: SummaryRow, row: SummaryRow) -> Iterator[tuple[str, str]]:
             yield "failed", f"failed: {row['message'] or row['cause']}"
         case "SUCCEEDED":
             outcome = returns(row["ep_rew_mean_first"], row["ep_rew_mean"], row["eval_mean"])
+            outcome += f" ({row['eval_finding']})" if row["eval_finding"] else ""
             yield "succeeded", f"succeeded{outcome}"
         case "CANCELLED":
             yield "cancelled", "cancelled"

@@ -33,6 +33,8 @@ FACTS = (
     "seed",
     "ranks",
     "eval_mean",
+    "eval_length",
+    "eval_finding",
     "ep_rew_mean_first",
     "queue_s",
     "import_s",

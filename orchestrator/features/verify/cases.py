@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,8 +113,8 @@ def of_job_file(
 def choose(jobs: Sequence[Job], names: Sequence[str], source: Path) -> tuple[list[Job], LeftOut]:
     """The jobs to verify, and by ``job_id`` why others are left out.
 
-    :param names: ids, beginnings of ids, or patterns; none: the first job of every robot, task and
-        number of ranks.
+    :param names: ids, beginnings of ids, or patterns; none: the first job of every robot, task or
+        environment with its arguments, and number of ranks.
     :raises UsageError: a name matches no job.
     """
     if names:
@@ -121,7 +122,10 @@ def choose(jobs: Sequence[Job], names: Sequence[str], source: Path) -> tuple[lis
     first: dict[tuple[object, ...], Job] = {}
     left_out: dict[str, str] = {}
     for job in jobs:
-        key = (job.xml_source, job.spec.task, job.spec.env, job.spec.entry_point, job.spec.ranks)
+        spec = job.spec
+        arguments = json.dumps([spec.params, spec.env_kwargs], sort_keys=True, default=str)
+        robot = (job.xml_source, spec.robot_maker)
+        key = (*robot, spec.task, spec.env, spec.entry_point, arguments, spec.ranks)
         representative = first.setdefault(key, job)
         if representative is not job:
             left_out[job.job_id] = f"has the same robot and task as {representative.job_id}"

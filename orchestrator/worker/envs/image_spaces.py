@@ -10,9 +10,6 @@ import numpy as np
 from gymnasium import spaces
 
 HIGHEST_PIXEL = 255
-LEAST_SIDE = 36
-"""Pixels that the three convolutions of Stable-Baselines3's ``NatureCNN`` (Mnih et al. 2015) need along
-each side: widths 8, 4, 3 with strides 4, 2, 1."""
 
 
 def is_image(space: spaces.Space[Any]) -> bool:
@@ -25,14 +22,3 @@ def is_image(space: spaces.Space[Any]) -> bool:
         and space.dtype == np.uint8
         and bool(np.all(space.low == 0) and np.all(space.high == HIGHEST_PIXEL))
     )
-
-
-def image_size(space: spaces.Box) -> tuple[int, int]:
-    """Height and width in pixels, as Stable-Baselines3 takes them: it puts the channels of ``uint8``
-    images first, unless their dimension is the smallest one and is first already.
-
-    :param space: of three dimensions.
-    """
-    has_channels_last = is_image(space) and np.argmin(space.shape) != 0
-    height, width = space.shape[:2] if has_channels_last else space.shape[1:]
-    return height, width

@@ -41,8 +41,7 @@ def actuator_kind(model: mujoco.MjModel, number: int) -> str:
     if dynamics == mujoco.mjtDyn.mjDYN_INTEGRATOR:
         return "intvelocity" if bias == mujoco.mjtBias.mjBIAS_AFFINE else "general"
     if gain == mujoco.mjtGain.mjGAIN_AFFINE:
-        is_damper = bias == mujoco.mjtBias.mjBIAS_NONE and gains[0] == 0 and gains[2] < 0
-        return "damper" if is_damper else "general"
+        return "general"
     if bias == mujoco.mjtBias.mjBIAS_NONE:
         return "motor" if dynamics == mujoco.mjtDyn.mjDYN_NONE else "general"
     if bias != mujoco.mjtBias.mjBIAS_AFFINE:
@@ -51,7 +50,7 @@ def actuator_kind(model: mujoco.MjModel, number: int) -> str:
         return "position"
     if gains[0] != 0 and biases[1] == 0 and np.isclose(biases[2], -gains[0]):
         return "velocity"
-    return "cylinder" if dynamics == mujoco.mjtDyn.mjDYN_FILTER else "general"
+    return "general"
 
 
 def position_servos(model: mujoco.MjModel) -> NDArray[np.bool_]:

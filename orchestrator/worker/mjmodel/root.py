@@ -17,6 +17,7 @@ from orchestrator.worker.mjmodel.joints import (
     joint_name,
     joint_type,
     joints_of,
+    type_name,
 )
 from orchestrator.worker.mjmodel.robot import driven_trees
 from orchestrator.worker.mjmodel.structure import Floats, is_fixed, posed_data
@@ -95,12 +96,11 @@ def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
             if joint_type(model, joint) == FREE:
                 return _free_root(model, body, joint, height)
         coordinates = _coordinates(model, data, body)
-        x = coordinates.get("x")
-        if x is not None:
+        if "x" in coordinates:
             return Root(
                 body=body,
                 start_height=height,
-                x=x,
+                x=coordinates["x"],
                 y=coordinates.get("y"),
                 z=coordinates.get("z"),
                 pitch=coordinates.get("pitch"),
@@ -162,30 +162,26 @@ def _coordinates(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> dict[
 
 
 def _describe_roots(model: mujoco.MjModel, bodies: list[int]) -> str:
-    forms = {
-        BALL: "ball joint {}",
-        SLIDE: "slide joint {} along {}",
-        HINGE: "hinge joint {} about {}",
-    }
-    descriptions = []
-    for joint in (joint for body in bodies for joint in joints_of(model, body)):
-        axis = model.jnt_axis[joint].round(3).tolist()
-        descriptions.append(forms[joint_type(model, joint)].format(joint_name(model, joint), axis))
-    return ", ".join(descriptions) or "no joint there"
+    return (
+        ", ".join(
+            f"{type_name(joint_type(model, joint))} joint {joint_name(model, joint)} with the axis "
+            f"{model.jnt_axis[joint].round(3).tolist()}"
+            for body in bodies
+            for joint in joints_of(model, body)
+        )
+        or "no joint there"
+    )
 
 
 def root_type(model: mujoco.MjModel) -> str:
-    """How the robot is connected to the world: of the bodies that :func:`find_root` looks at, the one
-    with the largest tree.
+    """Return how the robot is connected to the world.
 
     ``free``; ``planar`` (two or three slides and a hinge); ``slide`` (on a rail); ``ball``;
     ``fixed`` (bolted to the world, or turning about a fixed hinge); ``none`` where nothing moves.
     """
     if model.nv == 0:
         return "none"
-    bodies = _root_bodies(model, posed_data(model, model.qpos0))
-    dofs_of_tree = np.bincount(model.dof_treeid)
-    root = max(bodies, key=lambda body: int(dofs_of_tree[model.body_treeid[body]]))
+    root = _root_bodies(model, posed_data(model, model.qpos0))[0]
     kinds = [joint_type(model, joint) for joint in joints_of(model, root)]
     slides = kinds.count(SLIDE)
     if FREE in kinds:

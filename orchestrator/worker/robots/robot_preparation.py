@@ -106,8 +106,10 @@ class RobotPreparation:
         if not request.is_environment and (xml is None or not (request.task or request.alone)):
             raise UnfitError("expected a robot (xml) and a task, or an env or entry_point")
         if xml is None:
-            spaces = check_environment(request, None)
-            return Prepared(answer=ExaminationAnswer(), environment=spaces)
+            warnings: list[str] = []
+            spaces = check_environment(request, None, warnings)
+            answer = ExaminationAnswer(warnings=tuple(warnings))
+            return Prepared(answer=answer, environment=spaces)
         if how := how_made(xml.name):
             raise UnfitError(f"{xml}: {how}")
         converter = converter_of(xml.name, request.robot_settings)
@@ -253,7 +255,9 @@ class RobotPreparation:
             return _changed(Prepared(answer=answer), problem=problem, xml=None, hash=robot_hash)
         environment: Any = None
         if request.is_environment:
-            environment = check_environment(request, staged)
+            warnings = list(answer.warnings)
+            environment = check_environment(request, staged, warnings)
+            answer = dataclasses.replace(answer, warnings=tuple(warnings))
         elif self._makes_simulation and answer.task is not None:
             environment = observed_simulation(
                 staged,

@@ -13,6 +13,7 @@ from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training import evaluation
 from orchestrator.worker.training.attempt import Attempt
 from orchestrator.worker.training.evaluation import EvaluationResult
+from orchestrator.worker.training.evaluation_findings import evaluation_finding
 
 
 def save_policy(attempt: Attempt) -> None:
@@ -39,11 +40,16 @@ def evaluate(attempt: Attempt, stop_requested: Callable[[], bool]) -> None:
         write_whole(attempt.paths.moment, result.moment, durable=False)
     write_whole(attempt.paths.eval, result.to_json())
     deterministic = result.deterministic.summary
+    measures = {name: measure["mean"] for name, measure in deterministic["measures"].items()}
     attempt.facts.eval_mean = deterministic["mean"]
-    attempt.facts.measures = {
-        name: measure["mean"] for name, measure in deterministic["measures"].items()
-    }
+    attempt.facts.eval_length = deterministic["length_mean"]
+    attempt.facts.measures = measures
+    attempt.facts.eval_finding = evaluation_finding(
+        attempt.spec, deterministic["mean"], deterministic["length_mean"], measures
+    )
     say(f"evaluated over {result}")
+    if attempt.facts.eval_finding is not None:
+        say(f"evaluation: {attempt.facts.eval_finding}")
 
 
 def _timed_evaluation(attempt: Attempt, stop_requested: Callable[[], bool]) -> EvaluationResult:

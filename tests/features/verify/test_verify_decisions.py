@@ -79,6 +79,17 @@ def test_jobs_are_named_by_id_beginning_or_pattern(names: list[str], expected: l
     assert left_out == {}
 
 
+def test_one_job_of_each_robot_and_of_each_environment_with_its_arguments_is_verified() -> None:
+    def of_env(name: str, **arguments: object) -> Job:
+        spec = {"task": None, "entry_point": "my:make_env", "env_kwargs": arguments}
+        return make_job(name, spec=spec)
+
+    jobs = [named("hopper-s0"), named("hopper-s1"), of_env("a"), of_env("b"), of_env("c", wind=[1])]
+    chosen, left_out = choose(jobs, [], Path("jobs.toml"))
+    assert [job.job_id for job in chosen] == ["hopper-s0", "a", "c"]
+    assert left_out.keys() == {"hopper-s1", "b"}
+
+
 def test_a_job_that_paused_at_a_rung_trains_to_the_end_of_its_verification() -> None:
     at_rung = make_job("a-s0", spec={"pause_at": 64, "checkpoint_every": 64})
     short = case_job(at_rung, 6)

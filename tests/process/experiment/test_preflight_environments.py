@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from orchestrator.core.messages import ExaminationRequest
 from orchestrator.experiment.examination.examination_requests import requests_of
-from orchestrator.experiment.examination.preflight import JobVerdict, examine
+from orchestrator.experiment.examination.preflight import examine
 from orchestrator.jobfile import from_mapping
 from orchestrator.worker.robots.preflight_child import check
 
@@ -38,6 +37,8 @@ def test_what_a_task_of_the_users_own_raises_is_told_with_the_robot(
 
 
 ENVIRONMENTS = """
+import threading
+
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -59,6 +60,8 @@ class Env(gymnasium.Env):
             self.observation_space = spaces.Dict({"a": inner} | ({"c": box} if mode == "lacking" else {}))
         if mode == "wide":
             self.observation_space = spaces.Box(-1, 1, (3,), np.float32)
+        if mode == "unsaveable":
+            self.simulator = threading.Lock()
         if mode == "exit":
             raise SystemExit(3)
         assert seed == 0
@@ -72,7 +75,7 @@ class Env(gymnasium.Env):
 
     def step(self, action):
         if self.mode == "broken":
-            raise KeyError("speed")  # line 36
+            raise KeyError("speed")  # line 40
         if self.mode == "old_step":
             return self.observe(), 0.0, False, {}
         return self.observe(), 0.0, False, False, {}
@@ -102,8 +105,12 @@ class Shaped(gymnasium.Env):
         "choice": spaces.Discrete(2),
         "table": spaces.Box(-1, 1, (2, 3), np.float32),
         "whole": spaces.Box(-3, 3, (2,), np.int64),
+        "shifted": spaces.Discrete(3, start=-1),
+        "several": spaces.MultiDiscrete([3, 2], start=[0, 5]),
+        "flat": spaces.Box(np.array([-1, 2], np.float32), np.array([1, 2], np.float32)),
     }
     SPACES["dict"] = spaces.Dict({"a": SPACES["vector"]})
+    SPACES["shifted_dict"] = spaces.Dict({"a": SPACES["vector"], "b": SPACES["shifted"]})
 
     def __init__(self, xml=None, seed=0, observation="vector", action="vector"):
         self.observation_space, self.action_space = self.SPACES[observation], self.SPACES[action]
@@ -131,7 +138,7 @@ def search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ("entry_point", "kwargs", "fact"),
     [
         ("my_envs:Env", {}, None),
-        ("my_envs:Env", {"mode": "broken"}, "my_envs.py:36"),
+        ("my_envs:Env", {"mode": "broken"}, "my_envs.py:40"),
         ("my_envs:Env", {"mode": "dict_action"}, "Dict"),
         ("my_envs:Env", {"mode": "dict"}, None),
         ("my_envs:Env", {"mode": "lacking"}, "'c'"),
@@ -182,65 +189,6 @@ def test_a_policy_that_does_not_fit_the_spaces_is_told_before_launch(
     assert (answer.problem is None) == is_fit
 
 
-def verdicts_of(jobs: Sequence[Mapping[str, Any]], base: Path, staging: Path) -> list[JobVerdict]:
-    """Of each of these jobs, by one process."""
-    named = [{"name": f"j{number}", **job} for number, job in enumerate(jobs)]
-    made = from_mapping({"name": "x", "jobs": named}, source="x.toml", base=base).jobs
-    return list(examine(made, staging=staging, processes=1).values())
-
-
-PIXELS = """
-import gymnasium
-import numpy as np
-from gymnasium import spaces
-
-
-class Pixels(gymnasium.Env):
-    action_space = spaces.Discrete(2)
-
-    def __init__(self, xml=None, seed=0, shape=(), scaled=False, among_others=False):
-        high, kind = (1, np.float32) if scaled else (255, np.uint8)
-        self.observation_space = spaces.Box(0, high, tuple(shape), kind)
-        if among_others:
-            self.observation_space = spaces.Dict({"camera": self.observation_space})
-
-    def reset(self, *, seed=None, options=None):
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        return self.observation_space.sample(), 0.0, False, False, {}
-"""
-LARGE_ENOUGH = {"shape": [36, 36, 3]}
-TOO_SMALL: list[tuple[dict[str, Any], dict[str, Any], str | None]] = [
-    (LARGE_ENOUGH, {}, None),
-    ({"shape": [36, 35, 3]}, {}, "36 by 35"),
-    ({"shape": [1, 20, 20]}, {"normalize_images": False}, "20 by 20"),
-    ({"shape": [3, 36, 35], "scaled": True}, {"normalize_images": False}, "36 by 35"),
-    ({"shape": [20, 36, 3], "among_others": True}, {}, "20 by 36"),
-]
-
-
-def test_images_too_small_for_the_network_are_refused_before_launch_and_no_others(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "pixels.py").write_text(PIXELS)
-    jobs = [
-        {
-            "entry_point": "pixels:Pixels",
-            "env_kwargs": env_kwargs,
-            "policy": "MultiInputPolicy" if "among_others" in env_kwargs else "CnnPolicy",
-            "policy_kwargs": policy_kwargs,
-        }
-        for env_kwargs, policy_kwargs, _ in TOO_SMALL
-    ]
-    verdicts = verdicts_of(jobs, tmp_path, tmp_path / "staged")
-    for (env_kwargs, _, size), verdict in zip(TOO_SMALL, verdicts, strict=True):
-        if size is None:
-            assert verdict.problem is None, env_kwargs
-        else:
-            assert size in str(verdict.problem)
-
-
 @pytest.mark.parametrize(
     ("observation", "action", "is_fit"),
     [
@@ -261,6 +209,50 @@ def test_spaces_that_the_fast_learner_cannot_train_are_refused_where_it_is_deman
     )
     assert check(request).problem is None
     assert (check(dataclasses.replace(request, fast=True)).problem is None) == is_fit
+
+
+@pytest.mark.parametrize(
+    ("algo", "observation", "action", "problem", "warning"),
+    [
+        ("ppo", "vector", "choice", None, None),
+        ("ppo", "vector", "shifted", "action space is Discrete(3, start=-1)", None),
+        ("ppo", "vector", "several", "add [0 5]", None),
+        ("ppo", "several", "vector", "observation space", None),
+        ("ppo", "shifted_dict", "vector", "observation 'b'", None),
+        ("ppo", "vector", "flat", None, "component [1]"),
+        ("sac", "vector", "flat", "component [1]", None),
+        ("sac", "vector", "vector", None, None),
+    ],
+)
+def test_spaces_that_would_train_wrongly_are_refused_or_warned_of(
+    algo: str,
+    observation: str,
+    action: str,
+    problem: str | None,
+    warning: str | None,
+    search_path: str,
+) -> None:
+    request = ExaminationRequest(
+        algo=algo,
+        entry_point="my_envs:Shaped",
+        env_kwargs={"observation": observation, "action": action},
+        search_path=search_path,
+    )
+    answer = check(request)
+    assert (problem or "") in (answer.problem or "")
+    assert (answer.problem is None) == (problem is None)
+    assert [(warning or "") in text for text in answer.warnings] == [True] * bool(warning)
+
+
+def test_an_environment_whose_state_cannot_be_saved_is_warned_of(search_path: str) -> None:
+    for kwargs in ({}, {"mode": "unsaveable"}):
+        answer = check(
+            ExaminationRequest(
+                entry_point="my_envs:Env", env_kwargs=kwargs, search_path=search_path
+            )
+        )
+        assert answer.problem is None
+        assert ["starts new episodes" in text for text in answer.warnings] == [True] * bool(kwargs)
 
 
 def test_jobs_that_share_an_environment_and_not_a_learner_get_verdicts_of_their_own(
@@ -293,9 +285,7 @@ def test_jobs_that_share_an_environment_and_not_a_learner_get_verdicts_of_their_
 
 def test_gymnasium_ids_are_tried_out_and_near_ones_suggested(tmp_path: Path) -> None:
     assert check(ExaminationRequest(env="CartPole-v1")).problem is None
-    problem = check(ExaminationRequest(env="CartPoel-v1")).problem
-    assert problem is not None
-    assert "'CartPole-v1'" in problem
+    assert "Did you mean: `CartPole`?" in str(check(ExaminationRequest(env="CartPoel-v1")).problem)
     assert "TypeError" in str(
         check(ExaminationRequest(env="CartPole-v1", env_kwargs={"colour": 1})).problem
     )

@@ -111,6 +111,14 @@ def test_numbers_are_those_of_the_run(tmp_path: Path) -> None:
     assert f"{10 * STEPS:,}" in page.text
 
 
+def test_what_is_wrong_with_a_policy_is_a_finding(tmp_path: Path) -> None:
+    fallen = Trained(evaluated=4.2, eval_length=5.0, eval_finding="episodes last 5 of 1,000 steps")
+    _, facts, page = made(tmp_path / "run", [fallen, Trained(seed=1, evaluated=900.0)])
+    (finding,) = [one for one in facts["findings"] if one["kind"] == "policy"]
+    assert finding["job_ids"] == [fallen.job_id(0)]
+    assert "episodes last 5 of 1,000 steps" in page.text
+
+
 def test_several_seeds_have_an_interval_and_a_single_one_has_none(tmp_path: Path) -> None:
     jobs = [Trained(name="several", seed=seed) for seed in range(3)] + [Trained(name="single")]
     several, single = report.compose(make_run_dir(tmp_path / "run", jobs).root).facts["robots"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from supervisor_helpers import make_job
 
+from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.planning.dry_run import DryRun, Prospect
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast, JobSource
@@ -69,7 +70,7 @@ class Draw(JobSource):
 def test_the_forecast_of_a_source_that_lets_declared_jobs_go_on_is_below_them(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    job = make_job("quick")
+    job = make_job("quick", spec={"total_timesteps": 6_000, "eval_episodes": 4})
     experiment = Experiment(
         name="t",
         max_parallel=None,
@@ -82,6 +83,7 @@ def test_the_forecast_of_a_source_that_lets_declared_jobs_go_on_is_below_them(
     backend = SimpleNamespace(slots=SimpleNamespace(jobs_at_once=1), facts=dict)
     plan: Any = SimpleNamespace(
         jobs=[job],
+        verdicts={job.job_id: JobVerdict(episode_steps=500)},
         backend=backend,
         machine=SimpleNamespace(cpus=()),
         warnings=(),
@@ -96,3 +98,4 @@ def test_the_forecast_of_a_source_that_lets_declared_jobs_go_on_is_below_them(
     plan_view.show(experiment, dry, Path("run"))
     shown = capsys.readouterr().out
     assert shown.index(job.job_id) < shown.index("one of two is drawn each hour")
+    assert "evaluation: at most 25% of the env_steps" in shown

@@ -207,9 +207,9 @@ def test_wrong_names_and_values_are_answered_with_what_is_right(
     [
         (
             '<joint name="spin" axis="0 0 1"/>',
-            r"this robot has hinge joint 'spin' about \[0\.0, 0\.0, 1\.0\]",
+            r"this robot has hinge joint 'spin' with the axis \[0\.0, 0\.0, 1\.0\]",
         ),
-        ('<joint name="up" type="slide" axis="0 0 1"/>', "slide joint 'up' along"),
+        ('<joint name="up" type="slide" axis="0 0 1"/>', "slide joint 'up'"),
         ('<joint name="hip" type="ball"/>', "ball joint 'hip'"),
         ("", "hinge joint 'limb'"),
     ],
