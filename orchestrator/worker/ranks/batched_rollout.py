@@ -16,96 +16,59 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 
+from orchestrator.worker.runtime.env_steps import check_finite, truncated_episodes
 from orchestrator.worker.runtime.sb3_internals import (
     LAST_EPISODE_STARTS,
     LAST_OBS,
     update_info_buffer,
 )
-from orchestrator.worker.training.fast.rollout import check_finite, truncated_episodes
 
 
-def collect(
-    model: PPO,
-    env: Any,
-    callback: BaseCallback,
-    buffer: RolloutBuffer,
-    n_rollout_steps: int,
-    rows_at_once: int,
-) -> bool:
+def collect(model: PPO, env: Any, rows_at_once: int) -> None:
     """``OnPolicyAlgorithm.collect_rollouts``, equal to rounding, for policies without
-    state-dependent exploration.
-
-    The callback sees no local variables.
+    state-dependent exploration. No callback is called.
 
     :param rows_at_once: rows of the buffer in one forward pass at the end.
-    :return: False where the callback ended the rollout.
     :raises ValueError: an action is not finite.
     """
     policy = model.policy
     space = model.action_space
+    buffer = model.rollout_buffer
     attributes = vars(model)
     count_episodes = update_info_buffer(model)
     policy.set_training_mode(False)
     buffer.reset()
-    callback.on_rollout_start()
     observations: Any = attributes[LAST_OBS]
     dones: NDArray[Any] = attributes[LAST_EPISODE_STARTS]
-    for step in range(n_rollout_steps):
+    for step in range(buffer.buffer_size):
         with torch.inference_mode():
             tensor = obs_as_tensor(observations, model.device)
             actions: NDArray[Any] = policy.get_distribution(tensor).get_actions().cpu().numpy()
         env_actions = actions
         if isinstance(space, spaces.Box):
             check_finite(actions)
-            if policy.squash_output:
-                env_actions = policy.unscale_action(actions)
-            else:
-                env_actions = np.minimum(np.maximum(actions, space.low), space.high)
+            env_actions = np.minimum(np.maximum(actions, space.low), space.high)
         new_observations, rewards, new_dones, infos = env.step(env_actions)
         model.num_timesteps += env.num_envs
-        if not callback.on_step():
-            return False
         count_episodes(infos, new_dones)
         if np.count_nonzero(new_dones):
-            _add_values_of_truncated(model, rewards, infos, new_dones)
+            for index, last in truncated_episodes(infos, new_dones):
+                with torch.no_grad():
+                    value = policy.predict_values(policy.obs_to_tensor(last)[0])
+                rewards[index] += model.gamma * value.item()
         _put(buffer.observations, step, observations)
         buffer.actions[step] = actions.reshape(buffer.actions.shape[1:])
         buffer.rewards[step] = rewards
         buffer.episode_starts[step] = dones
-        observations = new_observations
-        dones = new_dones
-        attributes[LAST_OBS] = observations
-        attributes[LAST_EPISODE_STARTS] = dones
-    _complete(model, buffer, rows_at_once, observations, dones)
-    callback.on_rollout_end()
-    return True
-
-
-def _add_values_of_truncated(model: PPO, rewards: Any, infos: Any, dones: Any) -> None:
-    """Add to the rewards what the truncated episodes would have given further on."""
-    policy = model.policy
-    for index, observation in truncated_episodes(infos, dones):
-        with torch.no_grad():
-            value = policy.predict_values(policy.obs_to_tensor(observation)[0])
-        rewards[index] += model.gamma * value.item()
-
-
-def _complete(
-    model: PPO, buffer: RolloutBuffer, rows_at_once: int, observations: Any, dones: NDArray[Any]
-) -> None:
-    """Fill in values, log-probabilities and advantages of the rollout.
-
-    :param observations: those after the last step.
-    :param dones: which episodes the last step has ended.
-    """
+        observations = attributes[LAST_OBS] = new_observations
+        dones = attributes[LAST_EPISODE_STARTS] = new_dones
     buffer.pos = buffer.buffer_size
     buffer.full = True
-    _evaluate(model, buffer, rows_at_once)
     with torch.no_grad():
-        last_values = model.policy.predict_values(obs_as_tensor(observations, model.device))
+        _evaluate(model, buffer, rows_at_once)
+        last_values = policy.predict_values(obs_as_tensor(observations, model.device))
     buffer.compute_returns_and_advantage(last_values=last_values, dones=dones)
 
 
@@ -127,21 +90,20 @@ def _evaluate(model: PPO, buffer: RolloutBuffer, rows_at_once: int) -> None:
     log_probs = buffer.log_probs.reshape(count)
     for begin in range(0, count, rows_at_once):
         part = slice(begin, begin + rows_at_once)
-        with torch.no_grad():
-            observations = policy_observations(buffer, buffer.observations, part)
-            taken = buffer.to_torch(actions[part])
-            if isinstance(model.action_space, spaces.Discrete):
-                taken = taken.long().flatten()
-            values[part] = policy.predict_values(observations).flatten().cpu().numpy()
-            log_probs[part] = policy.get_distribution(observations).log_prob(taken).cpu().numpy()
+        observations = _rows(buffer, buffer.observations, part)
+        taken = buffer.to_torch(actions[part])
+        if isinstance(model.action_space, spaces.Discrete):
+            taken = taken.long().flatten()
+        values[part] = policy.predict_values(observations).flatten().cpu().numpy()
+        log_probs[part] = policy.get_distribution(observations).log_prob(taken).cpu().numpy()
 
 
-def policy_observations(buffer: RolloutBuffer, arrays: Any, part: slice) -> Any:
+def _rows(buffer: RolloutBuffer, arrays: Any, part: slice) -> Any:
     """Rows of a rollout's observations as the policy takes them.
 
     :param arrays: ``(steps, n_envs, …)``, or one for each key.
     :param part: which of the ``steps × n_envs`` rows.
     """
     if isinstance(arrays, dict):
-        return {key: policy_observations(buffer, array, part) for key, array in arrays.items()}
+        return {key: _rows(buffer, array, part) for key, array in arrays.items()}
     return buffer.to_torch(arrays.reshape(-1, *arrays.shape[2:])[part])

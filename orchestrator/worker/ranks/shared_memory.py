@@ -20,7 +20,6 @@ import mmap
 import os
 import pickle
 import platform
-import secrets
 import select
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -30,7 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.worker.distributed.exchange import all_gather_bytes
+from orchestrator.worker.ranks.exchange import all_gather_bytes
+from orchestrator.worker.ranks.ranks import Ranks
 
 SLOT_BYTES = 2**20
 """Larger arrays take several rounds."""
@@ -43,7 +43,6 @@ LONGEST_SLEEP_S = 0.001
 _LINE = 128
 """Bytes between counters of different ranks: no two share a cache line, nor a pair of lines fetched
 together."""
-_NONCE_BYTES = 16
 _ORDERED = frozenset({"x86_64", "AMD64"})
 """Processors that make stores visible in program order."""
 
@@ -52,28 +51,8 @@ class RankUnreachableError(RuntimeError):
     """Another rank has ended, or does not answer in time."""
 
 
-class _RankFacts(NamedTuple):
-    """What ranks tell each other before they share memory."""
-
-    host: tuple[str, ...] | None
-    pid: int
-    cpus: set[int]
-    """CPUs that it may run on."""
-    file: int
-    """Descriptor of the memory, on rank 0."""
-    nonce: bytes
-    """What that memory begins with, on rank 0."""
-
-
-class _SharedMemory(NamedTuple):
-    memory: mmap.mmap
-    pidfds: list[int]
-    """Of every rank, to see when it ends."""
-
-
-class SharedMemoryAllreduce:
-    """Collectives over shared memory: an
-    :class:`orchestrator.worker.distributed.exchange.Exchange`.
+class SharedMemoryAllreduce(Ranks):
+    """Collectives over shared memory, of arrays only.
 
     Every rank adds up for itself, in order of rank: the same bits everywhere.
 
@@ -94,46 +73,39 @@ class SharedMemoryAllreduce:
         spin_s: float,
         slot_bytes: int,
     ) -> None:
-        self._memory = memory
-        self._rank = rank
-        self._size = size
+        self.rank = rank
+        self.size = size
         self._pidfds = pidfds
         self._timeout_s = timeout_s
         self._spin_s = spin_s
         self._slot_bytes = slot_bytes
-        self._counters = memoryview(memory)[_LINE : _LINE * (1 + 2 * size)].cast("q")
+        begin = _LINE * (1 + 2 * size)
+        self._counters = memoryview(memory)[_LINE:begin].cast("q")
         step = _LINE // 8
         self._written = [2 * step * other for other in range(size)]
         self._read = [2 * step * other + step for other in range(size)]
         self._others = [other for other in range(size) if other != rank]
         self._round = 0
-        self._slots: dict[np.dtype[Any], list[list[NDArray[Any]]]] = {}
-
-    def close(self) -> None:
-        for pidfd in self._pidfds:
-            os.close(pidfd)
+        slots = np.frombuffer(memory, np.uint8, 2 * size * slot_bytes, begin)
+        self._slots = slots.reshape(2, size, slot_bytes)
+        """By turn, then by rank."""
+        self._typed_slots: dict[np.dtype[Any], list[list[NDArray[Any]]]] = {}
 
     def all_reduce(self, array: NDArray[Any]) -> None:
-        self._reduce(array, here=True)
-
-    def reduce(self, array: NDArray[Any]) -> None:
-        self._reduce(array, here=self._rank == 0)
-
-    def _reduce(self, array: NDArray[Any], *, here: bool) -> None:
-        """:param here: whether this rank needs the sum."""
         for part in self._parts(array):
             slots = self._write(part)
-            if here:
-                for rank in self._others:
-                    self._wait(self._written[rank], self._round, rank)
-                np.add(slots[0], slots[1], out=part)
-                for slot in slots[2:]:
-                    np.add(part, slot, out=part)
+            for rank in self._others:
+                self._wait(self._written[rank], self._round, rank)
+            np.add(slots[0], slots[1], out=part)
+            for slot in slots[2:]:
+                np.add(part, slot, out=part)
             self._mark_round_read()
+
+    reduce = all_reduce
 
     def broadcast(self, array: NDArray[Any]) -> None:
         for part in self._parts(array):
-            if self._rank == 0:
+            if self.rank == 0:
                 self._write(part)
             else:
                 slots = self._begin(part)
@@ -142,7 +114,7 @@ class SharedMemoryAllreduce:
             self._mark_round_read()
 
     def all_gather_array(self, array: NDArray[Any]) -> NDArray[Any]:
-        gathered = np.empty((self._size, array.size), array.dtype)
+        gathered = np.empty((self.size, array.size), array.dtype)
         begin = 0
         for part in self._parts(array):
             slots = self._write(part)
@@ -151,7 +123,7 @@ class SharedMemoryAllreduce:
                 gathered[rank, begin : begin + len(part)] = slot
             self._mark_round_read()
             begin += len(part)
-        return gathered.reshape(self._size, *array.shape)
+        return gathered.reshape(self.size, *array.shape)
 
     def all_gather_object(self, value: Any) -> list[Any]:
         # Not signed, unlike over the network: whoever can write to this memory can write to all of
@@ -173,18 +145,20 @@ class SharedMemoryAllreduce:
         self._round += 1
         for rank in self._others:
             self._wait(self._read[rank], self._round - 2, rank)
-        slots = self._slots.get(part.dtype) or self._typed_slots(part.dtype)
-        return [slot[: len(part)] for slot in slots[self._round % 2]]
+        dtype = part.dtype
+        if dtype not in self._typed_slots:
+            self._typed_slots[dtype] = [list(turn) for turn in self._slots.view(dtype)]
+        return [slot[: len(part)] for slot in self._typed_slots[dtype][self._round % 2]]
 
     def _write(self, part: NDArray[Any]) -> list[NDArray[Any]]:
         """Begin a round and publish ``part``. Returns every rank's slot."""
         slots = self._begin(part)
-        slots[self._rank][:] = part
-        self._counters[self._written[self._rank]] = self._round
+        slots[self.rank][:] = part
+        self._counters[self._written[self.rank]] = self._round
         return slots
 
     def _mark_round_read(self) -> None:
-        self._counters[self._read[self._rank]] = self._round
+        self._counters[self._read[self.rank]] = self._round
 
     def _wait(self, counter: int, least: int, rank: int) -> None:
         """Wait until ``rank``, which owns the counter, has brought it to ``least``."""
@@ -206,23 +180,22 @@ class SharedMemoryAllreduce:
             if waited_s > self._timeout_s:
                 raise RankUnreachableError(f"rank {rank} did not answer")
 
-    def _typed_slots(self, dtype: np.dtype[Any]) -> list[list[NDArray[Any]]]:
-        """All slots as arrays: by turn (0 or 1), then by rank."""
-        begin = _LINE * (1 + 2 * self._size)
-        count = self._slot_bytes // dtype.itemsize
-
-        def slot(turn: int, rank: int) -> NDArray[Any]:
-            offset = begin + self._slot_bytes * (2 * rank + turn)
-            return np.frombuffer(self._memory, dtype, count, offset)
-
-        slots = [[slot(turn, rank) for rank in range(self._size)] for turn in range(2)]
-        self._slots[dtype] = slots
-        return slots
-
 
 def size_bytes(ranks: int, slot_bytes: int = SLOT_BYTES) -> int:
-    """Size of the shared memory for that many ranks."""
+    """Return the size of the shared memory for that many ranks."""
     return _LINE * (1 + 2 * ranks) + 2 * ranks * slot_bytes
+
+
+class _RankFacts(NamedTuple):
+    """What ranks tell each other before they share memory."""
+
+    host: tuple[str, ...] | None
+    """As :func:`_host`; None also if rank 0 could not make the memory."""
+    pid: int
+    cpus: set[int]
+    """CPUs that it may run on."""
+    file: int
+    """Descriptor of the memory, on rank 0."""
 
 
 def connect(
@@ -232,38 +205,39 @@ def connect(
     timeout_s: float,
     slot_bytes: int = SLOT_BYTES,
 ) -> SharedMemoryAllreduce | None:
-    """Collectives over memory that all ranks share, which call this at the same time; None where
-    they cannot share.
+    """Connect ranks that call this at the same time. Return None if they cannot share memory: on
+    several machines, or in containers or network namespaces that look like several machines.
 
-    They cannot on several machines, nor in containers or network namespaces that look like several
-    machines. The memory belongs to no file: nothing is left of it when the ranks have ended,
-    however they end.
+    The memory belongs to no file: nothing is left of it when the ranks have ended, however they
+    end.
 
     :param all_gather_object: exchanges objects between the ranks, and certainly with nobody else.
     """
     host = _host()
-    nonce = secrets.token_bytes(_NONCE_BYTES)
     file = -1
     if host is not None and rank == 0:
         try:
             file = os.memfd_create("ranks")
             os.truncate(file, size_bytes(size, slot_bytes))
-            os.pwrite(file, nonce, 0)
         except OSError:  # not allowed here: then no rank shares
             host = None
     cpus = os.sched_getaffinity(0) if host is not None else set()
-    own = _RankFacts(host=host, pid=os.getpid(), cpus=cpus, file=file, nonce=nonce)
+    own = _RankFacts(host=host, pid=os.getpid(), cpus=cpus, file=file)
     everyone: list[_RankFacts] = all_gather_object(own)
-    shared: SharedMemoryAllreduce | None = None
+    shared = None
     if host is not None and all(other.host == host for other in everyone):
-        opened = _open_shared(everyone, slot_bytes)
-        if opened is not None:
+        try:
+            memory = _open_memory(everyone[0], size_bytes(size, slot_bytes))
+            pidfds = [os.pidfd_open(other.pid) for other in everyone]
+        except (OSError, ValueError):  # another user's process, or a security policy
+            pass
+        else:
             all_cpus = set[int]().union(*(other.cpus for other in everyone))
             shared = SharedMemoryAllreduce(
                 rank,
                 size,
-                opened.memory,
-                opened.pidfds,
+                memory,
+                pidfds,
                 timeout_s=timeout_s,
                 spin_s=SPIN_S if size <= len(all_cpus) else 0.0,
                 slot_bytes=slot_bytes,
@@ -271,14 +245,12 @@ def connect(
     can_all_share = all(all_gather_object(shared is not None))
     if file >= 0:
         os.close(file)
-    if shared is not None and not can_all_share:
-        shared.close()
     return shared if can_all_share else None
 
 
 def _host() -> tuple[str, ...] | None:
-    """Equal for ranks that can see each other's processes and may share memory; None where no rank
-    may.
+    """Return a value that is equal for ranks that see each other's processes, or None if no rank
+    may share memory.
     """
     if (
         platform.machine() not in _ORDERED
@@ -293,19 +265,7 @@ def _host() -> tuple[str, ...] | None:
         return None
 
 
-def _open_shared(ranks: Sequence[_RankFacts], slot_bytes: int) -> _SharedMemory | None:
-    """The memory of rank 0; None where it cannot be opened."""
-    first = ranks[0]
-    pidfds: list[int] = []
-    try:
-        with open(f"/proc/{first.pid}/fd/{first.file}", "r+b", buffering=0) as shared:  # noqa: PTH123
-            memory = mmap.mmap(shared.fileno(), size_bytes(len(ranks), slot_bytes))
-        if memory[: len(first.nonce)] != first.nonce:  # another process with that pid
-            return None
-        for rank in ranks:
-            pidfds.append(os.pidfd_open(rank.pid))
-    except (OSError, ValueError):  # rank 0 is in another container, or of another user
-        for pidfd in pidfds:
-            os.close(pidfd)
-        return None
-    return _SharedMemory(memory=memory, pidfds=pidfds)
+def _open_memory(first: _RankFacts, size: int) -> mmap.mmap:
+    """Open the memory that rank 0 has made. :raises OSError, ValueError: it cannot be opened."""
+    with open(f"/proc/{first.pid}/fd/{first.file}", "r+b", buffering=0) as shared:  # noqa: PTH123
+        return mmap.mmap(shared.fileno(), size)

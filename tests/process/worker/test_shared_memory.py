@@ -18,9 +18,9 @@ import pytest
 import ranks_helpers as helpers
 from command_helpers import wait_until
 
-from orchestrator.worker.distributed import shared_memory_allreduce
-from orchestrator.worker.distributed.process_group import ProcessGroup
-from orchestrator.worker.distributed.shared_memory_allreduce import (
+from orchestrator.worker.ranks import shared_memory
+from orchestrator.worker.ranks.process_group import ProcessGroup
+from orchestrator.worker.ranks.shared_memory import (
     RankUnreachableError,
     SharedMemoryAllreduce,
 )
@@ -34,7 +34,7 @@ def boards(
     size: int, *, timeout_s: float = PATIENCE_S, pidfds: Sequence[int] | None = None
 ) -> list[SharedMemoryAllreduce]:
     """Of ranks that are threads of ours."""
-    memory = mmap.mmap(-1, shared_memory_allreduce.size_bytes(size, SLOT_BYTES))
+    memory = mmap.mmap(-1, shared_memory.size_bytes(size, SLOT_BYTES))
     ends = [os.pidfd_open(os.getpid())] * size if pidfds is None else pidfds
     settings: dict[str, Any] = {"timeout_s": timeout_s, "spin_s": 1e-4, "slot_bytes": SLOT_BYTES}
     return [SharedMemoryAllreduce(rank, size, memory, ends, **settings) for rank in range(size)]
@@ -185,7 +185,7 @@ def test_processes_share_memory_and_tell_each_other_from_the_dead(tmp_path: Path
 
 def shared(size: int) -> list[SharedMemoryAllreduce | None]:
     def share(rank: Any) -> SharedMemoryAllreduce | None:
-        return shared_memory_allreduce.connect(rank.rank, size, rank.all_gather_object, PATIENCE_S)
+        return shared_memory.connect(rank.rank, size, rank.all_gather_object, PATIENCE_S)
 
     return helpers.in_threads(size, share)
 
@@ -196,20 +196,5 @@ def test_ranks_of_one_machine_share() -> None:
 
 def test_ranks_of_different_machines_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
     places = iter([("one", "machine"), ("one", "machine"), ("another", "machine")])
-    monkeypatch.setattr(shared_memory_allreduce, "_host", lambda: next(places))
+    monkeypatch.setattr(shared_memory, "_host", lambda: next(places))
     assert shared(3) == [None] * 3
-
-
-def test_memory_of_a_stranger_is_not_taken_for_ours(tmp_path: Path) -> None:
-    path = tmp_path / "strange"
-    path.write_bytes(bytes(shared_memory_allreduce.size_bytes(1, SLOT_BYTES)))
-    with path.open("r+b") as file:
-
-        def opened(nonce: bytes) -> object:
-            own = shared_memory_allreduce._RankFacts(
-                host=None, pid=os.getpid(), cpus=set(), file=file.fileno(), nonce=nonce
-            )
-            return shared_memory_allreduce._open_shared([own], SLOT_BYTES)
-
-        assert opened(bytes(16)) is not None
-        assert opened(b"x" * 16) is None
