@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from orchestrator.core.worker_spec import Mode
 from orchestrator.worker.ranks import batched_rollout
-from orchestrator.worker.ranks.gradient_exchange import FlatGradients, step_together
+from orchestrator.worker.ranks.gradient_exchange import step_together
 from orchestrator.worker.ranks.ppo_log import Losses, explained_variance, record_update
 from orchestrator.worker.ranks.ranks import Ranks, moments_over_ranks
 from orchestrator.worker.runtime.sb3_internals import ExtendedPPO, unchecked_distributions
@@ -35,12 +35,11 @@ class DistributedPPO(ExtendedPPO):
     :meth:`train`.
     """
 
-    unsaved = ("_ranks", "_mode", "_gradients")
+    unsaved = ("_ranks", "_mode")
 
     def join(self, ranks: Ranks, mode: Mode) -> None:
         self._ranks = ranks
         self._mode = mode
-        self._gradients = FlatGradients(list(self.policy.parameters()))
         if type(self.policy.optimizer) is torch.optim.Adam:  # one kernel for all parameters
             for group in self.policy.optimizer.param_groups:
                 group["fused"] = True
@@ -63,6 +62,7 @@ class DistributedPPO(ExtendedPPO):
     def train(self) -> None:
         """``PPO.train`` over all ranks. Every rank logs the same values: means over all of them."""
         ranks = self._ranks
+        parameters = list(self.policy.parameters())
         clip_range, clip_range_vf = self.begin_update()
         logged: list[tuple[float, ...]] = []
         ended = False
@@ -78,15 +78,9 @@ class DistributedPPO(ExtendedPPO):
                 ended = self.target_kl is not None and divergence > 1.5 * self.target_kl
                 if ended:
                     break
-                self._gradients.clear()
+                self.policy.optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
-                step_together(
-                    list(self.policy.parameters()),
-                    self._gradients.vector,
-                    self._clipped_step,
-                    ranks,
-                    self._mode,
-                )
+                step_together(parameters, self._clipped_step, ranks, self._mode)
         of_minibatches = np.array(logged) / ranks.size
         ranks.all_reduce(of_minibatches)
         policy, value, entropy, _, clipped, _ = of_minibatches.mean(axis=0).tolist()
@@ -177,6 +171,8 @@ class DistributedPPO(ExtendedPPO):
             advantages = ((exact - means[0]) / (deviation + 1e-8)).to(advantages.dtype)
         return advantages, float(means[1])
 
-    def _clipped_step(self) -> None:
-        self._gradients.clip(self.max_grad_norm)
+    def _clipped_step(self, gradients: torch.Tensor) -> None:
+        """``torch.nn.utils.clip_grad_norm_``, and a step."""
+        norm = torch.linalg.vector_norm(gradients)
+        gradients.mul_((self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
         self.policy.optimizer.step()

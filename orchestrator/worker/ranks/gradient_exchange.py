@@ -21,37 +21,36 @@ def average_gradients(optimizer: torch.optim.Optimizer, ranks: Ranks, mode: Mode
     step = optimizer.step
 
     def averaged_step() -> None:
-        gradients = [
-            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            for parameter in parameters
-        ]
-        vector = parameters_to_vector(gradients).detach()
-        for parameter, gradient in zip(parameters, _views(parameters, vector), strict=True):
-            parameter.grad = gradient
-        step_together(parameters, vector, step, ranks, mode)
+        step_together(parameters, lambda _: step(), ranks, mode)
 
     optimizer.step = averaged_step  # type: ignore[method-assign,assignment]
 
 
 def step_together(
     parameters: Sequence[nn.Parameter],
-    gradients: torch.Tensor,
-    step: Callable[[], object],
+    step: Callable[[torch.Tensor], object],
     ranks: Ranks,
     mode: Mode,
 ) -> None:
     """Average the gradients over all ranks and take ``step``.
 
-    :param gradients: one vector; each parameter's gradient is a view of it.
+    :param step: gets all gradients in one vector, of which each parameter's gradient is a view.
     """
-    gradients.div_(ranks.size)
+    gradients = [
+        torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        for parameter in parameters
+    ]
+    vector = parameters_to_vector(gradients).detach()
+    for parameter, gradient in zip(parameters, _views(parameters, vector), strict=True):
+        parameter.grad = gradient
+    vector.div_(ranks.size)
     if mode == "allreduce":
-        ranks.all_reduce(_exchangeable(gradients))
-        step()
+        ranks.all_reduce(_exchangeable(vector))
+        step(vector)
         return
-    ranks.reduce(_exchangeable(gradients))
+    ranks.reduce(_exchangeable(vector))
     if ranks.rank == 0:
-        step()
+        step(vector)
     values = parameters_to_vector(parameters).detach()
     ranks.broadcast(_exchangeable(values))
     with torch.no_grad():
@@ -68,22 +67,3 @@ def _views(parameters: Sequence[nn.Parameter], vector: torch.Tensor) -> list[tor
     """The part of ``vector`` that belongs to each parameter, in the parameter's shape."""
     parts = torch.split(vector, [parameter.numel() for parameter in parameters])
     return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]
-
-
-class FlatGradients:
-    """All gradients of a policy in one vector, exchanged and clipped without copying."""
-
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self.vector = torch.zeros_like(parameters_to_vector(parameters).detach())
-        self._views = list(zip(parameters, _views(parameters, self.vector), strict=True))
-
-    def clear(self) -> None:
-        """Set to zero, for ``backward`` to add to."""
-        self.vector.zero_()
-        for parameter, view in self._views:
-            parameter.grad = view
-
-    def clip(self, max_norm: float) -> None:
-        """``torch.nn.utils.clip_grad_norm_``"""
-        norm = torch.linalg.vector_norm(self.vector)
-        self.vector.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))

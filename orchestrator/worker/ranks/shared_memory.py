@@ -16,14 +16,14 @@ those of several machines.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import pickle
 import platform
-import select
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from time import perf_counter
+import secrets
+from collections.abc import Callable, Iterator
+from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,12 +43,13 @@ LONGEST_SLEEP_S = 0.001
 _LINE = 128
 """Bytes between counters of different ranks: no two share a cache line, nor a pair of lines fetched
 together."""
+_NONCE_BYTES = 16
 _ORDERED = frozenset({"x86_64", "AMD64"})
 """Processors that make stores visible in program order."""
 
 
 class RankUnreachableError(RuntimeError):
-    """Another rank has ended, or does not answer in time."""
+    """Another rank does not answer in time."""
 
 
 class SharedMemoryAllreduce(Ranks):
@@ -57,9 +58,8 @@ class SharedMemoryAllreduce(Ranks):
     Every rank adds up for itself, in order of rank: the same bits everywhere.
 
     :param memory: of :func:`size_bytes` bytes, shared with the other ranks.
-    :param pidfds: of every rank, this one included; readable when the process has ended.
-    :raises RankUnreachableError: (every collective) another rank has ended, or has not answered
-        within ``timeout_s``.
+    :raises RankUnreachableError: (every collective) another rank has not answered within
+        ``timeout_s``.
     """
 
     def __init__(
@@ -67,7 +67,6 @@ class SharedMemoryAllreduce(Ranks):
         rank: int,
         size: int,
         memory: mmap.mmap,
-        pidfds: Sequence[int],
         *,
         timeout_s: float,
         spin_s: float,
@@ -75,7 +74,6 @@ class SharedMemoryAllreduce(Ranks):
     ) -> None:
         self.rank = rank
         self.size = size
-        self._pidfds = pidfds
         self._timeout_s = timeout_s
         self._spin_s = spin_s
         self._slot_bytes = slot_bytes
@@ -170,14 +168,9 @@ class SharedMemoryAllreduce(Ranks):
             waited_s = perf_counter() - began
             if waited_s < self._spin_s:
                 os.sched_yield()
-                continue
-            pause_s = min(SLEEP_SHARE * waited_s, LONGEST_SLEEP_S)
-            ended = select.select([self._pidfds[rank]], (), (), pause_s)[0]
-            if counters[counter] >= least:
-                return
-            if ended:
-                raise RankUnreachableError(f"rank {rank} has ended")
-            if waited_s > self._timeout_s:
+            elif waited_s < self._timeout_s:
+                sleep(min(SLEEP_SHARE * waited_s, LONGEST_SLEEP_S))
+            else:
                 raise RankUnreachableError(f"rank {rank} did not answer")
 
 
@@ -189,13 +182,13 @@ def size_bytes(ranks: int, slot_bytes: int = SLOT_BYTES) -> int:
 class _RankFacts(NamedTuple):
     """What ranks tell each other before they share memory."""
 
-    host: tuple[str, ...] | None
-    """As :func:`_host`; None also if rank 0 could not make the memory."""
     pid: int
-    cpus: set[int]
-    """CPUs that it may run on."""
     file: int
     """Descriptor of the memory, on rank 0."""
+    nonce: bytes
+    """What that memory begins with, on rank 0."""
+    cpus: set[int]
+    """CPUs that it may run on."""
 
 
 def connect(
@@ -206,66 +199,49 @@ def connect(
     slot_bytes: int = SLOT_BYTES,
 ) -> SharedMemoryAllreduce | None:
     """Connect ranks that call this at the same time. Return None if they cannot share memory: on
-    several machines, or in containers or network namespaces that look like several machines.
+    several machines, or in several containers.
 
     The memory belongs to no file: nothing is left of it when the ranks have ended, however they
     end.
 
     :param all_gather_object: exchanges objects between the ranks, and certainly with nobody else.
     """
-    host = _host()
+    can_share = platform.machine() in _ORDERED and hasattr(os, "memfd_create")
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    n_bytes = size_bytes(size, slot_bytes)
     file = -1
-    if host is not None and rank == 0:
-        try:
+    if can_share and rank == 0:
+        with contextlib.suppress(OSError):  # not allowed here: then no rank can open it
             file = os.memfd_create("ranks")
-            os.truncate(file, size_bytes(size, slot_bytes))
-        except OSError:  # not allowed here: then no rank shares
-            host = None
-    cpus = os.sched_getaffinity(0) if host is not None else set()
-    own = _RankFacts(host=host, pid=os.getpid(), cpus=cpus, file=file)
-    everyone: list[_RankFacts] = all_gather_object(own)
-    shared = None
-    if host is not None and all(other.host == host for other in everyone):
-        try:
-            memory = _open_memory(everyone[0], size_bytes(size, slot_bytes))
-            pidfds = [os.pidfd_open(other.pid) for other in everyone]
-        except (OSError, ValueError):  # another user's process, or a security policy
-            pass
-        else:
-            all_cpus = set[int]().union(*(other.cpus for other in everyone))
-            shared = SharedMemoryAllreduce(
-                rank,
-                size,
-                memory,
-                pidfds,
-                timeout_s=timeout_s,
-                spin_s=SPIN_S if size <= len(all_cpus) else 0.0,
-                slot_bytes=slot_bytes,
-            )
-    can_all_share = all(all_gather_object(shared is not None))
+            os.truncate(file, n_bytes)
+            os.pwrite(file, nonce, 0)
+    cpus = os.sched_getaffinity(0) if can_share else set()
+    facts = _RankFacts(pid=os.getpid(), file=file, nonce=nonce, cpus=cpus)
+    everyone: list[_RankFacts] = all_gather_object(facts)
+    memory = _open_memory(everyone[0], n_bytes) if can_share else None
+    can_all_share = all(all_gather_object(memory is not None))
     if file >= 0:
         os.close(file)
-    return shared if can_all_share else None
+    if memory is None or not can_all_share:
+        return None
+    all_cpus = set[int]().union(*(other.cpus for other in everyone))
+    return SharedMemoryAllreduce(
+        rank,
+        size,
+        memory,
+        timeout_s=timeout_s,
+        spin_s=SPIN_S if size <= len(all_cpus) else 0.0,
+        slot_bytes=slot_bytes,
+    )
 
 
-def _host() -> tuple[str, ...] | None:
-    """Return a value that is equal for ranks that see each other's processes, or None if no rank
-    may share memory.
+def _open_memory(first: _RankFacts, n_bytes: int) -> mmap.mmap | None:
+    """Open the memory that rank 0 has made. Return None if this is another machine or container,
+    where that pid is no process or a strange one.
     """
-    if (
-        platform.machine() not in _ORDERED
-        or not hasattr(os, "memfd_create")
-        or not hasattr(os, "pidfd_open")
-    ):
-        return None
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return boot, *(str(Path("/proc/self/ns", kind).readlink()) for kind in ("net", "pid"))
-    except OSError:  # a container may hide these
+        with open(f"/proc/{first.pid}/fd/{first.file}", "r+b", buffering=0) as shared:  # noqa: PTH123
+            memory = mmap.mmap(shared.fileno(), n_bytes)
+    except (OSError, ValueError):
         return None
-
-
-def _open_memory(first: _RankFacts, size: int) -> mmap.mmap:
-    """Open the memory that rank 0 has made. :raises OSError, ValueError: it cannot be opened."""
-    with open(f"/proc/{first.pid}/fd/{first.file}", "r+b", buffering=0) as shared:  # noqa: PTH123
-        return mmap.mmap(shared.fileno(), size)
+    return memory if memory[:_NONCE_BYTES] == first.nonce else None
