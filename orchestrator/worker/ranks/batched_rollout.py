@@ -42,7 +42,8 @@ def collect(model: PPO, env: Any, rows_at_once: int) -> None:
     buffer.reset()
     observations: Any = attributes[LAST_OBS]
     dones: NDArray[Any] = attributes[LAST_EPISODE_STARTS]
-    for step in range(buffer.buffer_size):
+    later = torch.zeros(buffer.n_envs)  # values and log-probabilities
+    while not buffer.full:
         with torch.inference_mode():
             tensor = obs_as_tensor(observations, model.device)
             actions: NDArray[Any] = policy.get_distribution(tensor).get_actions().cpu().numpy()
@@ -58,27 +59,13 @@ def collect(model: PPO, env: Any, rows_at_once: int) -> None:
                 with torch.no_grad():
                     value = policy.predict_values(policy.obs_to_tensor(last)[0])
                 rewards[index] += model.gamma * value.item()
-        _put(buffer.observations, step, observations)
-        buffer.actions[step] = actions.reshape(buffer.actions.shape[1:])
-        buffer.rewards[step] = rewards
-        buffer.episode_starts[step] = dones
+        buffer.add(observations, actions, rewards, dones, later, later)
         observations = attributes[LAST_OBS] = new_observations
         dones = attributes[LAST_EPISODE_STARTS] = new_dones
-    buffer.pos = buffer.buffer_size
-    buffer.full = True
     with torch.no_grad():
         _evaluate(model, buffer, rows_at_once)
         last_values = policy.predict_values(obs_as_tensor(observations, model.device))
     buffer.compute_returns_and_advantage(last_values=last_values, dones=dones)
-
-
-def _put(rows: Any, step: int, observations: Any) -> None:
-    """Write row ``step`` of a buffer's observations: an array, or one for each key."""
-    if isinstance(rows, dict):
-        for key, part in rows.items():
-            _put(part, step, observations[key])
-    else:
-        rows[step] = observations.reshape(rows.shape[1:])
 
 
 def _evaluate(model: PPO, buffer: RolloutBuffer, rows_at_once: int) -> None:

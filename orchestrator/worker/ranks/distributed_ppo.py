@@ -64,7 +64,7 @@ class DistributedPPO(ExtendedPPO):
         ranks = self._ranks
         parameters = list(self.policy.parameters())
         clip_range, clip_range_vf = self.begin_update()
-        logged: list[tuple[float, ...]] = []
+        logged: list[torch.Tensor] = []
         ended = False
         epochs = 0
         in_last_epoch = 0
@@ -81,7 +81,7 @@ class DistributedPPO(ExtendedPPO):
                 self.policy.optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 step_together(parameters, self._clipped_step, ranks, self._mode)
-        of_minibatches = np.array(logged) / ranks.size
+        of_minibatches = torch.stack(logged).double().cpu().numpy() / ranks.size
         ranks.all_reduce(of_minibatches)
         policy, value, entropy, _, clipped, _ = of_minibatches.mean(axis=0).tolist()
         divergences = of_minibatches[:, 3]
@@ -107,7 +107,7 @@ class DistributedPPO(ExtendedPPO):
         samples: Any,
         clip_range: float,
         clip_range_vf: float | None,
-        logged: list[tuple[float, ...]],
+        logged: list[torch.Tensor],
     ) -> tuple[torch.Tensor, float]:
         """PPO's loss over ``samples``, this rank's part of a minibatch, and the divergence over all
         ranks.
@@ -122,9 +122,9 @@ class DistributedPPO(ExtendedPPO):
         log_ratio = log_prob - samples.old_log_prob
         ratio = torch.exp(log_ratio)
         with torch.no_grad():
-            own_divergence = ((ratio - 1) - log_ratio).mean().item()
+            own_divergence = ((ratio - 1) - log_ratio).mean()
             clip_fraction = (torch.abs(ratio - 1) > clip_range).float().mean()
-        advantages, divergence = self._over_ranks(samples.advantages, own_divergence)
+        advantages, divergence = self._over_ranks(samples.advantages, own_divergence.item())
         clipped = torch.clamp(ratio, 1 - clip_range, 1 + clip_range)
         policy_loss = -torch.min(advantages * ratio, advantages * clipped).mean()
         values = values.flatten()
@@ -135,16 +135,8 @@ class DistributedPPO(ExtendedPPO):
         value_loss = functional.mse_loss(samples.returns, values)
         entropy_loss = log_prob.mean() if entropy is None else -entropy.mean()
         loss = policy_loss + self.ent_coef * entropy_loss + self.vf_coef * value_loss
-        logged.append(
-            (
-                policy_loss.item(),
-                value_loss.item(),
-                entropy_loss.item(),
-                own_divergence,
-                clip_fraction.item(),
-                loss.item(),
-            )
-        )
+        row = [policy_loss, value_loss, entropy_loss, own_divergence, clip_fraction, loss]
+        logged.append(torch.stack(row).detach())
         return loss, divergence
 
     def _over_ranks(

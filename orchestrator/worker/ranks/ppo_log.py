@@ -10,6 +10,16 @@ from numpy.typing import NDArray
 from orchestrator.worker.ranks.ranks import Ranks, moments_over_ranks
 from orchestrator.worker.runtime.sb3_internals import ExtendedPPO
 
+LOGGED = (
+    "entropy_loss",
+    "policy_gradient_loss",
+    "value_loss",
+    "approx_kl",
+    "clip_fraction",
+    "loss",
+)
+"""Fields of :class:`Losses`, in the order of ``PPO.train``."""
+
 
 class Losses(NamedTuple):
     """The logged values of an update: means over its minibatches, unless stated otherwise."""
@@ -46,12 +56,8 @@ def record_update(
             f"Early stopping at step {losses.epochs - 1} due to reaching max kl: {losses.ended_at_kl:.2f}"
         )
     record = model.logger.record
-    record("train/entropy_loss", losses.entropy_loss)
-    record("train/policy_gradient_loss", losses.policy_gradient_loss)
-    record("train/value_loss", losses.value_loss)
-    record("train/approx_kl", losses.approx_kl)
-    record("train/clip_fraction", losses.clip_fraction)
-    record("train/loss", losses.loss)
+    for name in LOGGED:
+        record(f"train/{name}", getattr(losses, name))
     record("train/explained_variance", variance)
     if std is not None:
         record("train/std", std)

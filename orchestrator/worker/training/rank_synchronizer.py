@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 from orchestrator.core.numbers.changing_numbers import TrainingMoment
@@ -27,19 +26,11 @@ COMPARE_EVERY = 100
 EPISODE_BUFFERS = ("ep_info_buffer", "ep_success_buffer")
 
 
-class Moments(NamedTuple):
-    """Of numbers that a rank has seen."""
-
-    mean: NDArray[np.float64]
-    variance: NDArray[np.float64]
-    """Of the population, not unbiased."""
-    count: float
-
-
 class Part(NamedTuple):
     """What one rank adds to what all have in common."""
 
-    moments: list[Moments]
+    statistics: list[RunningMeanStd]
+    """Of what it has observed since the last merge."""
     episodes: dict[str, list[Any]]
     """What the rollout has added to each of the model's :data:`EPISODE_BUFFERS`."""
     n_episodes: int
@@ -103,9 +94,9 @@ class RankSynchronizer(LoopPart):
         parts: list[Part] = self._ranks.all_gather_object(self._own_part())
         for number, (common, own) in enumerate(zip(self._common, self._statistics, strict=True)):
             for part in parts:
-                moments = part.moments[number]
-                if moments.count > 0:
-                    common.update_from_moments(*moments)
+                since = part.statistics[number]
+                if since.count > 0:
+                    common.combine(since)
             own.mean = np.array(common.mean)
             own.var = np.array(common.var)
             own.count = common.count
@@ -125,7 +116,7 @@ class RankSynchronizer(LoopPart):
             logged = self._model.logger.name_to_value
             losses = {name: value for name, value in logged.items() if name.endswith("_loss")}
         return Part(
-            moments=[
+            statistics=[
                 _moments_since(common, now)
                 for common, now in zip(self._common, self._statistics, strict=True)
             ],
@@ -151,13 +142,13 @@ def _statistics(model: Model) -> Sequence[RunningMeanStd]:
     return [*parts, normalization.ret_rms]
 
 
-def _moments_since(common: RunningMeanStd, now: RunningMeanStd) -> Moments:
-    """Moments of the numbers that are counted in ``now`` and not in ``common``."""
-    count = now.count - common.count
-    if count <= 0:
-        nothing = np.zeros_like(now.mean)
-        return Moments(mean=nothing, variance=nothing, count=0.0)
-    mean = (now.mean * now.count - common.mean * common.count) / count
-    between = np.square(mean - common.mean) * common.count * count / now.count
-    squares = now.var * now.count - common.var * common.count - between
-    return Moments(mean=mean, variance=np.maximum(squares, 0.0) / count, count=count)
+def _moments_since(common: RunningMeanStd, now: RunningMeanStd) -> RunningMeanStd:
+    """Statistics of the numbers that are counted in ``now`` and not in ``common``."""
+    since = now.copy()
+    since.count = now.count - common.count
+    if since.count > 0:
+        since.mean = (now.mean * now.count - common.mean * common.count) / since.count
+        between = np.square(since.mean - common.mean) * common.count * since.count / now.count
+        squares = now.var * now.count - common.var * common.count - between
+        since.var = np.maximum(squares, 0.0) / since.count
+    return since

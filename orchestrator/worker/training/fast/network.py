@@ -110,7 +110,8 @@ class Layer(NamedTuple):
         return matrix[1:] if self.bias_row == FIRST_ROW else matrix[:-1]
 
     def bias(self, flat: Array) -> Array:
-        return self.matrix(flat)[self.bias_row]
+        bias: Array = self.matrix(flat)[self.bias_row]
+        return bias
 
 
 class Layout:

@@ -84,13 +84,13 @@ class PolicyNetwork:
         state = policy.optimizer.state
         first = self._layout.named_views(adam.exp_avg)
         second = self._layout.named_views(adam.exp_avg_sq)
-        adam.step[:] = 0.0
+        if not state:  # before the first step
+            adam.reset()
+            return
         for name, parameter in policy.named_parameters():
-            moments = state.get(parameter)  # none before the first step
-            first[name][...] = moments["exp_avg"].numpy() if moments else 0.0
-            second[name][...] = moments["exp_avg_sq"].numpy() if moments else 0.0
-            if moments:
-                adam.step[:] = float(moments["step"])
+            first[name][...] = state[parameter]["exp_avg"].numpy()
+            second[name][...] = state[parameter]["exp_avg_sq"].numpy()
+            adam.step[:] = float(state[parameter]["step"])
 
     def store(self, policy: ActorCriticPolicy) -> None:
         """Write the parameters and the optimiser's state back."""

@@ -39,6 +39,10 @@ class Adam:
         self.step = np.zeros(1, np.float32)
         """Steps taken so far."""
 
+    def reset(self) -> None:
+        for array in (self.exp_avg, self.exp_avg_sq, self.step):
+            array[:] = 0.0
+
     def stepper(
         self, parameters: Array, gradients: Array, group: Mapping[str, Any]
     ) -> Callable[[], None]:
