@@ -22,6 +22,7 @@ from orchestrator.worker.runtime.env_steps import check_finite, truncated_episod
 from orchestrator.worker.runtime.sb3_internals import (
     LAST_EPISODE_STARTS,
     LAST_OBS,
+    unchecked_distributions,
     update_info_buffer,
 )
 
@@ -44,7 +45,7 @@ def collect(model: PPO, env: Any, rows_at_once: int) -> None:
     dones: NDArray[Any] = attributes[LAST_EPISODE_STARTS]
     later = torch.zeros(buffer.n_envs)  # values and log-probabilities
     while not buffer.full:
-        with torch.inference_mode():
+        with torch.inference_mode(), unchecked_distributions():
             tensor = obs_as_tensor(observations, model.device)
             actions: NDArray[Any] = policy.get_distribution(tensor).get_actions().cpu().numpy()
         env_actions = actions
@@ -62,7 +63,7 @@ def collect(model: PPO, env: Any, rows_at_once: int) -> None:
         buffer.add(observations, actions, rewards, dones, later, later)
         observations = attributes[LAST_OBS] = new_observations
         dones = attributes[LAST_EPISODE_STARTS] = new_dones
-    with torch.no_grad():
+    with torch.no_grad(), unchecked_distributions():
         _evaluate(model, buffer, rows_at_once)
         last_values = policy.predict_values(obs_as_tensor(observations, model.device))
     buffer.compute_returns_and_advantage(last_values=last_values, dones=dones)

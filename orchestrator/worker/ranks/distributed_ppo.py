@@ -53,10 +53,9 @@ class DistributedPPO(ExtendedPPO):
         n_rollout_steps: int,
     ) -> bool:
         """Collect a rollout that equals Stable-Baselines3's up to rounding."""
-        with unchecked_distributions():
-            if self.use_sde:
-                return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
-            batched_rollout.collect(self, env, self.batch_size // self._ranks.size)
+        if self.use_sde:
+            return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
+        batched_rollout.collect(self, env, self.batch_size // self._ranks.size)
         return True
 
     def train(self) -> None:
