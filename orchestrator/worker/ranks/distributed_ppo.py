@@ -73,7 +73,8 @@ class DistributedPPO(ExtendedPPO):
             for samples in self.rollout_buffer.get(self.batch_size // ranks.size):
                 in_last_epoch += 1
                 with unchecked_distributions():
-                    loss, divergence = self._loss(samples, clip_range, clip_range_vf, logged)
+                    loss, divergence, row = self._loss(samples, clip_range, clip_range_vf)
+                logged.append(row)
                 ended = self.target_kl is not None and divergence > 1.5 * self.target_kl
                 if ended:
                     break
@@ -102,17 +103,11 @@ class DistributedPPO(ExtendedPPO):
         record_update(self, losses, variance, std, clip_range, clip_range_vf)
 
     def _loss(
-        self,
-        samples: Any,
-        clip_range: float,
-        clip_range_vf: float | None,
-        logged: list[torch.Tensor],
-    ) -> tuple[torch.Tensor, float]:
-        """PPO's loss over ``samples``, this rank's part of a minibatch, and the divergence over all
-        ranks.
-
-        :param logged: gets this rank's losses of policy, values and entropy, divergence, share of
-            clipped samples, and loss.
+        self, samples: Any, clip_range: float, clip_range_vf: float | None
+    ) -> tuple[torch.Tensor, float, torch.Tensor]:
+        """Return PPO's loss over ``samples``, this rank's part of a minibatch; the divergence over
+        all ranks; and a row of this rank's losses of policy, values and entropy, divergence, share
+        of clipped samples, and loss.
         """
         actions = samples.actions
         if isinstance(self.action_space, spaces.Discrete):
@@ -135,8 +130,7 @@ class DistributedPPO(ExtendedPPO):
         entropy_loss = log_prob.mean() if entropy is None else -entropy.mean()
         loss = policy_loss + self.ent_coef * entropy_loss + self.vf_coef * value_loss
         row = [policy_loss, value_loss, entropy_loss, own_divergence, clip_fraction, loss]
-        logged.append(torch.stack(row).detach())
-        return loss, divergence
+        return loss, divergence, torch.stack(row).detach()
 
     def _over_ranks(
         self, advantages: torch.Tensor, divergence: float

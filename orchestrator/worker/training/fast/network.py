@@ -177,7 +177,6 @@ class _Product(NamedTuple):
     inputs: Array
     matrix: Array
     outputs: Array
-    inputs_t: Array
     weight_t: Array
     copy_t: Array | None
     """Memory for a copy of ``weight_t``, where the product is faster with it."""
@@ -312,7 +311,6 @@ class Passes:
             inputs=inputs,
             matrix=layer.matrix(self._parameters),
             outputs=outputs,
-            inputs_t=inputs.T,
             weight_t=weight_t,
             copy_t=copy_t,
             matrix_gradient=layer.matrix(self._gradients),
@@ -357,7 +355,7 @@ class Passes:
 
 
 def _backward(product: _Product) -> None:
-    np.dot(product.inputs_t, product.outputs_gradient, out=product.matrix_gradient)
+    np.dot(product.inputs.T, product.outputs_gradient, out=product.matrix_gradient)
     inputs_gradient = product.inputs_gradient
     weight_t = product.weight_t
     if inputs_gradient is None:

@@ -92,11 +92,10 @@ def collect(model: FastPPO, env: Any) -> None:
 
     x[-1, :, :-1] = observations.reshape(n_envs, -1)
     started = perf_counter()
-    if cut_off:
-        _add_values_of_cut_off(network, rollout, cut_off, last_observations, model.gamma)
-    last_values = _evaluate(network, rollout)
-    evaluated = perf_counter()
-    _estimate_advantages(rollout, last_values, dones, model.gamma, model.gae_lambda)
+    with np.errstate(over="ignore", invalid="ignore"):  # the NaN guard names what is not finite
+        last_values = _evaluate(model, rollout, cut_off, last_observations)
+        evaluated = perf_counter()
+        _estimate_advantages(rollout, last_values, dones, model.gamma, model.gae_lambda)
     model.seconds["policy_s"] += acting_s + evaluated - started
     model.seconds["gae_s"] += perf_counter() - evaluated
 
@@ -108,38 +107,33 @@ def _noise(network: PolicyNetwork, steps: int, n_envs: int) -> Array:
     return np.multiply(noise, np.exp(network.log_std), out=noise)
 
 
-@np.errstate(over="ignore", invalid="ignore")  # the NaN guard names what is not finite
-def _add_values_of_cut_off(
-    network: PolicyNetwork,
+def _evaluate(
+    model: FastPPO,
     rollout: Rollout,
     cut_off: list[tuple[int, int]],
     last_observations: list[Array],
-    gamma: float,
-) -> None:
-    """Add to the last reward of truncated episodes what they would have given further on."""
-    steps, envs = zip(*cut_off, strict=True)
-    x = np.ones((len(cut_off), 1, rollout.x.shape[2]), rollout.x.dtype)
-    x[:, 0, :-1] = np.stack(last_observations).reshape(len(cut_off), -1)
-    _, values = network.evaluate(x)
-    rollout.rewards[steps, envs] += gamma * values[:, 0]
-
-
-@np.errstate(over="ignore", invalid="ignore")
-def _evaluate(network: PolicyNetwork, rollout: Rollout) -> Array:
-    """Fill in values and log-probabilities. Return ``(n_envs,)`` values of the observations after
-    the last step.
+) -> Array:
+    """Fill in values and log-probabilities, and add to the last reward of truncated episodes what
+    they would have given further on. Return ``(n_envs,)`` values of the observations after the last
+    step.
     """
+    network = model.network
     means, values = network.evaluate(rollout.x)
     z = (rollout.actions - means[:-1]) * np.exp(-network.log_std)
     rollout.log_probs[...] = np.square(z).sum(axis=2) * -0.5 - (
         network.log_std.sum() + z.shape[2] * LOG_SQRT_2PI
     )
     rollout.values[...] = values[:-1]
+    if cut_off:
+        steps, envs = zip(*cut_off, strict=True)
+        x = np.ones((len(cut_off), 1, rollout.x.shape[2]), rollout.x.dtype)
+        x[:, 0, :-1] = np.stack(last_observations).reshape(len(cut_off), -1)
+        _, bootstraps = network.evaluate(x)
+        rollout.rewards[steps, envs] += model.gamma * bootstraps[:, 0]
     last_values: Array = values[-1]
     return last_values
 
 
-@np.errstate(over="ignore", invalid="ignore")
 def _estimate_advantages(
     rollout: Rollout, last_values: Array, dones: Array, gamma: float, gae_lambda: float
 ) -> None:

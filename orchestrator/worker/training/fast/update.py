@@ -119,7 +119,7 @@ class Update:
         :raises NonFiniteGradient: the parameters of the flat vector are undefined then.
         """
         step = self.adam.stepper(self.parameters, self.gradients, group)
-        logs = []
+        logs: list[NDArray[np.float64]] = []
         ended = False
         share = 1.0 / self._ranks.size
         epoch = Epoch(samples, settings, self._ranks)
