@@ -22,8 +22,8 @@ import torch
 import torch.distributed as dist
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
-from orchestrator.worker.distributed.process_group import ProcessGroup
-from orchestrator.worker.training.distributed_ppo import DistributedPPO
+from orchestrator.worker.ranks.process_group import ProcessGroup
+from orchestrator.worker.ranks.distributed_ppo import DistributedPPO
 from torch.nn.utils import parameters_to_vector
 
 device, folder = torch.device(sys.argv[1], 0) if sys.argv[1] == "cuda" else torch.device("cpu"), sys.argv[2]

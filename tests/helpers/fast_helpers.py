@@ -22,6 +22,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from orchestrator.worker.training.fast.policy import PolicyNetwork
 from orchestrator.worker.training.fast.ppo import FastPPO
+from orchestrator.worker.training.fast.rollout import Rollout
 
 torch.set_num_threads(1)
 
@@ -133,9 +134,9 @@ def loud(model: PPO, seed: int = 0) -> None:
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
 
 
-def begin(model: PPO, callback: Any = None) -> Any:
+def begin(model: PPO) -> Any:
     """What ``learn`` does before the first rollout. → The callback to collect rollouts with."""
-    _, prepared = model._setup_learn(10**9, callback)
+    _, prepared = model._setup_learn(10**9, None)
     model.set_logger(Logger(None, []))
     return prepared
 
@@ -150,27 +151,42 @@ def fill(model: PPO, rng: np.random.Generator, *, spread: float = 0.2, scale: fl
     :param spread: by how much logarithms of probabilities, and values, differ from the policy's.
     :param scale: of advantages.
     """
-    buffer = model.rollout_buffer
-    buffer.reset()
-    shape = buffer.buffer_size, buffer.n_envs
-    buffer.observations = rng.normal(size=buffer.observations.shape).astype(
-        buffer.observations.dtype
-    )
+    shape = model.n_steps, model.n_envs
+    space = model.observation_space
+    seen = rng.normal(size=(*shape, *space.shape)).astype(space.dtype)
     with torch.no_grad():
-        observations = torch.from_numpy(buffer.observations.reshape(-1, *buffer.obs_shape)).float()
+        observations = torch.from_numpy(seen.reshape(-1, *space.shape)).float()
         distribution = model.policy.get_distribution(observations)
         mean, std = distribution.distribution.mean, distribution.distribution.stddev
         actions = mean + std * torch.from_numpy(rng.normal(size=mean.shape).astype(np.float32))
         log_probs = distribution.log_prob(actions).numpy().reshape(shape)
         values = model.policy.predict_values(observations).numpy().reshape(shape)
-    buffer.actions = actions.numpy().reshape(buffer.actions.shape).astype(buffer.actions.dtype)
-    for name, array in (
-        ("log_probs", log_probs + spread * rng.normal(size=shape)),
-        ("values", values + spread * rng.normal(size=shape)),
-        ("advantages", scale * rng.normal(size=shape)),
-    ):
-        setattr(buffer, name, array.astype(np.float32))
-    buffer.returns = buffer.advantages + buffer.values
+    arrays = {
+        "observations": seen,
+        "actions": actions.numpy().reshape(*shape, -1),
+        "log_probs": (log_probs + spread * rng.normal(size=shape)).astype(np.float32),
+        "values": (values + spread * rng.normal(size=shape)).astype(np.float32),
+        "advantages": (scale * rng.normal(size=shape)).astype(np.float32),
+    }
+    set_rollout(model, arrays | {"returns": arrays["advantages"] + arrays["values"]})
+
+
+def set_rollout(model: PPO, arrays: dict[str, np.ndarray], dtype: Any = np.float32) -> None:
+    """Give ``model`` a rollout of these arrays."""
+    shape = arrays["values"].shape
+    if isinstance(model, FastPPO):
+        seen = arrays["observations"].reshape(*shape, -1)
+        x = np.ones((shape[0] + 1, shape[1], seen.shape[2] + 1), dtype)
+        x[:-1, :, :-1] = seen
+        model.rollout_buffer = Rollout(x, arrays["actions"].astype(dtype))
+        for name in SAMPLES[2:]:
+            getattr(model.rollout_buffer, name)[...] = arrays[name]
+        return
+    buffer = model.rollout_buffer
+    buffer.reset()
+    for name in SAMPLES:
+        before = getattr(buffer, name)
+        setattr(buffer, name, arrays[name].reshape(before.shape).astype(before.dtype))
     buffer.pos, buffer.full = buffer.buffer_size, True
 
 
@@ -180,7 +196,11 @@ def copy_state(source: PPO, target: PPO) -> None:
     target.policy.optimizer.load_state_dict(copy.deepcopy(source.policy.optimizer.state_dict()))
     target._n_updates = source._n_updates
     target._current_progress_remaining = source._current_progress_remaining
-    target.rollout_buffer = copy.deepcopy(source.rollout_buffer)
+    set_rollout(target, rollout_of(source))
+
+
+def rollout_of(model: PPO) -> dict[str, np.ndarray]:
+    return {name: getattr(model.rollout_buffer, name).copy() for name in SAMPLES}
 
 
 def to_doubles(model: PPO) -> None:
@@ -188,12 +208,13 @@ def to_doubles(model: PPO) -> None:
     model.policy.double()
     for state in model.policy.optimizer.state.values():
         state |= {name: state[name].double() for name in ("exp_avg", "exp_avg_sq")}
+    if isinstance(model, FastPPO):
+        set_rollout(model, rollout_of(model), np.float64)
+        model.network = PolicyNetwork(model.policy, dtype=np.float64)
+        return
     buffer, shared = model.rollout_buffer, model.policy.share_features_extractor
     for name in SAMPLES:
         setattr(buffer, name, getattr(buffer, name).astype(np.float64))
-    if isinstance(model, FastPPO):
-        model.network = PolicyNetwork(model.policy, dtype=np.float64)
-        return
 
     def samples(indices: np.ndarray) -> RolloutBufferSamples:
         arrays = RolloutBufferSamples(*(getattr(buffer, name)[indices] for name in SAMPLES))

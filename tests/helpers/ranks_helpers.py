@@ -85,7 +85,7 @@ def _be_a_rank(directory: Path) -> None:
     with import_speed.without_garbage_collection():
         import torch
 
-        from orchestrator.worker.distributed.process_group import join
+        from orchestrator.worker.ranks.process_group import join
         from orchestrator.worker.runtime import sb3_internals
     sb3_internals.keep_compiler_out()
     torch.set_num_threads(1)

@@ -28,7 +28,7 @@ from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Launch
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.worker.training.shared_statistics import COMPARE_VARIABLE
+from orchestrator.worker.training.rank_synchronizer import COMPARE_VARIABLE
 
 pytestmark = pytest.mark.nightly
 

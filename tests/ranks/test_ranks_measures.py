@@ -10,9 +10,9 @@ import ranks_helpers as helpers
 import worker_helpers as worker
 
 from orchestrator.core.paths import JobPaths
-from orchestrator.worker.distributed.process_group import ProcessGroup
-from orchestrator.worker.distributed.ranks import own_share
 from orchestrator.worker.envs import env_factory
+from orchestrator.worker.ranks.process_group import ProcessGroup
+from orchestrator.worker.ranks.ranks import own_share
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.progress import ProgressReporter
 from orchestrator.worker.training import learners

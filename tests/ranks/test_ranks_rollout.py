@@ -12,7 +12,7 @@ from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from orchestrator.worker.training import batched_rollout
+from orchestrator.worker.ranks import batched_rollout
 
 pytestmark = pytest.mark.nightly
 
@@ -70,15 +70,12 @@ def collected(case: str, *, stock: bool) -> tuple[PPO, dict[str, Any]]:
         policy, DummyVecEnv([make] * N_ENVS), n_steps=N_STEPS, batch_size=N_ENVS * N_STEPS, seed=1
     )
     _, callback = model._setup_learn(1000, None)
-    arguments = model.env, callback, model.rollout_buffer, N_STEPS
     torch.manual_seed(2)
     for _ in range(2):  # the second begins in the midst of episodes
-        done = (
-            model.collect_rollouts(*arguments)
-            if stock
-            else batched_rollout.collect(model, *arguments, ROWS_AT_ONCE)
-        )
-        assert done
+        if stock:
+            assert model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
+        else:
+            batched_rollout.collect(model, model.env, ROWS_AT_ONCE)
     return model, {name: getattr(model.rollout_buffer, name) for name in ARRAYS}
 
 

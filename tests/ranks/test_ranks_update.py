@@ -18,8 +18,8 @@ import torch
 from stable_baselines3.common.logger import Logger
 
 from orchestrator.core.worker_spec import Backend, Mode, WorkerSpec
-from orchestrator.worker.distributed.ranks import ALONE, Ranks, own_share
 from orchestrator.worker.envs import env_factory
+from orchestrator.worker.ranks.ranks import ALONE, Ranks, own_share
 from orchestrator.worker.training import algorithms, learners
 
 pytestmark = pytest.mark.nightly

@@ -18,22 +18,19 @@ import torch
 import worker_helpers as worker
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
+from orchestrator.core.numbers.changing_numbers import TrainingMoment
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.distributed import ranks
-from orchestrator.worker.distributed.process_group import ProcessGroup
-from orchestrator.worker.distributed.ranks import own_share
 from orchestrator.worker.envs import env_factory
+from orchestrator.worker.ranks import ranks
+from orchestrator.worker.ranks.process_group import ProcessGroup
+from orchestrator.worker.ranks.ranks import own_share
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.failures import Interrupted, ReachedRung
 from orchestrator.worker.runtime.progress import ProgressReporter
-from orchestrator.worker.training import algorithms, learners, shared_statistics
+from orchestrator.worker.training import algorithms, learners, rank_synchronizer
 from orchestrator.worker.training.attempt import Attempt
-from orchestrator.worker.training.shared_statistics import (
-    SharedEpisodes,
-    SharedStatistics,
-    merge_over_ranks,
-)
+from orchestrator.worker.training.rank_synchronizer import RankSynchronizer
 from orchestrator.worker.training.train import Training
 
 HOPPER = worker.REPOSITORY / "mjcf/hopper.xml"
@@ -71,7 +68,7 @@ def training(way: str, seed: int = 3) -> WorkerSpec:
 
 def all_ways(group: ProcessGroup, root: Path) -> dict[str, dict[str, Any]]:
     """What this rank has after every training."""
-    os.environ[shared_statistics.COMPARE_VARIABLE] = "1"
+    os.environ[rank_synchronizer.COMPARE_VARIABLE] = "1"
     trained = {}
     for way in WAYS:
         trained[way] = train(group, training(way), root / way)
@@ -259,6 +256,19 @@ def test_the_environments_of_all_ranks_are_those_that_one_process_has(
 # -- statistics and episodes
 
 
+def synchronizer_of(rank: Any, **attributes: Any) -> RankSynchronizer:
+    """Of a model without parameters that has these attributes."""
+    model: Any = SimpleNamespace(
+        policy=SimpleNamespace(state_dict=dict),
+        get_vec_normalize_env=lambda: None,
+        ep_info_buffer=deque(),
+        ep_success_buffer=deque(),
+        _episode_num=0,
+    )
+    vars(model).update(attributes)
+    return RankSynchronizer(model, rank, parameter_server=False)
+
+
 def rounds_of_data() -> list[list[np.ndarray]]:
     """By round and rank: far from zero, of growing numbers; some ranks have nothing new in some
     rounds."""
@@ -275,14 +285,14 @@ def test_merged_statistics_are_those_of_one_who_saw_everything() -> None:
         normalization: Any = SimpleNamespace(
             obs_rms=RunningMeanStd(shape=(4,)), ret_rms=RunningMeanStd(shape=())
         )
-        shared = SharedStatistics(normalization)
+        synchronizer = synchronizer_of(rank, get_vec_normalize_env=lambda: normalization)
         for of_round in rounds:
             ours = of_round[rank.rank]
             for batch in np.array_split(ours, 3) if len(ours) >= 3 else [ours]:
                 if len(batch):
                     normalization.obs_rms.update(batch)
                     normalization.ret_rms.update(batch[:, 0])
-            merge_over_ranks(rank, [shared])
+            synchronizer.after_update(1)
         return [normalization.obs_rms, normalization.ret_rms]
 
     first, *others = helpers.in_threads(SIZE, merged)
@@ -301,16 +311,15 @@ def test_merged_statistics_are_those_of_one_who_saw_everything() -> None:
 @pytest.mark.nightly
 def test_episodes_of_all_ranks_are_known_to_all_in_order_of_rank() -> None:
     def moments_over_ranks(rank: Any) -> Any:
-        model = SimpleNamespace(
-            ep_info_buffer=deque([{"r": -1}], maxlen=4), ep_success_buffer=deque(), _episode_num=1
-        )
-        episodes = SharedEpisodes(model)
+        buffer = deque([{"r": -1}], maxlen=4)
+        synchronizer = synchronizer_of(rank, ep_info_buffer=buffer, _episode_num=1)
+        model = synchronizer._model
         for number in range(2):
-            episodes.begin()
+            synchronizer.begin_iteration(TrainingMoment(0.0, stage=1))
             ended = [{"r": 100 * number + 10 * rank.rank + index} for index in range(rank.rank)]
             model.ep_info_buffer.extend(ended)
             model._episode_num += len(ended)
-            merge_over_ranks(rank, [episodes])
+            synchronizer.after_update(1)
         return (
             [episode["r"] for episode in model.ep_info_buffer],
             model._episode_num,

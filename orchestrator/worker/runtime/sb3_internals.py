@@ -7,7 +7,8 @@ changes one file.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -17,6 +18,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
+from torch.distributions import Distribution
 from torch.optim import Adam, Optimizer, RMSprop
 
 # Attributes of a model, which loops read and write through ``vars(model)``, without a call a step.
@@ -32,7 +34,6 @@ EPISODE_NUM = "_episode_num"
 """Episodes ended, of off-policy algorithms."""
 PROGRESS_REMAINING = "_current_progress_remaining"
 """The share of the training that is still to come."""
-HAS_FUSED_ADAM = hasattr(torch, "_fused_adam_")
 _DYNAMO_DISABLE = "__dynamo_disable"
 
 
@@ -107,6 +108,21 @@ class ExtendedDummyVecEnv(DummyVecEnv):
 def fused_adam() -> Callable[..., None]:
     """Torch's kernel for one step of Adam over whole vectors."""
     return torch._fused_adam_
+
+
+@contextmanager
+def unchecked_distributions() -> Iterator[None]:
+    """Have torch's distributions not check their arguments in this block.
+
+    These are several checks of every mean and deviation at every step, and the NaN guard notices
+    what is not finite anyway.
+    """
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
 
 
 class ExtendedPPO(PPO):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.distributed.ranks import ALONE, Ranks
+from orchestrator.worker.ranks.ranks import ALONE, Ranks
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.progress import ProgressReporter
 from orchestrator.worker.training.algorithms import Model

@@ -25,7 +25,7 @@ import torch
 from orchestrator.core.files.atomic_files import remove_partial_files, write_whole
 from orchestrator.core.files.regular_files import open_regular
 from orchestrator.core.paths import CHECKPOINT, DAMAGED, REPLAY
-from orchestrator.worker.distributed.ranks import ALONE, Ranks
+from orchestrator.worker.ranks.ranks import ALONE, Ranks
 from orchestrator.worker.runtime.failures import CheckpointError, describe
 from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training.replay import DamagedError, Replay, check_whole

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
 from orchestrator.core.text import count
-from orchestrator.worker.distributed.ranks import Ranks
+from orchestrator.worker.ranks.ranks import Ranks
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.failures import Diverged
 from orchestrator.worker.runtime.progress import say

@@ -27,15 +27,14 @@ from orchestrator.core.worker_spec import (
     is_algorithm_class,
     parse_schedule,
 )
-from orchestrator.worker.distributed.process_group import ProcessGroup
-from orchestrator.worker.distributed.ranks import ALONE, Ranks
+from orchestrator.worker.ranks.distributed_ppo import DistributedPPO
+from orchestrator.worker.ranks.gradient_exchange import average_gradients
+from orchestrator.worker.ranks.process_group import ProcessGroup
+from orchestrator.worker.ranks.ranks import ALONE, Ranks
 from orchestrator.worker.training import algorithms, asymmetric_critic
 from orchestrator.worker.training.algorithms import Model, OnPolicy
-from orchestrator.worker.training.distributed_ppo import DistributedPPO
-from orchestrator.worker.training.fast.policy import UnsuitableError
 from orchestrator.worker.training.fast.ppo import FastPPO
 from orchestrator.worker.training.fast.qualify import unfit
-from orchestrator.worker.training.gradient_exchange import average_gradients
 
 
 class Learner(NamedTuple):
@@ -77,17 +76,8 @@ def build(spec: WorkerSpec, venv: VecEnv, ranks: Ranks = ALONE) -> Learner:
     if not is_algorithm_class(spec.algo):
         arguments = {name: _argument(name, value, venv) for name, value in arguments.items()}
 
-    def make(kind: type[Model]) -> Model:
-        return kind(env=venv, seed=spec.seed, device=device(spec), **arguments)
-
     choice = _choose(spec, venv)
-    try:
-        model = make(choice.kind)
-    except UnsuitableError as error:  # because of another version of torch or stable-baselines3
-        if spec.learner == "fast":
-            raise
-        choice = _Choice(kind=_stock(spec), name="sb3", reason=f"auto: {error}")
-        model = make(choice.kind)
+    model = choice.kind(env=venv, seed=spec.seed, device=device(spec), **arguments)
     hidden = asymmetric_critic.privileged_values(venv)
     if hidden > 0:
         asymmetric_critic.hide_from_actor(model, hidden)
@@ -140,7 +130,7 @@ def _stock(spec: WorkerSpec) -> type[Model]:
 
 
 def _choose(spec: WorkerSpec, venv: VecEnv) -> _Choice:
-    """The learner of the spec, before anybody knows whether its policy can be made.
+    """The learner of the spec.
 
     :raises ValueError: the spec asks for the fast learner, which cannot do it.
     """

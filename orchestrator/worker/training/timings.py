@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
 from orchestrator.core.numbers.changing_numbers import TrainingMoment
 from orchestrator.core.timing_columns import COLUMNS
-from orchestrator.worker.distributed.ranks import Ranks
+from orchestrator.worker.ranks.ranks import Ranks
 from orchestrator.worker.runtime.csv_tables import CsvTable
 from orchestrator.worker.runtime.resources import UsageReader
 from orchestrator.worker.training import algorithms

@@ -19,10 +19,10 @@ from orchestrator.core.files.atomic_files import remove_partial_files
 from orchestrator.core.numbers.changing_numbers import TrainingMoment
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.distributed.process_group import join
-from orchestrator.worker.distributed.ranks import Ranks, own_share
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
+from orchestrator.worker.ranks.process_group import join
+from orchestrator.worker.ranks.ranks import Ranks, own_share
 from orchestrator.worker.runtime import cuda, sb3_internals
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.failures import Interrupted, ReachedRung
@@ -40,7 +40,7 @@ from orchestrator.worker.training.checkpoint_part import Checkpointing
 from orchestrator.worker.training.divergences import DivergenceCounter, Divergences
 from orchestrator.worker.training.loop_parts import LoopPart, LoopParts, feature_parts
 from orchestrator.worker.training.measured_episodes import MeasuredEpisodes
-from orchestrator.worker.training.shared_statistics import RankSynchronizer
+from orchestrator.worker.training.rank_synchronizer import RankSynchronizer
 from orchestrator.worker.training.timings import DisabledTimings, TimedVecEnv, Timings
 from orchestrator.worker.training.training_log import TrainingLog
 from orchestrator.worker.training.training_state import LoopState
@@ -60,7 +60,7 @@ def run(
 
     :param stop_requested: asked at every iteration boundary; all ranks stop together.
     :param rendezvous: file over which the ranks of an attempt find each other
-        (:func:`orchestrator.worker.distributed.process_group.join`).
+        (:func:`orchestrator.worker.ranks.process_group.join`).
     :param before_writing: called before anything in the job's directory changes.
     :param checkpoint_requested: asked at every iteration boundary; if it is true on any rank, all
         write a checkpoint.

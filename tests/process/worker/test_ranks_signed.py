@@ -21,9 +21,9 @@ from ranks_intruder import Code
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.processes.environment_variables import RANKS_SECRET_VARIABLE
-from orchestrator.worker.distributed import process_group
-from orchestrator.worker.distributed.exchange import MessageSigner
-from orchestrator.worker.distributed.ranks import RanksError
+from orchestrator.worker.ranks import process_group
+from orchestrator.worker.ranks.exchange import MessageSigner
+from orchestrator.worker.ranks.ranks import RanksError
 from orchestrator.worker.runtime.failures import RankLostError
 
 SECRET = helpers.SECRET[RANKS_SECRET_VARIABLE]

@@ -119,7 +119,6 @@ def test_dummy_vec_env_reads_and_writes_its_observations_by_public_names() -> No
 
 
 def test_torch_has_the_fused_adam() -> None:
-    assert sb3_internals.HAS_FUSED_ADAM
     weight, gradient, first, second = torch.ones(2), torch.ones(2), torch.zeros(2), torch.zeros(2)
     sb3_internals.fused_adam()(
         *([tensor] for tensor in (weight, gradient, first, second)),
@@ -134,3 +133,10 @@ def test_torch_has_the_fused_adam() -> None:
         maximize=False,
     )
     assert torch.allclose(weight, torch.full((2,), 0.5))
+
+
+def test_distributions_check_their_arguments_again_after_the_block() -> None:
+    with sb3_internals.unchecked_distributions():
+        torch.distributions.Normal(0.0, -1.0)
+    with pytest.raises(ValueError, match="scale"):
+        torch.distributions.Normal(0.0, -1.0)

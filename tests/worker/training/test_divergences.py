@@ -20,9 +20,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.distributed.ranks import ALONE, Ranks
 from orchestrator.worker.envs.divergence_wrapper import DivergenceCheck
 from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.ranks.ranks import ALONE, Ranks
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.failures import Diverged
 from orchestrator.worker.training.checkpoint import CheckpointStore

@@ -146,14 +146,6 @@ def test_a_worker_tells_the_reason_for_stock_in_log_and_record(own: Path) -> Non
     assert f"learner sb3 ({record.learner_reason})" in log
 
 
-def test_a_worker_asked_for_what_cannot_be_ends_with_the_reason(own: Path) -> None:
-    changes, why = CANNOT["gelu"]
-    given = helpers.spec(**changes, search_path=str(own), learner="fast")
-    record, _ = helpers.train_here(helpers.job(own / "job", given))
-    assert record.code == ExitCode.ERROR
-    assert record.message.startswith(f'ValueError: learner = "fast" is not possible: {why}')
-
-
 # -- numbers that are none
 
 

@@ -20,8 +20,8 @@ from orchestrator.core import job_parts
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job_parts import JobPart
 from orchestrator.core.numbers.changing_numbers import TrainingMoment
-from orchestrator.worker.distributed.ranks import Ranks
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
+from orchestrator.worker.ranks.ranks import Ranks
 from orchestrator.worker.runtime import csv_tables
 from orchestrator.worker.training import algorithms, loop_parts, train
 from orchestrator.worker.training.checkpoint import CheckpointStore

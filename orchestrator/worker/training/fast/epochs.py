@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.worker.distributed.ranks import Ranks, moments_over_ranks
+from orchestrator.worker.ranks.ppo_log import Losses
+from orchestrator.worker.ranks.ranks import Ranks, moments_over_ranks
 from orchestrator.worker.training.fast.loss import LOG_SQRT_2PI, LossSettings, Rows
 from orchestrator.worker.training.fast.network import Array
 
 
 class Samples(NamedTuple):
-    """A rollout of ``n`` samples as rows, in the order in which minibatches count them."""
+    """A rollout of ``n`` samples as rows."""
 
     x: Array
     """``(n, observation + 1)`` observations, and a column of ones."""
@@ -27,38 +28,6 @@ class Samples(NamedTuple):
     advantages: Array
     returns: Array
     values: Array
-
-
-class Losses(NamedTuple):
-    """What Stable-Baselines3 logs of an update: means over its minibatches, and the last one's
-    ``loss``.
-    """
-
-    entropy_loss: float
-    policy_gradient_loss: float
-    value_loss: float
-    approx_kl: float
-    """Mean over the last epoch."""
-    clip_fraction: float
-    loss: float
-    epochs: int
-    """Epochs begun: fewer than ``n_epochs`` where ``target_kl`` ended the update before the last
-    one."""
-    ended_at_kl: float | None
-    """Divergence of the minibatch at which ``target_kl`` ended the update; None where it did
-    not."""
-
-
-class Log(NamedTuple):
-    """Sums over this rank's rows of an epoch's finished minibatches."""
-
-    sums: NDArray[np.float64]
-    """``(4, minibatches)``: surrogate loss, squared errors of the values, clipped rows,
-    divergence."""
-    sizes: NDArray[np.intp]
-    """``(minibatches,)`` numbers of rows."""
-    log_stds: NDArray[np.float64]
-    """``(minibatches,)`` sums of the logarithms of the actions' standard deviations."""
 
 
 class Epoch:
@@ -75,19 +44,8 @@ class Epoch:
         self._ours = settings.batch_size // ranks.size
         self._begins = np.arange(0, size, self._ours)
         self._sizes = np.diff(self._begins, append=size)
-        log_probs, returns, old_values, weights, limits, log_ratios, values = np.zeros(
-            (7, size), dtype
-        )
         self._rows = Rows(
-            order=np.empty(size, np.intp),
-            actions=np.empty_like(samples.actions),
-            log_probs=log_probs,
-            returns=returns,
-            old_values=old_values,
-            weights=weights,
-            limits=limits,
-            log_ratios=log_ratios,
-            values=values,
+            np.empty(size, np.intp), np.empty_like(samples.actions), *np.zeros((7, size), dtype)
         )
         """All of them, of which each minibatch has a part."""
         self._wholes = self._of_rows(self._sizes * ranks.size)
@@ -100,6 +58,7 @@ class Epoch:
             for begin in self._begins
         ]
         self.log_std_sums = np.empty(len(self._begins))
+        """For each minibatch, the sum of the logarithms of the actions' standard deviations."""
         self.done = 0
         """Finished minibatches of this epoch."""
 
@@ -144,36 +103,47 @@ class Epoch:
         """``(minibatches,)`` sums over this rank's rows."""
         return np.add.reduceat(values, self._begins, dtype=np.float64)
 
-    def log(self) -> Log:
+    def log(self) -> NDArray[np.float64]:
+        """``(6, finished minibatches)``: sums over this rank's rows of surrogate loss, squared
+        errors of the values, clipped rows and divergence; number of rows; ``log_std_sums``.
+        """
         rows = self._rows
         weights = rows.weights
         clip_range = self._settings.clip_range
         ratios = np.exp(rows.log_ratios)
         clipped = np.minimum(np.maximum(ratios, 1.0 - clip_range), 1.0 + clip_range)
         changes = ratios - 1.0
-        of_each_row = (
-            np.maximum(weights * ratios, weights * clipped),
-            np.square(rows.values - rows.returns),
-            np.abs(changes) > clip_range,
-            changes - rows.log_ratios,
+        table = np.stack(
+            [
+                self._sums(np.maximum(weights * ratios, weights * clipped)),
+                self._sums(np.square(rows.values - rows.returns)),
+                self._sums(np.abs(changes) > clip_range),
+                self._sums(changes - rows.log_ratios),
+                self._sizes,
+                self.log_std_sums,
+            ]
         )
-        sums = np.stack([self._sums(values)[: self.done] for values in of_each_row])
-        return Log(sums, self._sizes[: self.done], self.log_std_sums[: self.done].copy())
+        return table[:, : self.done]
 
 
 def losses(
-    logs: Sequence[Log], settings: LossSettings, actions: int, ranks: Ranks, *, ended: bool
+    logs: Sequence[NDArray[np.float64]],
+    settings: LossSettings,
+    actions: int,
+    ranks: Ranks,
+    *,
+    ended: bool,
 ) -> Losses:
     """The logged values of an update, over all ranks.
 
-    :param logs: one for each epoch begun.
+    :param logs: :meth:`Epoch.log` of each epoch begun.
     :param actions: dimensions of an action.
     :param ended: whether ``target_kl`` ended the update at the last minibatch.
     """
-    sums = np.concatenate([log.sums for log in logs], axis=1)
+    table = np.concatenate(logs, axis=1)
+    sums = table[:4]
     ranks.all_reduce(sums)
-    sizes = np.concatenate([log.sizes for log in logs]) * ranks.size
-    log_std = np.concatenate([log.log_stds for log in logs])
+    sizes, log_std = table[4] * ranks.size, table[5]
     policy = sums[0]  # its weights are divided by the number of rows already
     value, clipped, kl = sums[1:] / sizes
     entropy_losses = -(log_std + actions * (0.5 + LOG_SQRT_2PI))
@@ -181,7 +151,7 @@ def losses(
         entropy_loss=float(entropy_losses.mean()),
         policy_gradient_loss=float(policy.mean()),
         value_loss=float(value.mean()),
-        approx_kl=float(kl[-len(logs[-1].sizes) :].mean()),
+        approx_kl=float(kl[-logs[-1].shape[1] :].mean()),
         clip_fraction=float(clipped.mean()),
         loss=float(
             policy[-1] + settings.ent_coef * entropy_losses[-1] + settings.vf_coef * value[-1]

@@ -28,8 +28,6 @@ MOST_COPIED = 64
 multiplies by others faster as they lie."""
 FIRST_ROW = 0
 LAST_ROW = -1
-"""Which row of a layer's matrix is the bias: the first where the actor's hidden units are the inputs
-(``[1 | actor]``), the last elsewhere."""
 
 
 class Activation(NamedTuple):
@@ -42,10 +40,18 @@ class Activation(NamedTuple):
     """Input whose activation is 1: it fills the columns of ones before the activation."""
 
 
+def _tanh_forward(before: Array, after: Array) -> None:
+    np.tanh(before, out=after)
+
+
 def _tanh_backward(after: Array, scratch: Array, gradient: Array) -> None:
     np.multiply(after, after, out=scratch)
     np.subtract(1.0, scratch, out=scratch)
     np.multiply(gradient, scratch, out=gradient)
+
+
+def _relu_forward(before: Array, after: Array) -> None:
+    np.maximum(before, 0.0, out=after)
 
 
 def _relu_backward(after: Array, scratch: Array, gradient: Array) -> None:
@@ -66,10 +72,8 @@ def _elu_backward(after: Array, scratch: Array, gradient: Array) -> None:
 
 
 ACTIVATIONS: Mapping[ActivationName, Activation] = {
-    "tanh": Activation(lambda before, after: np.tanh(before, out=after), _tanh_backward, one=100.0),
-    "relu": Activation(
-        lambda before, after: np.maximum(before, 0.0, out=after), _relu_backward, one=1.0
-    ),
+    "tanh": Activation(_tanh_forward, _tanh_backward, one=100.0),
+    "relu": Activation(_relu_forward, _relu_backward, one=1.0),
     "elu": Activation(_elu_forward, _elu_backward, one=1.0),
 }
 
@@ -86,17 +90,28 @@ class Shape:
     activation: ActivationName
 
 
-class Block(NamedTuple):
-    """A matrix in the flat vector, ``(inputs + 1, outputs)``: one row is the bias."""
+class Layer(NamedTuple):
+    """The place of a layer's matrix ``(inputs + 1, outputs)`` in the flat vector."""
 
     begin: int
     rows: int
     columns: int
+    bias_row: int
+    """:data:`FIRST_ROW` where the actor's hidden units are the inputs (``[1 | actor]``), else
+    :data:`LAST_ROW`."""
 
-    def of(self, flat: Array) -> Array:
-        return flat[self.begin : self.begin + self.rows * self.columns].reshape(
-            self.rows, self.columns
-        )
+    def matrix(self, flat: Array) -> Array:
+        end = self.begin + self.rows * self.columns
+        return flat[self.begin : end].reshape(self.rows, self.columns)
+
+    def weights(self, flat: Array) -> Array:
+        """``(inputs, outputs)``"""
+        matrix = self.matrix(flat)
+        return matrix[1:] if self.bias_row == FIRST_ROW else matrix[:-1]
+
+    def bias(self, flat: Array) -> Array:
+        bias: Array = self.matrix(flat)[self.bias_row]
+        return bias
 
 
 class Layout:
@@ -106,24 +121,27 @@ class Layout:
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        self._size = 0
+        self.size = 0
         actor = shape.actor
         critic = shape.critic
-        self.first = self._block(
-            shape.observation, actor[0] if actor else 0, critic[0] if critic else 0
-        )
+        first_widths = (actor[:1] or (0,)) + (critic[:1] or (0,))
+        self.first = self._layer(shape.observation, sum(first_widths), LAST_ROW)
         """The first hidden layers of both networks, side by side."""
-        self.actor = [self._block(*widths) for widths in itertools.pairwise(actor)]
-        self.critic = [self._block(*widths) for widths in itertools.pairwise(critic)]
-        self.mean = self._block(actor[-1] if actor else shape.observation, shape.actions)
-        self.value = self._block(critic[-1] if critic else shape.observation, 1)
-        self._log_std = slice(self._size, self._size + shape.actions)
+        hidden_actor = [self._layer(*widths, FIRST_ROW) for widths in itertools.pairwise(actor)]
+        hidden_critic = [self._layer(*widths, LAST_ROW) for widths in itertools.pairwise(critic)]
+        bias_row = FIRST_ROW if actor else LAST_ROW
+        mean = self._layer((shape.observation, *actor)[-1], shape.actions, bias_row)
+        value = self._layer((shape.observation, *critic)[-1], 1, LAST_ROW)
+        self.actor = [*hidden_actor, mean]
+        """The layers behind the first hidden one."""
+        self.critic = [*hidden_critic, value]
+        self._log_std = slice(self.size, self.size + shape.actions)
         self.size = self._log_std.stop
 
-    def _block(self, inputs: int, *outputs: int) -> Block:
-        block = Block(self._size, inputs + 1, sum(outputs))
-        self._size += block.rows * block.columns
-        return block
+    def _layer(self, inputs: int, outputs: int, bias_row: int) -> Layer:
+        layer = Layer(self.size, inputs + 1, outputs, bias_row)
+        self.size += layer.rows * layer.columns
+        return layer
 
     def log_std(self, flat: Array) -> Array:
         """``(actions,)`` logarithms of the actions' standard deviations: a view of ``flat``."""
@@ -134,28 +152,21 @@ class Layout:
         there.
         """
         views = {"log_std": self.log_std(flat)}
-        first = self.first.of(flat)
-        split = self.shape.actor[0] if self.shape.actor else 0
-
-        def add_layer(name: str, matrix: Array, bias_row: int) -> None:
-            views[f"{name}.weight"] = _without_bias(matrix, bias_row).T
-            views[f"{name}.bias"] = matrix[bias_row]
-
-        def add_network(name: str, first: Array, later: Sequence[Block], bias_row: int) -> None:
-            if first.shape[1]:
-                add_layer(f"mlp_extractor.{name}.0", first, LAST_ROW)
-            for number, block in enumerate(later, start=1):
-                add_layer(f"mlp_extractor.{name}.{2 * number}", block.of(flat), bias_row)
-
-        add_network("policy_net", first[:, :split], self.actor, FIRST_ROW)
-        add_network("value_net", first[:, split:], self.critic, LAST_ROW)
-        add_layer("action_net", self.mean.of(flat), FIRST_ROW if self.shape.actor else LAST_ROW)
-        add_layer("value_net", self.value.of(flat), LAST_ROW)
+        weights = self.first.weights(flat)
+        bias = self.first.bias(flat)
+        width = self.shape.actor[0] if self.shape.actor else 0
+        for network, hidden, part, layers, output in (
+            ("policy_net", self.shape.actor, slice(0, width), self.actor, "action_net"),
+            ("value_net", self.shape.critic, slice(width, None), self.critic, "value_net"),
+        ):
+            if hidden:
+                views[f"mlp_extractor.{network}.0.weight"] = weights[:, part].T
+                views[f"mlp_extractor.{network}.0.bias"] = bias[part]
+            names = [f"mlp_extractor.{network}.{2 * number}" for number in range(1, len(layers))]
+            for name, layer in zip([*names, output], layers, strict=True):
+                views[f"{name}.weight"] = layer.weights(flat).T
+                views[f"{name}.bias"] = layer.bias(flat)
         return views
-
-
-def _without_bias(matrix: Array, bias_row: int) -> Array:
-    return matrix[1:] if bias_row == FIRST_ROW else matrix[:-1]
 
 
 class _Product(NamedTuple):
@@ -166,7 +177,6 @@ class _Product(NamedTuple):
     inputs: Array
     matrix: Array
     outputs: Array
-    inputs_t: Array
     weight_t: Array
     copy_t: Array | None
     """Memory for a copy of ``weight_t``, where the product is faster with it."""
@@ -189,14 +199,6 @@ class _ActorLayer(NamedTuple):
     after: Array
 
 
-class _Part(NamedTuple):
-    """The columns of one network in the arrays of a stage."""
-
-    units: slice
-    units_and_one: slice
-    """With the column of ones: the inputs of its next layer."""
-
-
 class _Stage:
     """A hidden stage of both networks: arrays ``[1 | actor | critic | 1]`` before and after the
     activation.
@@ -210,9 +212,12 @@ class _Stage:
         self.after = np.ones((rows, width), dtype)
         self.gradient = np.zeros((rows, width), dtype)
         self.scratch = np.empty((rows, width), dtype)
-        self.actor = _Part(slice(1, 1 + actor), slice(0, 1 + actor))
-        self.critic = _Part(slice(1 + actor, width - 1), slice(1 + actor, width))
         self.both = slice(1, width - 1)
+        # The columns of each network, and with the column of ones: the inputs of its next layer.
+        self.actor = slice(1, 1 + actor), slice(0, 1 + actor)
+        self.critic = slice(1 + actor, width - 1), slice(1 + actor, width)
+        self.products: list[_Product] = []
+        """Their outputs are the inputs of this stage."""
 
 
 class Passes:
@@ -225,6 +230,7 @@ class Passes:
     def __init__(self, layout: Layout, parameters: Array, gradients: Array, rows: int) -> None:
         shape = layout.shape
         dtype = parameters.dtype
+        one = ACTIVATIONS[shape.activation].one
         self._parameters = parameters
         self._gradients = gradients
         self._activation = ACTIVATIONS[shape.activation]
@@ -236,116 +242,81 @@ class Passes:
         self.value, self.value_gradient = np.empty((2, rows, 1), dtype)
         """``(rows, 1)``: the critic's output for ``x``, and the loss's gradient with respect to
         it."""
-        widths = itertools.zip_longest(shape.actor, shape.critic, fillvalue=0)
         self._stages = [
-            _Stage(rows, actor, critic, self._activation.one, dtype) for actor, critic in widths
+            _Stage(rows, actor, critic, one, dtype)
+            for actor, critic in itertools.zip_longest(shape.actor, shape.critic, fillvalue=0)
         ]
-        self._products: list[list[_Product]] = [[] for _ in self._stages]
-        """Products whose outputs are the inputs of each stage."""
-        if self._stages:
-            first = self._stages[0]
-            shared = self._product(
-                inputs=self.x,
-                inputs_gradient=None,
-                block=layout.first,
-                outputs=first.before[:, first.both],
-                outputs_gradient=first.gradient[:, first.both],
-                bias_row=LAST_ROW,
-            )
-            self._products[0].append(shared)
-        self._to_mean = self._add_network(
-            [stage.actor for stage in self._stages[: len(shape.actor)]],
-            [*layout.actor, layout.mean],
-            result=self.mean,
-            result_gradient=self.mean_gradient,
-            bias_row=FIRST_ROW,
+        for stage in self._stages[:1]:
+            outputs = stage.before[:, stage.both]
+            gradient = stage.gradient[:, stage.both]
+            stage.products.append(self._product(layout.first, self.x, None, outputs, gradient))
+        self._to_mean = self._connect(
+            [(stage, *stage.actor) for stage in self._stages[: len(shape.actor)]],
+            layout.actor,
+            self.mean,
+            self.mean_gradient,
         )
-        self._to_value = self._add_network(
-            [stage.critic for stage in self._stages[: len(shape.critic)]],
-            [*layout.critic, layout.value],
-            result=self.value,
-            result_gradient=self.value_gradient,
-            bias_row=LAST_ROW,
+        self._to_value = self._connect(
+            [(stage, *stage.critic) for stage in self._stages[: len(shape.critic)]],
+            layout.critic,
+            self.value,
+            self.value_gradient,
         )
-        self._actor_layers = [
-            self._actor_layer(number, rows, width) for number, width in enumerate(shape.actor)
-        ]
+        self._actor_layers = []
+        for width, layer in zip(shape.actor, [layout.first, *layout.actor], strict=False):
+            before, after = np.full((2, rows, 1 + width), one, dtype)
+            matrix = layer.matrix(parameters)[:, :width]
+            self._actor_layers.append(_ActorLayer(matrix, before[:, 1:], before, after))
 
-    def _add_network(
+    def _connect(
         self,
-        parts: Sequence[_Part],
-        blocks: Sequence[Block],
-        *,
+        stages: Sequence[tuple[_Stage, slice, slice]],
+        layers: Sequence[Layer],
         result: Array,
         result_gradient: Array,
-        bias_row: int,
     ) -> _Product:
         """Append the products of one network behind the first stage to the stages', and return its
         last one.
 
-        :param parts: its columns in each of its stages.
-        :param blocks: the matrices behind the first stage.
-        :param bias_row: of the layers behind the first stage.
+        :param stages: each with the columns of this network, without and with the ones.
+        :param layers: those behind the first stage.
         """
         inputs = self.x
         inputs_gradient = None
-        last_bias_row = LAST_ROW
-        for number, (stage, part) in enumerate(zip(self._stages, parts, strict=False)):
+        for number, (stage, units, units_and_one) in enumerate(stages):
+            gradient = stage.gradient[:, units]
             if number > 0:
-                product = self._product(
-                    inputs=inputs,
-                    inputs_gradient=inputs_gradient,
-                    block=blocks[number - 1],
-                    outputs=stage.before[:, part.units],
-                    outputs_gradient=stage.gradient[:, part.units],
-                    bias_row=bias_row,
-                )
-                self._products[number].append(product)
-            inputs = stage.after[:, part.units_and_one]
-            inputs_gradient = stage.gradient[:, part.units]
-            last_bias_row = bias_row
-        return self._product(
-            inputs=inputs,
-            inputs_gradient=inputs_gradient,
-            block=blocks[-1],
-            outputs=result,
-            outputs_gradient=result_gradient,
-            bias_row=last_bias_row,
-        )
+                layer = layers[number - 1]
+                outputs = stage.before[:, units]
+                product = self._product(layer, inputs, inputs_gradient, outputs, gradient)
+                stage.products.append(product)
+            inputs = stage.after[:, units_and_one]
+            inputs_gradient = gradient
+        return self._product(layers[-1], inputs, inputs_gradient, result, result_gradient)
 
     def _product(
         self,
-        *,
+        layer: Layer,
         inputs: Array,
         inputs_gradient: Array | None,
-        block: Block,
         outputs: Array,
         outputs_gradient: Array,
-        bias_row: int,
     ) -> _Product:
-        matrix = block.of(self._parameters)
-        weight_t = _without_bias(matrix, bias_row).T
+        weight_t = layer.weights(self._parameters).T
         is_copied = min(weight_t.shape) >= LEAST_COPIED and max(weight_t.shape) <= MOST_COPIED
         copy_t = None
         if is_copied and inputs_gradient is not None:
-            copy_t = np.empty(weight_t.shape, matrix.dtype)
+            copy_t = np.empty(weight_t.shape, weight_t.dtype)
         return _Product(
             inputs=inputs,
-            matrix=matrix,
+            matrix=layer.matrix(self._parameters),
             outputs=outputs,
-            inputs_t=inputs.T,
             weight_t=weight_t,
             copy_t=copy_t,
-            matrix_gradient=block.of(self._gradients),
+            matrix_gradient=layer.matrix(self._gradients),
             outputs_gradient=outputs_gradient,
             inputs_gradient=inputs_gradient,
         )
-
-    def _actor_layer(self, number: int, rows: int, width: int) -> _ActorLayer:
-        # The actor's product comes before the critic's.
-        matrix = self._products[number][0].matrix[:, :width]
-        before, after = np.full((2, rows, 1 + width), self._activation.one, matrix.dtype)
-        return _ActorLayer(matrix=matrix, outputs=before[:, 1:], before=before, after=after)
 
     def act(self, x: Array) -> Array:
         """Forward pass of the actor alone. :param x: ``(rows, observation + 1)``, used in the place
@@ -363,8 +334,8 @@ class Passes:
     def forward(self) -> None:
         """Forward pass of both networks: ``x`` → ``mean`` and ``value``."""
         activate = self._activation.forward
-        for stage, products in zip(self._stages, self._products, strict=True):
-            for product in products:
+        for stage in self._stages:
+            for product in stage.products:
                 np.matmul(product.inputs, product.matrix, out=product.outputs)
             activate(stage.before, stage.after)
         for product in (self._to_mean, self._to_value):
@@ -377,14 +348,14 @@ class Passes:
         for product in (self._to_mean, self._to_value):
             _backward(product)
         derive = self._activation.backward
-        for stage, products in zip(reversed(self._stages), reversed(self._products), strict=True):
+        for stage in reversed(self._stages):
             derive(stage.after, stage.scratch, stage.gradient)
-            for product in products:
+            for product in stage.products:
                 _backward(product)
 
 
 def _backward(product: _Product) -> None:
-    np.dot(product.inputs_t, product.outputs_gradient, out=product.matrix_gradient)
+    np.dot(product.inputs.T, product.outputs_gradient, out=product.matrix_gradient)
     inputs_gradient = product.inputs_gradient
     weight_t = product.weight_t
     if inputs_gradient is None:

@@ -4,18 +4,13 @@ pass at its end.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
-from stable_baselines3.common.utils import obs_as_tensor
 
+from orchestrator.worker.runtime.env_steps import check_finite, truncated_episodes
 from orchestrator.worker.runtime.sb3_internals import (
     LAST_EPISODE_STARTS,
     LAST_OBS,
@@ -29,90 +24,80 @@ if TYPE_CHECKING:
     from orchestrator.worker.training.fast.ppo import FastPPO
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CutOff:
-    """The end of an episode that a time limit truncated."""
+class Rollout:
+    """One rollout: arrays ``(steps, n_envs, …)`` with the names of Stable-Baselines3's buffer.
 
-    step: int
-    env: int
-    observation: Array
-    """Its last one."""
+    :param x: ``(steps + 1, n_envs, observation + 1)``: observations, those after the last step
+        included, and a column of ones.
+    :param actions: ``(steps, n_envs, actions)``
+    """
+
+    def __init__(self, x: Array, actions: Array) -> None:
+        self.x = x
+        self.observations = x[:-1, :, :-1]
+        self.actions = actions
+        (
+            self.rewards,
+            self.episode_starts,
+            self.values,
+            self.log_probs,
+            self.advantages,
+            self.returns,
+        ) = np.zeros((6, *actions.shape[:2]), x.dtype)
 
 
-def collect(
-    model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: RolloutBuffer
-) -> bool:
-    """``OnPolicyAlgorithm.collect_rollouts``: fill the buffer.
+def collect(model: FastPPO, env: Any) -> None:
+    """``OnPolicyAlgorithm.collect_rollouts``. No callback is called.
 
-    Local variables have the names that Stable-Baselines3 gives them, because callbacks may read
-    them.
-
-    :return: False where a callback ended the rollout.
     :raises ValueError: an action is not finite.
     """
-    n_rollout_steps = rollout_buffer.buffer_size
     n_envs = env.num_envs
     network = model.network
-    rollout_buffer.reset()
-    # First, because it may change the policy, the random stream, or the observations.
-    callback.on_rollout_start()
     network.load(model.policy)
-    x = np.ones((n_rollout_steps + 1, n_envs, network.shape.observation + 1), network.dtype)
-    all_actions = _noise(network, n_rollout_steps, n_envs)
-    cut_off: list[_CutOff] = []
+    x = np.ones((model.n_steps + 1, n_envs, network.shape.observation + 1), network.dtype)
+    rollout = model.rollout_buffer = Rollout(x, _noise(network, model.n_steps, n_envs))
+    cut_off: list[tuple[int, int]] = []  # steps and environments of truncated episodes
+    last_observations: list[Array] = []
     space: Any = model.action_space
     low = np.tile(space.low, (n_envs, 1))  # equal shapes are faster
     high = np.tile(space.high, (n_envs, 1))
-    watched = _is_watched(callback)
     acting_s = 0.0
-    attributes = vars(model)
+    act = network.passes(n_envs).act
     count_episodes = update_info_buffer(model)
-    last_obs: Any = attributes[LAST_OBS]
+    attributes = vars(model)
+    observations: Any = attributes[LAST_OBS]
 
-    for n_steps, actions in enumerate(all_actions):
+    for step, actions in enumerate(rollout.actions):
         started = perf_counter()
-        x[n_steps, :, :-1] = last_obs.reshape(n_envs, -1)
-        _act(network, x[n_steps], actions)
+        x[step, :, :-1] = observations.reshape(n_envs, -1)
+        np.add(act(x[step]), actions, out=actions)
+        check_finite(actions)
         acting_s += perf_counter() - started
         clipped_actions = np.maximum(actions, low)
         np.minimum(clipped_actions, high, out=clipped_actions)
-
-        new_obs, rewards, dones, infos = env.step(clipped_actions)
+        observations, rewards, dones, infos = env.step(clipped_actions)
         model.num_timesteps += n_envs
-        if watched:
-            obs_tensor = obs_as_tensor(last_obs, model.device)
-            values, log_probs = _evaluate_step(network, x[n_steps], actions)
-            callback.update_locals({**locals(), "self": model})
-            if not callback.on_step():
-                return False
         for info in infos:
             if "episode" in info or "is_success" in info:
                 count_episodes(infos, dones)
                 break
         if np.count_nonzero(dones):
-            cut_off += _cut_off(n_steps, infos, dones)
-        rollout_buffer.rewards[n_steps] = rewards
-        rollout_buffer.episode_starts[n_steps] = attributes[LAST_EPISODE_STARTS]
-        last_obs = attributes[LAST_OBS] = new_obs
+            for index, last in truncated_episodes(infos, dones):
+                cut_off.append((step, index))
+                last_observations.append(np.array(last))  # an environment may reuse the array
+        rollout.rewards[step] = rewards
+        rollout.episode_starts[step] = attributes[LAST_EPISODE_STARTS]
+        attributes[LAST_OBS] = observations
         attributes[LAST_EPISODE_STARTS] = dones
 
-    x[-1, :, :-1] = last_obs.reshape(n_envs, -1)
-    model.seconds["policy_s"] += acting_s
-    last_values = _complete(model, rollout_buffer, x, all_actions, cut_off, dones)
-    # As Stable-Baselines3 leaves them.
-    n_steps = n_rollout_steps
-    values = torch.from_numpy(last_values)
-    if not watched:
-        callback.n_calls += n_rollout_steps
-    callback.num_timesteps = model.num_timesteps
-    callback.update_locals({**locals(), "self": model})
-    callback.on_rollout_end()
-    return True
-
-
-def _is_watched(callback: BaseCallback) -> bool:
-    """Whether anything is called at every step."""
-    return not (type(callback) is ConvertCallback and callback.callback is None)
+    x[-1, :, :-1] = observations.reshape(n_envs, -1)
+    started = perf_counter()
+    with np.errstate(over="ignore", invalid="ignore"):  # the NaN guard names what is not finite
+        last_values = _evaluate(model, rollout, cut_off, last_observations)
+        evaluated = perf_counter()
+        _estimate_advantages(rollout, last_values, dones, model.gamma, model.gae_lambda)
+    model.seconds["policy_s"] += acting_s + evaluated - started
+    model.seconds["gae_s"] += perf_counter() - evaluated
 
 
 @np.errstate(over="ignore")
@@ -122,122 +107,48 @@ def _noise(network: PolicyNetwork, steps: int, n_envs: int) -> Array:
     return np.multiply(noise, np.exp(network.log_std), out=noise)
 
 
-def _act(network: PolicyNetwork, x: Array, actions: Array) -> None:
-    """Add the actor's means to the noise in ``actions`` ``(n_envs, actions)``.
-
-    :raises ValueError: an action is not finite.
+def _evaluate(
+    model: FastPPO,
+    rollout: Rollout,
+    cut_off: list[tuple[int, int]],
+    last_observations: list[Array],
+) -> Array:
+    """Fill in values and log-probabilities, and add to the last reward of truncated episodes what
+    they would have given further on. Return ``(n_envs,)`` values of the observations after the last
+    step.
     """
-    np.add(network.passes(len(actions)).act(x), actions, out=actions)
-    check_finite(actions)
-
-
-def check_finite(actions: Array) -> None:
-    """Check actions of a step. :raises ValueError: one is not finite."""
-    numbers = actions.ravel()
-    # The fastest form of isfinite().all().
-    if not math.isfinite(numbers.dot(numbers)) and not np.isfinite(numbers).all():
-        raise ValueError(f"an action of the policy is not finite: {actions}")
-
-
-def _evaluate_step(
-    network: PolicyNetwork, x: Array, actions: Array
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Values ``(n_envs, 1)`` and log-probabilities ``(n_envs,)`` of a step, for callbacks to
-    read.
-    """
-    passes = network.passes(len(actions))
-    passes.x[...] = x
-    passes.forward()
-    log_probs = _log_probs(network, actions[None], passes.mean[None])[0]
-    return torch.from_numpy(passes.value.copy()), torch.from_numpy(log_probs)
-
-
-def _log_probs(network: PolicyNetwork, actions: Array, means: Array) -> Array:
-    """Log-probabilities ``(steps, n_envs)`` of ``actions``, which like ``means`` are ``(steps,
-    n_envs, actions)``.
-    """
-    z = (actions - means) * np.exp(-network.log_std)
-    log_probs: Array = np.square(z).sum(axis=2) * -0.5 - (
+    network = model.network
+    means, values = network.evaluate(rollout.x)
+    z = (rollout.actions - means[:-1]) * np.exp(-network.log_std)
+    rollout.log_probs[...] = np.square(z).sum(axis=2) * -0.5 - (
         network.log_std.sum() + z.shape[2] * LOG_SQRT_2PI
     )
-    return log_probs
-
-
-def truncated_episodes(
-    infos: Sequence[Mapping[str, Any]], dones: Array
-) -> Iterator[tuple[int, Any]]:
-    """Indices of environments whose episode was truncated by a time limit, with its last
-    observation.
-    """
-    for index in map(int, dones.nonzero()[0]):
-        observation = infos[index].get("terminal_observation")
-        if observation is not None and infos[index].get("TimeLimit.truncated", False):
-            yield index, observation
-
-
-def _cut_off(step: int, infos: Sequence[Mapping[str, Any]], dones: Array) -> list[_CutOff]:
-    # Copies: an environment may reuse the array before the rollout ends.
-    return [
-        _CutOff(step=step, env=env, observation=np.array(observation))
-        for env, observation in truncated_episodes(infos, dones)
-    ]
-
-
-@np.errstate(over="ignore", invalid="ignore")  # the NaN guard names what is not finite
-def _complete(
-    model: FastPPO,
-    buffer: RolloutBuffer,
-    x: Array,
-    actions: Array,
-    cut_off: Sequence[_CutOff],
-    dones: Array,
-) -> Array:
-    """Fill in values, log-probabilities and advantages of the rollout.
-
-    :param x: ``(steps + 1, n_envs, observation + 1)`` observations, those after the last step
-        included, and ones.
-    :param cut_off: the critic's discounted value of the last observation is added to the reward of
-        that step.
-    :return: ``(n_envs,)`` values of the observations after the last step.
-    """
-    started = perf_counter()
-    network = model.network
-    means, values = network.evaluate(x)
+    rollout.values[...] = values[:-1]
     if cut_off:
-        steps = [end.step for end in cut_off]
-        envs = [end.env for end in cut_off]
-        last_observations = np.stack([end.observation for end in cut_off])
-        last_x = np.ones((len(cut_off), 1, x.shape[2]), x.dtype)
-        last_x[:, 0, :-1] = last_observations.reshape(len(cut_off), -1)
-        _, bootstraps = network.evaluate(last_x)
-        buffer.rewards[steps, envs] += model.gamma * bootstraps[:, 0]
-    buffer.log_probs[...] = _log_probs(network, actions, means[:-1])
-    buffer.observations[...] = x[:-1, :, :-1].reshape(buffer.observations.shape)
-    buffer.actions[...] = actions
-    buffer.values[...] = values[:-1]
-    evaluated = perf_counter()
+        steps, envs = zip(*cut_off, strict=True)
+        x = np.ones((len(cut_off), 1, rollout.x.shape[2]), rollout.x.dtype)
+        x[:, 0, :-1] = np.stack(last_observations).reshape(len(cut_off), -1)
+        _, bootstraps = network.evaluate(x)
+        rollout.rewards[steps, envs] += model.gamma * bootstraps[:, 0]
     last_values: Array = values[-1]
-    _estimate_advantages(buffer, last_values, dones)
-    buffer.pos = len(actions)
-    buffer.full = True
-    model.seconds["policy_s"] += evaluated - started
-    model.seconds["gae_s"] += perf_counter() - evaluated
     return last_values
 
 
-def _estimate_advantages(buffer: RolloutBuffer, last_values: Array, dones: Array) -> None:
+def _estimate_advantages(
+    rollout: Rollout, last_values: Array, dones: Array, gamma: float, gae_lambda: float
+) -> None:
     """``RolloutBuffer.compute_returns_and_advantage`` with everything but the recursion done for
     all steps at once.
     """
     next_non_terminal = 1.0 - np.concatenate(
-        [buffer.episode_starts[1:], dones[None].astype(np.float32)]
+        [rollout.episode_starts[1:], dones[None].astype(np.float32)]
     )
-    next_values = np.concatenate([buffer.values[1:], last_values[None]])
-    advantages = buffer.rewards + buffer.gamma * next_values * next_non_terminal - buffer.values
-    decays = buffer.gamma * buffer.gae_lambda * next_non_terminal
+    next_values = np.concatenate([rollout.values[1:], last_values[None]])
+    advantages = rollout.rewards + gamma * next_values * next_non_terminal - rollout.values
+    decays = gamma * gae_lambda * next_non_terminal
     later = np.zeros_like(last_values)
     for advantage, decay in zip(advantages[::-1], decays[::-1], strict=True):
         np.multiply(decay, later, out=decay)
         later = np.add(advantage, decay, out=advantage)
-    buffer.advantages[...] = advantages
-    buffer.returns[...] = buffer.advantages + buffer.values
+    rollout.advantages[...] = advantages
+    rollout.returns[...] = advantages + rollout.values

@@ -12,27 +12,19 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from orchestrator.core.worker_spec import Mode
-from orchestrator.worker.distributed.ranks import Ranks
+from orchestrator.worker.ranks.ppo_log import Losses
+from orchestrator.worker.ranks.ranks import Ranks
 from orchestrator.worker.runtime.sb3_internals import fused_adam
-from orchestrator.worker.training.fast.epochs import Epoch, Losses, Samples, losses
+from orchestrator.worker.training.fast.epochs import Epoch, Samples, losses
 from orchestrator.worker.training.fast.loss import LossSettings, Minibatch
 from orchestrator.worker.training.fast.network import Array, Layout
-
-
-class MinibatchNumber(NamedTuple):
-    """Where in an update a minibatch is, counted from 1."""
-
-    epoch: int
-    minibatch: int
-    of_minibatches: int
-    """How many an epoch has."""
 
 
 class NonFiniteGradient(FloatingPointError):
@@ -46,6 +38,10 @@ class Adam:
         self.exp_avg, self.exp_avg_sq = np.zeros((2, size), dtype)
         self.step = np.zeros(1, np.float32)
         """Steps taken so far."""
+
+    def reset(self) -> None:
+        for array in (self.exp_avg, self.exp_avg_sq, self.step):
+            array[:] = 0.0
 
     def stepper(
         self, parameters: Array, gradients: Array, group: Mapping[str, Any]
@@ -82,27 +78,29 @@ class Update:
     Each rank has a part of every minibatch. Either every rank adds up the gradients of all and
     takes the same step, or rank 0, the parameter server, takes it alone and sends the parameters to
     the others.
+
+    :param hidden: number of the last observations for which the weights of the actor's first layer
+        are not trained.
     """
 
-    def __init__(self, layout: Layout, ranks: Ranks, mode: Mode, dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self, layout: Layout, ranks: Ranks, mode: Mode, dtype: np.dtype[Any], hidden: int
+    ) -> None:
         self._layout = layout
         self._ranks = ranks
-        self._mode = mode
+        self._has_server = mode == "parameter-server"
         # Exchanged between ranks in one vector: gradient and divergence, parameters and whether the
         # update ends.
         self._gradients_and_kl, self._parameters_and_end = np.zeros((2, layout.size + 1), dtype)
         self.parameters = self._parameters_and_end[:-1]
         self.gradients = self._gradients_and_kl[:-1]
-        self.adam = Adam(layout.size, self.parameters.dtype)
+        self.adam = Adam(layout.size, dtype)
         self._minibatches: dict[int, Minibatch] = {}
         self._hidden = self.gradients[:0]
         """Gradients that are always 0."""
-
-    def hide(self, observations: int) -> None:
-        """Train no weight of the actor's first layer for the last ``observations``."""
-        self._hidden = self._layout.named_views(self.gradients)[
-            "mlp_extractor.policy_net.0.weight"
-        ][:, -observations:]
+        if hidden:
+            views = layout.named_views(self.gradients)
+            self._hidden = views["mlp_extractor.policy_net.0.weight"][:, -hidden:]
 
     def run(
         self,
@@ -121,25 +119,25 @@ class Update:
         :raises NonFiniteGradient: the parameters of the flat vector are undefined then.
         """
         step = self.adam.stepper(self.parameters, self.gradients, group)
-        logs = []
+        logs: list[NDArray[np.float64]] = []
         ended = False
         share = 1.0 / self._ranks.size
         epoch = Epoch(samples, settings, self._ranks)
-        for number in range(settings.n_epochs):
+        while len(logs) < settings.n_epochs and not ended:
             epoch.begin(order())
-            for index, rows in enumerate(epoch.minibatches):
+            for rows in epoch.minibatches:
                 minibatch = self._minibatch(len(rows.order))
                 samples.x.take(rows.order, axis=0, out=minibatch.passes.x, mode="clip")
-                epoch.log_std_sums[index] = minibatch.ratios(rows)
+                epoch.log_std_sums[epoch.done] = minibatch.ratios(rows)
+                epoch.done += 1
                 started = perf_counter()
                 minibatch.backward(settings, share, rows)
                 self._hidden[...] = 0.0
                 differentiated = perf_counter()
                 seconds["backward_s"] += differentiated - started
-                epoch.done = index + 1
-                position = MinibatchNumber(number + 1, index + 1, len(epoch.minibatches))
                 waited = self._ranks.seconds
-                ended = self._step(rows.log_ratios, settings, step, position)
+                place = len(logs) + 1, epoch.done, len(epoch.minibatches)
+                ended = self._step(rows.log_ratios, settings, step, place)
                 if ended:
                     break
                 seconds["optimizer_s"] += (
@@ -147,8 +145,6 @@ class Update:
                 )
                 each_minibatch()
             logs.append(epoch.log())
-            if ended:
-                break
         return losses(logs, settings, self._layout.shape.actions, self._ranks, ended=ended)
 
     def _minibatch(self, rows: int) -> Minibatch:
@@ -161,39 +157,40 @@ class Update:
         log_ratios: Array,
         settings: LossSettings,
         step: Callable[[], None],
-        position: MinibatchNumber,
+        place: tuple[int, int, int],
     ) -> bool:
-        """Add up the ranks' gradients and take the step; returns whether ``target_kl`` ends the
+        """Add up the ranks' gradients and take the step. Return whether ``target_kl`` ends the
         update here instead.
+
+        :param place: numbers of epoch and minibatch, and how many minibatches an epoch has.
         """
         ranks = self._ranks
         limit = settings.target_kl
         if limit is not None:
             self._gradients_and_kl[-1] = np.mean(np.exp(log_ratios) - 1.0 - log_ratios) / ranks.size
-        has_server = self._mode == "parameter-server"
-        if has_server:
+        if self._has_server:
             ranks.reduce(self._gradients_and_kl)
         else:
             ranks.all_reduce(self._gradients_and_kl)
         ended = limit is not None and float(self._gradients_and_kl[-1]) > 1.5 * limit
-        if not ended and (not has_server or ranks.rank == 0):
-            self._clip(settings.max_grad_norm, position)
+        if not ended and (not self._has_server or ranks.rank == 0):
+            self._clip(settings.max_grad_norm, place)
             step()
-        if has_server:
+        if self._has_server:
             self._parameters_and_end[-1] = ended
             ranks.broadcast(self._parameters_and_end)
             ended = bool(self._parameters_and_end[-1])
         return ended
 
-    def _clip(self, max_grad_norm: float, position: MinibatchNumber) -> None:
+    def _clip(self, max_grad_norm: float, place: tuple[int, int, int]) -> None:
         """``torch.nn.utils.clip_grad_norm_``. :raises NonFiniteGradient: the norm is not finite."""
         norm = math.sqrt(np.dot(self.gradients, self.gradients))
         if not math.isfinite(norm):
             for name, gradient in self._layout.named_views(self.gradients).items():
                 if not np.isfinite(gradient).all():
-                    where = f"minibatch {position.minibatch} of {position.of_minibatches}"
+                    epoch, minibatch, count = place
                     raise NonFiniteGradient(
-                        f"the gradient of {name} is not finite in epoch {position.epoch}, {where}"
+                        f"the gradient of {name} is not finite in epoch {epoch}, minibatch {minibatch} of {count}"
                     )
         factor = max_grad_norm / (norm + 1e-6)
         if factor < 1.0:

@@ -3,41 +3,33 @@ come."""
 
 from __future__ import annotations
 
+import itertools
 import mmap
-import os
 import random
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import ranks_helpers as helpers
-from command_helpers import wait_until
 
-from orchestrator.worker.distributed import shared_memory_allreduce
-from orchestrator.worker.distributed.process_group import ProcessGroup
-from orchestrator.worker.distributed.shared_memory_allreduce import (
+from orchestrator.worker.ranks import shared_memory
+from orchestrator.worker.ranks.shared_memory import (
     RankUnreachableError,
     SharedMemoryAllreduce,
 )
-from orchestrator.worker.runtime.failures import RankLostError
 
 SLOT_BYTES = 256
 PATIENCE_S = 60.0
 
 
-def boards(
-    size: int, *, timeout_s: float = PATIENCE_S, pidfds: Sequence[int] | None = None
-) -> list[SharedMemoryAllreduce]:
+def boards(size: int, *, timeout_s: float = PATIENCE_S) -> list[SharedMemoryAllreduce]:
     """Of ranks that are threads of ours."""
-    memory = mmap.mmap(-1, shared_memory_allreduce.size_bytes(size, SLOT_BYTES))
-    ends = [os.pidfd_open(os.getpid())] * size if pidfds is None else pidfds
+    memory = mmap.mmap(-1, shared_memory.size_bytes(size, SLOT_BYTES))
     settings: dict[str, Any] = {"timeout_s": timeout_s, "spin_s": 1e-4, "slot_bytes": SLOT_BYTES}
-    return [SharedMemoryAllreduce(rank, size, memory, ends, **settings) for rank in range(size)]
+    return [SharedMemoryAllreduce(rank, size, memory, **settings) for rank in range(size)]
 
 
 def on_each(size: int, function: Callable[[SharedMemoryAllreduce, int], Any]) -> list[Any]:
@@ -123,61 +115,10 @@ def test_nobody_overwrites_what_a_slow_rank_has_not_read() -> None:
 # -- who ends, and who does not come
 
 
-@pytest.fixture
-def stranger() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(["sleep", "600"]) as process:
-        yield process
-        process.kill()
-
-
-def test_who_waits_for_a_rank_that_has_ended_is_told_at_once(
-    stranger: subprocess.Popen[bytes],
-) -> None:
-    ends = [os.pidfd_open(os.getpid()), os.pidfd_open(stranger.pid)]
-    first, _ = boards(2, pidfds=ends)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(first.all_reduce, np.zeros(3))
-        stranger.kill()
-        with pytest.raises(RankUnreachableError):
-            waiting.result(PATIENCE_S)
-
-
-def test_what_a_rank_has_said_before_it_ended_is_heard(stranger: subprocess.Popen[bytes]) -> None:
-    first, second = boards(2, pidfds=[os.pidfd_open(os.getpid()), os.pidfd_open(stranger.pid)])
-    with ThreadPoolExecutor(1) as pool:
-        said = pool.submit(second.all_gather_array, np.array([2.0]))
-        wait_until(lambda: first._counters[first._written[1]] > 0, "its part to be written")
-        stranger.kill()
-        stranger.wait()
-        assert (
-            first.all_gather_array(np.array([1.0])).tolist()
-            == said.result(PATIENCE_S).tolist()
-            == [[1.0], [2.0]]
-        )
-
-
 def test_who_waits_in_vain_gives_up() -> None:
     first, _ = boards(2, timeout_s=0.05)
     with pytest.raises(RankUnreachableError):
         first.all_reduce(np.zeros(3))
-
-
-def lost(group: ProcessGroup) -> tuple[bool, str]:
-    """What the first rank hears of the second, which leaves without a word."""
-    if group.rank == 1:
-        return group.shares_memory, ""
-    with pytest.raises(RankLostError) as error:
-        group.any(False)
-    return group.shares_memory, str(error.value)
-
-
-@pytest.mark.nightly
-def test_processes_share_memory_and_tell_each_other_from_the_dead(tmp_path: Path) -> None:
-    (shares, told), (also, _) = helpers.together(2, tmp_path / "ranks", lost)
-    assert shares is also is True
-    assert told.startswith(
-        "rank 0 of 2 has lost the others: one of them has ended, or has not answered for 30 s"
-    )
 
 
 # -- who can share
@@ -185,7 +126,7 @@ def test_processes_share_memory_and_tell_each_other_from_the_dead(tmp_path: Path
 
 def shared(size: int) -> list[SharedMemoryAllreduce | None]:
     def share(rank: Any) -> SharedMemoryAllreduce | None:
-        return shared_memory_allreduce.connect(rank.rank, size, rank.all_gather_object, PATIENCE_S)
+        return shared_memory.connect(rank.rank, size, rank.all_gather_object, PATIENCE_S)
 
     return helpers.in_threads(size, share)
 
@@ -195,21 +136,12 @@ def test_ranks_of_one_machine_share() -> None:
 
 
 def test_ranks_of_different_machines_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    places = iter([("one", "machine"), ("one", "machine"), ("another", "machine")])
-    monkeypatch.setattr(shared_memory_allreduce, "_host", lambda: next(places))
+    """There the pid of the first rank is no process, or a stranger with another file."""
+    opened, files = shared_memory._open_memory, itertools.count()
+
+    def open_elsewhere(first: Any, n_bytes: int) -> Any:
+        elsewhere = next(files) == 1
+        return opened(first._replace(nonce=bytes(16)) if elsewhere else first, n_bytes)
+
+    monkeypatch.setattr(shared_memory, "_open_memory", open_elsewhere)
     assert shared(3) == [None] * 3
-
-
-def test_memory_of_a_stranger_is_not_taken_for_ours(tmp_path: Path) -> None:
-    path = tmp_path / "strange"
-    path.write_bytes(bytes(shared_memory_allreduce.size_bytes(1, SLOT_BYTES)))
-    with path.open("r+b") as file:
-
-        def opened(nonce: bytes) -> object:
-            own = shared_memory_allreduce._RankFacts(
-                host=None, pid=os.getpid(), cpus=set(), file=file.fileno(), nonce=nonce
-            )
-            return shared_memory_allreduce._open_shared([own], SLOT_BYTES)
-
-        assert opened(bytes(16)) is not None
-        assert opened(b"x" * 16) is None

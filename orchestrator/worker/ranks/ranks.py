@@ -8,7 +8,7 @@ depends on the position in the array: the same numbers at other positions may ha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,12 @@ class RanksError(OrchestratorError):
     """The ranks were started wrongly, or differ where they must be equal: it would happen again."""
 
 
+Values: TypeAlias = Any
+"""An array, or over the network a tensor; contiguous. It is changed in place."""
+
+
 class Ranks:
-    """All ranks, as one of them sees them: an
-    :class:`orchestrator.worker.distributed.exchange.Exchange`.
+    """All ranks, as one of them sees them. All call the same collectives in the same order.
 
     This class itself is an attempt's only rank: every collective returns what it was given.
 
@@ -34,15 +37,23 @@ class Ranks:
     seconds = 0.0
     """Seconds spent in collectives so far, including waiting for others."""
 
-    def all_reduce(self, array: NDArray[Any]) -> None:
-        """Leave ``array``, which is the sum already."""
+    def all_reduce(self, array: Values) -> None:
+        """Replace ``array`` by the sum over all ranks."""
 
-    reduce = broadcast = all_reduce
+    def reduce(self, array: Values) -> None:
+        """Replace ``array`` by the sum over all ranks on rank 0; on the others it is undefined
+        afterwards.
+        """
+
+    def broadcast(self, array: Values) -> None:
+        """Replace ``array`` by rank 0's."""
 
     def all_gather_array(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return ``(ranks, …)``: every rank's ``array``, which all have the same shape."""
         return array[None]
 
     def all_gather_object(self, value: Any) -> list[Any]:
+        """Return every rank's ``value`` in order of rank. They are pickled: for small objects."""
         return [value]
 
     def any(self, *flags: bool) -> list[bool]:

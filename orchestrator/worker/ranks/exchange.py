@@ -1,5 +1,5 @@
-"""How ranks meet, and their collectives over the network (:mod:`.shared_memory_allreduce` is for
-one machine).
+"""How ranks meet, and their collectives over the network (:mod:`.shared_memory` is for one
+machine).
 
 Anyone who can reach the ports of torch's store and of gloo can write to them, and a pickle runs
 code when it is loaded. So every pickle is signed, and none is loaded before its signature has been
@@ -17,13 +17,14 @@ import pickle
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from orchestrator.core.processes.environment_variables import RANKS_SECRET_VARIABLE
+from orchestrator.worker.ranks.ranks import Ranks, Values
 from orchestrator.worker.runtime.failures import RankLostError
 
 RENDEZVOUS_TIMEOUT_S = 300.0
@@ -32,31 +33,6 @@ SHORTEST_SECRET = 32
 """Length of the shortest secret that is accepted, in characters."""
 GLOO_LOOP = "gloo_tcp_loop"
 """Name of gloo's network threads."""
-
-
-class Exchange(Protocol):
-    """Collectives, which all ranks call in the same order. Arrays are contiguous and changed in
-    place.
-
-    :raises RuntimeError: the others do not answer.
-    """
-
-    def all_reduce(self, array: NDArray[Any]) -> None:
-        """Replace ``array`` by the sum over all ranks."""
-
-    def reduce(self, array: NDArray[Any]) -> None:
-        """Replace ``array`` by the sum over all ranks on rank 0; on the others it is undefined
-        afterwards.
-        """
-
-    def broadcast(self, array: NDArray[Any]) -> None:
-        """Replace ``array`` by rank 0's."""
-
-    def all_gather_array(self, array: NDArray[Any]) -> NDArray[Any]:
-        """A new array ``(ranks, …)`` of every rank's ``array``, which all have the same shape."""
-
-    def all_gather_object(self, value: Any) -> list[Any]:
-        """Every rank's ``value`` in order of rank. They are pickled: for small objects."""
 
 
 class MessageSigner:
@@ -79,7 +55,7 @@ class MessageSigner:
     def all_gather_object(
         self, value: Any, all_gather: Callable[[bytes], Sequence[bytes]]
     ) -> list[Any]:
-        """Every rank's ``value`` in order of rank.
+        """Return every rank's ``value`` in order of rank.
 
         :param all_gather: sends a message to the other ranks and returns the messages of all, its
             own included.
@@ -93,8 +69,8 @@ class MessageSigner:
             if not hmac.compare_digest(message[: self.BYTES], expected):
                 raise RankLostError(
                     f"rank {self._rank} received a message of rank {rank} that is not signed with the secret of this"
-                    " attempt: another program writes to the ports of the ranks, or they were started with different"
-                    f" values of {RANKS_SECRET_VARIABLE}. The message was not loaded"
+                    f" attempt ({RANKS_SECRET_VARIABLE}), and did not load it: another program writes to the ranks'"
+                    " ports, or they have different secrets"
                 )
         return [pickle.loads(message[self.BYTES :]) for message in messages]
 
@@ -105,7 +81,9 @@ class MessageSigner:
 def all_gather_bytes(
     all_gather_array: Callable[[NDArray[Any]], NDArray[Any]], content: bytes
 ) -> list[bytes]:
-    """Every rank's ``content``, of any length. :param all_gather_array: as in :class:`Exchange`."""
+    """Return every rank's ``content``, of any length. :param all_gather_array: as in
+    :class:`.Ranks`.
+    """
     lengths = all_gather_array(np.array([len(content)]))[:, 0]
     padded = np.zeros(lengths.max(), np.uint8)
     padded[: len(content)] = np.frombuffer(content, np.uint8)
@@ -115,41 +93,34 @@ def all_gather_bytes(
     ]
 
 
-class NetworkExchange:
+class NetworkExchange(Ranks):
     """Collectives over a process group of ``torch.distributed``.
 
-    :param device: where arrays are copied for the exchange; None: they stay in main memory.
+    :param device: arrays are copied to it for the exchange.
     """
 
-    def __init__(
-        self, group: Any, size: int, signer: MessageSigner, device: torch.device | None = None
-    ) -> None:
+    def __init__(self, group: Any, size: int, signer: MessageSigner, device: torch.device) -> None:
         import torch.distributed as dist
 
         self._dist = dist
-        self.group = group
-        self._size = size
+        self._group = group
+        self.size = size
         self._signer = signer
         self._device = device
 
-    def all_reduce(self, array: NDArray[Any]) -> None:
-        self._on_device(array, self.all_reduce_tensor)
+    def all_reduce(self, array: Values) -> None:
+        self._on_device(array, lambda tensor: self._dist.all_reduce(tensor, group=self._group))
 
-    def all_reduce_tensor(self, tensor: torch.Tensor) -> None:
-        self._dist.all_reduce(tensor, group=self.group)
+    def reduce(self, array: Values) -> None:
+        self._on_device(array, lambda tensor: self._dist.reduce(tensor, 0, group=self._group))
 
-    def reduce(self, array: NDArray[Any]) -> None:
-        self._on_device(array, lambda tensor: self._dist.reduce(tensor, 0, group=self.group))
-
-    def broadcast(self, array: NDArray[Any]) -> None:
-        self._on_device(array, lambda tensor: self._dist.broadcast(tensor, 0, group=self.group))
+    def broadcast(self, array: Values) -> None:
+        self._on_device(array, lambda tensor: self._dist.broadcast(tensor, 0, group=self._group))
 
     def all_gather_array(self, array: NDArray[Any]) -> NDArray[Any]:
-        tensor = torch.from_numpy(array)
-        if self._device is not None:
-            tensor = tensor.to(self._device)
-        tensors = [torch.empty_like(tensor) for _ in range(self._size)]
-        self._dist.all_gather(tensors, tensor, group=self.group)
+        tensor = torch.from_numpy(array).to(self._device)
+        tensors = [torch.empty_like(tensor) for _ in range(self.size)]
+        self._dist.all_gather(tensors, tensor, group=self._group)
         return np.stack([gathered.cpu().numpy() for gathered in tensors])
 
     def all_gather_object(self, value: Any) -> list[Any]:
@@ -157,9 +128,9 @@ class NetworkExchange:
             value, lambda message: all_gather_bytes(self.all_gather_array, message)
         )
 
-    def _on_device(self, array: NDArray[Any], collective: Callable[[torch.Tensor], object]) -> None:
-        tensor = torch.from_numpy(array)
-        on_device = tensor if self._device is None else tensor.to(self._device)
+    def _on_device(self, array: Values, collective: Callable[[torch.Tensor], object]) -> None:
+        tensor = torch.as_tensor(array)
+        on_device = tensor.to(self._device)
         collective(on_device)
         if on_device is not tensor:
             tensor.copy_(on_device)
@@ -182,23 +153,22 @@ def lower_gloo_priority() -> None:
 
 
 def rank_secret() -> str:
-    """The secret with which ranks sign messages. :raises ValueError: there is none, or one that
-    could be guessed.
+    """Return the secret with which ranks sign messages. :raises ValueError: there is none, or it is
+    short enough to be guessed.
     """
     secret = os.environ.get(RANKS_SECRET_VARIABLE, "")
     if len(secret) < SHORTEST_SECRET:
-        problem = f"has {len(secret)} characters" if secret else "is unset"
         raise ValueError(
-            f"{RANKS_SECRET_VARIABLE} {problem}; without a secret of {SHORTEST_SECRET} characters or more, anyone who"
-            " reaches the ranks' ports could run code in them. Start the job with `run`, or set the variable to one"
-            " value for all ranks, such as the output of `openssl rand -hex 32`"
+            f"{RANKS_SECRET_VARIABLE} has {len(secret)} characters, expected {SHORTEST_SECRET} or more: whoever reaches"
+            " the ranks' ports could run code in them. Start the job with `run`, or set the variable to one value for"
+            " all ranks, such as the output of `openssl rand -hex 32`"
         )
     return secret
 
 
 def rendezvous_store(size: int, rendezvous: Path) -> tuple[Any, int]:
-    """The store where the ranks meet, and this rank's number. :raises ValueError: the environment
-    is incomplete.
+    """Return the store where the ranks meet, and this rank's number. :raises ValueError: the
+    environment is incomplete.
     """
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous as meet
