@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +21,9 @@ from orchestrator.worker.training.checkpoint import CheckpointStore
 pytestmark = pytest.mark.nightly
 
 
-def row_after_row(
-    directory: Path, rank: Any, rows: range, now: Callable[[], float] = time.monotonic
-) -> tuple[CheckpointStore, ReplayBuffer]:
+def row_after_row(directory: Path, rank: Any, rows: range) -> tuple[CheckpointStore, ReplayBuffer]:
     """A store over a buffer of this rank, with a checkpoint after every second row."""
-    store, buffer = store_of(directory, rank.rank, now)
+    store, buffer = store_of(directory, rank.rank)
     for row in rows:
         add(buffer, rank.rank, row)
         if row % 2:
@@ -51,12 +46,13 @@ def test_every_rank_resumes_with_its_own_replay_buffer(tmp_path: Path) -> None:
     ]
 
 
-def test_ranks_remove_the_rows_that_no_checkpoint_needs_and_at_the_end_all(tmp_path: Path) -> None:
+def test_ranks_remove_the_rows_that_no_checkpoint_needs_and_at_the_end_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "TRANSFER_S", -1.0)
+
     def trained(rank: Any) -> CheckpointStore:
-        minutes = itertools.count(
-            step=checkpoint.TRANSFER_S
-        )  # one between any two looks at the clock
-        return row_after_row(tmp_path, rank, range(40), now=lambda: next(minutes))[0]
+        return row_after_row(tmp_path, rank, range(40))[0]
 
     stores = helpers.in_threads(2, trained)
     for name in ("replay", "replay-of-rank-1"):

@@ -29,7 +29,7 @@ from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training.acting import ActingPolicy
 from orchestrator.worker.training.algorithms import Model
 from orchestrator.worker.training.best_moment import BestMoment
-from orchestrator.worker.training.measured_episodes import reported_measures
+from orchestrator.worker.training.recorder import reported_measures
 from orchestrator.worker.training.training_state import generators, restore_generators
 
 LONGEST = 100_000

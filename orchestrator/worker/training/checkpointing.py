@@ -21,10 +21,7 @@ from orchestrator.worker.training.training_state import LoopState
 
 
 class Checkpointing:
-    """The checkpoints of one training.
-
-    It is no part of the loop (:class:`.LoopPart`): a checkpoint holds what all parts have saved.
-    """
+    """The checkpoints of one training."""
 
     def __init__(self, attempt: Attempt) -> None:
         spec = attempt.spec
@@ -53,16 +50,24 @@ class Checkpointing:
 
         :raises CheckpointError: it cannot be loaded. :raises ValueError: it is of another spec.
         """
-        state = self._store.newest(self._attempt.ranks)
+        attempt = self._attempt
+        state = self._store.newest(attempt.ranks)
+        problems = self._store.problems
         if state is None:
             loop = LoopState()
             self._start_from_policy()
+            if self._store.has_damaged:
+                problems.append("no checkpoint is left, so the training starts at 0 env_steps")
+                if attempt.ranks.rank == 0:
+                    problems += self._set_tables_aside()
+                say("; ".join(problems))
         else:
             loop = self._restore(state)
-        if self._attempt.ranks.rank == 0:
-            warning = self._start_over() if state is None else self._warning_of_resumed()
-            self._attempt.reporter.warning = warning or self._attempt.reporter.warning
-        self._saved_at = self._attempt.facts.resumed_from
+            if problems:
+                problems.append(f"resumed at {attempt.model.num_timesteps} env_steps")
+        if problems and attempt.ranks.rank == 0:
+            attempt.reporter.warning = "; ".join(problems)
+        self._saved_at = attempt.facts.resumed_from
         self._since = time.monotonic()
         return loop
 
@@ -76,8 +81,7 @@ class Checkpointing:
         policy = start_policy.StartPolicy.from_file(self._attempt.paths.init, spec.init_sha256)
         what = start_policy.start(model, policy)
         say(f"starts from {spec.init} ({policy.label}): {what}")
-        if model.env is None:
-            return
+        assert model.env is not None
         hidden = asymmetric_critic.privileged_values(model.env)
         if hidden > 0:
             asymmetric_critic.set_to_zero(model, hidden)
@@ -100,36 +104,12 @@ class Checkpointing:
             )
         return loop
 
-    def _warning_of_resumed(self) -> str:
-        """Which checkpoints were damaged; empty: none."""
-        problems = list(self._store.problems)
-        if problems:
-            problems.append(f"resumed at {self._attempt.model.num_timesteps} env_steps")
-        return "; ".join(problems)
-
-    def _start_over(self) -> str:
-        """Set the earlier tables aside where checkpoints were damaged. Returns a warning that says
-        so; empty: no checkpoint was.
-        """
-        problems = list(self._store.problems)
-        damaged = self._store.damaged_checkpoints()
-        if not damaged:
-            return "; ".join(problems)
-        kept = self._set_tables_aside()
-        if not problems:
-            names = joined(path.name for path in damaged)
-            problems.append(f"only damaged checkpoints are there ({names})")
-        problems.append("no checkpoint is left, so the training starts at 0 env_steps")
-        if kept:
-            problems.append(f"its earlier tables are kept as {kept}")
-        say("; ".join(problems))
-        return "; ".join(problems)
-
-    def _set_tables_aside(self) -> str:
-        """The new names of those that there were."""
+    def _set_tables_aside(self) -> list[str]:
+        """Keep the tables of the training before. Return a sentence with their new names."""
         paths = self._attempt.paths
         tables = [csv_tables.set_aside(path) for path in (paths.progress_csv, paths.timings_csv)]
-        return joined(table.name for table in tables if table is not None)
+        kept = [table.name for table in tables if table is not None]
+        return [f"its earlier tables are kept as {joined(kept)}"] if kept else []
 
     # -- in the loop
 
@@ -138,17 +118,9 @@ class Checkpointing:
         """Whether the newest checkpoint is of the present env_steps."""
         return self._saved_at == self._attempt.model.num_timesteps
 
-    @property
-    def is_at_rung(self) -> bool:
-        """Whether the training is to pause here: on all ranks, which have the same env_steps; also
-        in an attempt that resumes there.
-        """
-        rung = self._attempt.spec.pause_at
-        return rung is not None and self._attempt.model.num_timesteps >= rung
-
     def is_due(self, steps_before: int) -> bool:
-        """By the interval of the job. By time, rank 0 decides for all; env_steps are the same on
-        every rank.
+        """Return whether the interval of the job is over. By time, rank 0 decides for all;
+        env_steps are the same on every rank.
 
         :param steps_before: env_steps at the start of the iteration.
         """
@@ -176,7 +148,7 @@ class Checkpointing:
     # -- at the end
 
     def drop_replay(self) -> None:
-        """Remove the replay buffers, where the job does not keep them: the policy is saved."""
+        """Remove the replay buffers, unless the job keeps them: the policy is saved."""
         if not self._attempt.spec.keep_replay_buffer:
             self._store.drop_replay()
 
@@ -197,16 +169,14 @@ def _say_what_is_lost(model: Model) -> None:
 
 
 def _open_replay(attempt: Attempt) -> Replay | None:
-    """The files of the model's replay buffer, beside its checkpoints; None where it has none, or one
-    of an unknown class.
+    """Open the files of the model's replay buffer. Return None where it has none, or one of an
+    unknown class.
     """
     model = attempt.model
     spec = attempt.spec
-    if not isinstance(model, OffPolicy):
+    if not isinstance(model, OffPolicy) or not replay_files.is_known(model.replay_buffer):
         return None
     assert model.replay_buffer is not None
-    if not replay_files.is_known(model.replay_buffer):
-        return None
     replay = Replay(attempt.paths.replay(attempt.ranks.rank), model.replay_buffer)
     rows = min(model.replay_buffer.buffer_size, math.ceil(spec.total_timesteps / spec.n_envs))
     size_mib = rows * replay.bytes_a_row / 2**20
