@@ -38,7 +38,7 @@ def test_every_rank_resumes_with_its_own_replay_buffer(tmp_path: Path) -> None:
         store, buffer = row_after_row(tmp_path, rank, range(0))
         state = store.newest(rank)
         assert state is not None
-        return state["ranks"][rank.rank]["envs"], held(buffer)
+        return state["envs"], held(buffer)
 
     assert helpers.in_threads(2, resumed) == [
         ("of rank 0", [4, 5, 2, 3]),

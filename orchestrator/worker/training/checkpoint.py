@@ -143,7 +143,7 @@ class CheckpointStore:
         """Return the newest whole checkpoint, or None. Damaged ones get another name, with a line
         in the log.
 
-        All ranks call it and get the same one, each with its own replay buffer filled.
+        All ranks call it and get the same one, each with its own part and replay buffer.
 
         :raises ValueError: it belongs to another spec.
         :raises CheckpointError: it is not damaged, but cannot be loaded; it is kept.
@@ -178,7 +178,7 @@ class CheckpointStore:
                     self._replay.restore(state["rows"])
             except DamagedError as error:
                 raise DamagedError(f"its replay buffer is damaged: {error}") from error
-        return state
+        return {**state, **state["ranks"][ranks.rank]}
 
     def _check_settings(self, path: Path, state: Mapping[str, Any], ranks: Ranks) -> None:
         """Compare the fingerprint. :raises ValueError: the state is of another spec."""
@@ -199,11 +199,6 @@ class CheckpointStore:
             f"{path.name} is damaged ({problem}) and was set aside as {aside.name}"
         )
         say(f"checkpoint {self.problems[-1]}")
-
-    @property
-    def has_damaged(self) -> bool:
-        """Whether this attempt or an earlier one has set a damaged checkpoint aside."""
-        return any(self._directory.glob(f"*{DAMAGED}"))
 
     def path(self, env_steps: int) -> Path:
         return self._directory / f"checkpoint-{env_steps:012d}.pt"

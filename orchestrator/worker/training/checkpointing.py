@@ -9,7 +9,6 @@ import time
 from typing import Any
 
 from orchestrator.core.text import joined
-from orchestrator.worker.runtime import csv_tables
 from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training import algorithms, asymmetric_critic, saved_model, training_state
 from orchestrator.worker.training import replay as replay_files
@@ -52,21 +51,15 @@ class Checkpointing:
         """
         attempt = self._attempt
         state = self._store.newest(attempt.ranks)
-        problems = self._store.problems
         if state is None:
             loop = LoopState()
             self._start_from_policy()
-            if self._store.has_damaged:
-                problems.append("no checkpoint is left, so the training starts at 0 env_steps")
-                if attempt.ranks.rank == 0:
-                    problems += self._set_tables_aside()
-                say("; ".join(problems))
         else:
             loop = self._restore(state)
-            if problems:
-                problems.append(f"resumed at {attempt.model.num_timesteps} env_steps")
-        if problems and attempt.ranks.rank == 0:
-            attempt.reporter.warning = "; ".join(problems)
+        if self._store.problems:
+            went_on = f"the training starts at {attempt.model.num_timesteps} env_steps"
+            attempt.reporter.warning = "; ".join([*self._store.problems, went_on])
+            say(went_on)
         self._saved_at = attempt.facts.resumed_from
         self._since = time.monotonic()
         return loop
@@ -95,7 +88,7 @@ class Checkpointing:
                 raise ValueError(
                     "it has no replay buffer, as it was the last of a training, which now goes on"
                 )
-            loop = training_state.restore(model, state, self._attempt.ranks.rank)
+            loop = training_state.restore(model, state)
         facts.resumed_from = model.num_timesteps
         say(f"resumed at {model.num_timesteps} env_steps")
         if loop.learner != facts.learner:
@@ -103,13 +96,6 @@ class Checkpointing:
                 f"learner {loop.learner} trained it so far: the same algorithm, but not the same bits from here on"
             )
         return loop
-
-    def _set_tables_aside(self) -> list[str]:
-        """Keep the tables of the training before. Return a sentence with their new names."""
-        paths = self._attempt.paths
-        tables = [csv_tables.set_aside(path) for path in (paths.progress_csv, paths.timings_csv)]
-        kept = [table.name for table in tables if table is not None]
-        return [f"its earlier tables are kept as {joined(kept)}"] if kept else []
 
     # -- in the loop
 
@@ -180,7 +166,5 @@ def _open_replay(attempt: Attempt) -> Replay | None:
     replay = Replay(attempt.paths.replay(attempt.ranks.rank), model.replay_buffer)
     rows = min(model.replay_buffer.buffer_size, math.ceil(spec.total_timesteps / spec.n_envs))
     size_mib = rows * replay.bytes_a_row / 2**20
-    say(
-        f"replay buffer: up to {rows * model.n_envs:,} transitions, {size_mib:,.0f} MiB in memory and on disk"
-    )
+    say(f"replay buffer: up to {size_mib:,.0f} MiB in memory and on disk")
     return replay

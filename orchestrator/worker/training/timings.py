@@ -7,7 +7,7 @@ microseconds each.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any, Literal
@@ -63,49 +63,34 @@ class Timings:
         """Measure the phases of the model within the block."""
         model = self._model
         with contextlib.ExitStack() as undo:
-            if not isinstance(model, FastPPO):
-                if isinstance(model, OffPolicy):
-                    self._time_method(undo, model.policy, "predict", "policy_s")
-                elif isinstance(model, OnPolicy):
-                    for acting in ("forward", "get_distribution", "predict_values"):
-                        self._time_method(undo, model.policy, acting, "policy_s")
-                    returns = "compute_returns_and_advantage"
-                    self._time_method(undo, model.rollout_buffer, returns, "gae_s")
-                # Every minibatch has a new loss tensor: only the class can be instrumented.
-                plain = torch.Tensor.backward
-                torch.Tensor.backward = self._timed(plain, "backward_s")  # type: ignore[method-assign]
-                undo.callback(setattr, torch.Tensor, "backward", plain)
-                for optimizer in algorithms.optimizers(model).values():
-                    self._time_optimizer(undo, optimizer)
+            if isinstance(model, FastPPO):
+                yield
+                return
+            if isinstance(model, OffPolicy):
+                self._time(undo, model.policy, "predict", "policy_s")
+            elif isinstance(model, OnPolicy):
+                for acting in ("forward", "get_distribution", "predict_values"):
+                    self._time(undo, model.policy, acting, "policy_s")
+                self._time(undo, model.rollout_buffer, "compute_returns_and_advantage", "gae_s")
+            # Every minibatch has a new loss tensor: only the class can be instrumented.
+            self._time(undo, torch.Tensor, "backward", "backward_s")
+            for optimizer in algorithms.optimizers(model).values():
+                self._time(undo, optimizer, "step", "optimizer_s")
             yield
 
-    def _timed(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
+    def _time(self, undo: contextlib.ExitStack, owner: Any, method: str, phase: str) -> None:
+        """Add the seconds that a method of ``owner`` takes to ``phase``, until ``undo``."""
+        plain = getattr(owner, method)
         seconds = self._of_model
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             begun = perf_counter()
-            result = function(*args, **kwargs)
+            result = plain(*args, **kwargs)
             seconds[phase] += perf_counter() - begun
             return result
 
-        return timed
-
-    def _time_method(self, undo: contextlib.ExitStack, owner: Any, method: str, phase: str) -> None:
-        """Time a method of one object."""
-        setattr(owner, method, self._timed(getattr(owner, method), phase))
-        undo.callback(delattr, owner, method)
-
-    def _time_optimizer(self, undo: contextlib.ExitStack, optimizer: torch.optim.Optimizer) -> None:
-        seconds = self._of_model
-
-        def before(*_: Any) -> None:
-            seconds["optimizer_s"] -= perf_counter()
-
-        def after(*_: Any) -> None:
-            seconds["optimizer_s"] += perf_counter()
-
-        undo.callback(optimizer.register_step_pre_hook(before).remove)
-        undo.callback(optimizer.register_step_post_hook(after).remove)
+        setattr(owner, method, timed)
+        undo.callback(setattr, owner, method, plain)
 
     def begin_iteration(self) -> None:
         self._seconds = dict.fromkeys(OF_LOOP, 0.0)
