@@ -84,15 +84,14 @@ def test_when_the_replay_buffer_of_one_rank_is_damaged_all_go_back_to_the_checkp
     )
 
 
-def test_a_checkpoint_of_another_number_of_ranks_is_refused_with_both_numbers(
+def test_a_checkpoint_of_another_number_of_ranks_is_refused(
     tmp_path: Path,
 ) -> None:
     def save(rank: Any) -> None:
         CheckpointStore(tmp_path, "of three").save(48, state_of(rank), rank)
 
     helpers.in_threads(3, save)
-    message = r"checkpoint-000000000048\.pt was written under resources\.ranks = 3, not 1; remove the checkpoints"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"checkpoint-000000000048\.pt was written under other"):
         CheckpointStore(tmp_path, "of one").newest()
 
 

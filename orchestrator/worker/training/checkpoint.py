@@ -14,7 +14,7 @@ import contextlib
 import io
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,10 +168,17 @@ class CheckpointStore:
                 self._set_aside(self.path(newest), problems[0])
 
     def _load(self, path: Path, ranks: Ranks) -> dict[str, Any]:
-        """Load a checkpoint, and fill the replay buffer as it was."""
+        """Load a checkpoint, and fill the replay buffer as it was.
+
+        :raises ValueError: it belongs to another spec.
+        """
         with explaining_failure(path), open_regular(path) as file:
             state = load(file.read())
-        self._check_settings(path, state, ranks)
+        if state.get("fingerprint") not in (self._fingerprint, *self._earlier):
+            raise ValueError(
+                f"{path} was written under other settings of this job; "
+                "remove the checkpoints to train from the start, or restore the settings to resume"
+            )
         if self._replay is not None and "rows" in state:
             try:
                 with explaining_failure(path):
@@ -179,19 +186,6 @@ class CheckpointStore:
             except DamagedError as error:
                 raise DamagedError(f"its replay buffer is damaged: {error}") from error
         return {**state, **state["ranks"][ranks.rank]}
-
-    def _check_settings(self, path: Path, state: Mapping[str, Any], ranks: Ranks) -> None:
-        """Compare the fingerprint. :raises ValueError: the state is of another spec."""
-        if state.get("fingerprint") in (self._fingerprint, *self._earlier):
-            return
-        before = len(state.get("ranks", ())) or 1
-        what = "other settings of this job"
-        if before != ranks.size:
-            what = f"resources.ranks = {before}, not {ranks.size}"
-        raise ValueError(
-            f"{path} was written under {what}; "
-            "remove the checkpoints to train from the start, or restore the settings to resume"
-        )
 
     def _set_aside(self, path: Path, problem: str) -> None:
         aside = path.replace(path.with_name(f"{path.name}{DAMAGED}"))

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.worker.runtime.failures import Diverged
@@ -31,9 +30,11 @@ def check_rollout(model: Model, steps: int) -> None:
     """Check the rollout just collected, ``steps`` steps of each environment, before it is learnt
     from.
 
-    :raises NonFinite: names the step and environment where it begins.
+    :raises NonFinite: names the environment where it begins.
     """
-    _raise_if(_rollout_problem(model, steps))
+    problem = _problem_in(_rollout(model, steps))
+    if problem is not None:
+        raise NonFinite(problem)
 
 
 def check_losses(model: Model) -> None:
@@ -46,10 +47,7 @@ def check_losses(model: Model) -> None:
 
 def check_parameters(model: Model) -> None:
     """Check every parameter; a non-finite gradient shows there. :raises NonFinite:"""
-    _raise_if(_parameter_problem(model))
-
-
-def _raise_if(problem: str | None) -> None:
+    problem = _parameter_problem(model)
     if problem is not None:
         raise NonFinite(problem)
 
@@ -79,8 +77,8 @@ def explaining_divergence(model: Model, iteration: int) -> Iterator[None]:
             if not isinstance(error, OrchestratorError):  # physics says itself what is wrong
                 problem = (
                     problem
-                    or _observation_problem(model)
-                    or _rollout_problem(model, LOOK_BACK)
+                    or _problem_in(_latest_observations(model))
+                    or _problem_in(_rollout(model, LOOK_BACK))
                     or _exploration_problem(model)
                 )
         if problem is None:
@@ -97,37 +95,30 @@ def _parameter_problem(model: Model) -> str | None:
     return None
 
 
-def _observation_problem(model: Model) -> str | None:
+def _latest_observations(model: Model) -> list[tuple[str, Any]]:
+    """Names and arrays ``(1, n_envs, …)``, as the environments returned them: one that is not
+    finite spoils the normalised ones of all.
+    """
     normalization = model.get_vec_normalize_env()
-    # As the environments returned them: one that is not finite spoils the normalised ones of all.
     original = None if normalization is None else getattr(normalization, "old_obs", None)
     latest = vars(model)[LAST_OBS] if original is None else original
-    for name, array in _by_name(latest):
-        if array is not None and not _is_finite(array):
-            return f"{name} are not finite{_environment(array)}"
-    return None
+    return [(name, array[None]) for name, array in _by_name(latest) if array is not None]
 
 
-def _rollout_problem(model: Model, steps: int) -> str | None:
-    arrays: list[tuple[str, NDArray[Any]]] = []
+def _rollout(model: Model, steps: int) -> list[tuple[str, Any]]:
+    """Names and arrays ``(steps, n_envs, …)`` of the last rollout."""
     if isinstance(model, OnPolicy):
         buffer = model.rollout_buffer
-        arrays = [
+        return [
             ("rewards", buffer.rewards),
             *_by_name(buffer.observations),
             ("values", buffer.values),
             ("returns", buffer.returns),
         ]
-    elif isinstance(model, OffPolicy) and replay.is_known(model.replay_buffer):
+    if isinstance(model, OffPolicy) and replay.is_known(model.replay_buffer):
         assert model.replay_buffer is not None
-        arrays = replay.latest(model.replay_buffer, min(steps, model.replay_buffer.size()))
-    for name, array in arrays:
-        if not _is_finite(array):
-            place = tuple(np.argwhere(~np.isfinite(array))[0])
-            step = place[0]
-            where = _environment(array[step]) or " in all environments"
-            return f"{name} are not finite: {array[place]} at step {step} of the rollout{where}"
-    return None
+        return replay.latest(model.replay_buffer, min(steps, model.replay_buffer.size()))
+    return []
 
 
 def _by_name(observations: Any) -> list[tuple[str, Any]]:
@@ -136,18 +127,19 @@ def _by_name(observations: Any) -> list[tuple[str, Any]]:
     return list(observations.items()) if is_dict else [("observations", observations)]
 
 
-def _is_finite(array: NDArray[Any]) -> bool:
-    return not np.issubdtype(array.dtype, np.floating) or bool(np.isfinite(array).all())
-
-
-def _environment(row: np.ndarray) -> str:
-    """The first environment of ``(n_envs, …)`` at fault; nothing where it is all of several, as
-    normalisation makes it.
+def _problem_in(arrays: list[tuple[str, Any]]) -> str | None:
+    """Name the first of ``arrays``, each ``(steps, n_envs, …)``, that is not finite, and the
+    environment, unless all of several are at fault, as normalisation makes it.
     """
-    is_bad = ~np.isfinite(row.reshape(len(row), -1)).all(axis=1)
-    if is_bad.all() and len(is_bad) > 1:
-        return ""
-    return f" in environment {int(is_bad.argmax())}"
+    for name, array in arrays:
+        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+            place = tuple(np.argwhere(~np.isfinite(array))[0])
+            step, env = place[:2]
+            n_envs = len(array[step])
+            is_bad = ~np.isfinite(array[step].reshape(n_envs, -1)).all(axis=1)
+            where = "" if is_bad.all() and n_envs > 1 else f" in environment {env}"
+            return f"{name} are not finite: {array[place]}{where}"
+    return None
 
 
 def _exploration_problem(model: Model) -> str | None:

@@ -127,8 +127,7 @@ def _say_what_begins(
     say(f"{spec.job_id}: {spec.algo}, learner {learner.name} ({learner.reason})")
     say(f"seed {spec.seed}, {spec.n_envs} environments, threads = {spec.threads} on CPU {cpus}")
     if ranks.size > 1:
-        envs = f"{own_envs.start} to {own_envs.stop - 1}"
-        say(f"rank {ranks.rank} of {ranks.size}: environments {envs}, {spec.mode}")
+        say(f"rank {ranks.rank} of {ranks.size}: environments {list(own_envs)}, {spec.mode}")
 
 
 class Training:
