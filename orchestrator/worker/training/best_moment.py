@@ -113,11 +113,9 @@ class BestMoment:
         if own_model is not None:
             import mujoco
 
-            size = mujoco.mj_sizeModel(own_model)
-            if size > MOST_MODEL_BYTES:
-                say(f"no preview: the model of the environment has {size / 2**20:,.0f} MiB")
+            model = np.empty(mujoco.mj_sizeModel(own_model), np.uint8)
+            if len(model) > MOST_MODEL_BYTES:
                 return None
-            model = np.empty(size, np.uint8)
             mujoco.mj_saveModel(own_model, None, model)
         ground = [] if pose.ground is None else [pose.ground.geom, pose.ground.x_m, pose.ground.y_m]
         file = io.BytesIO()

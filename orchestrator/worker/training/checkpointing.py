@@ -4,7 +4,6 @@ holds is in :mod:`.training_state`, and its file in :mod:`.checkpoint`.
 
 from __future__ import annotations
 
-import math
 import time
 from typing import Any
 
@@ -159,12 +158,7 @@ def _open_replay(attempt: Attempt) -> Replay | None:
     unknown class.
     """
     model = attempt.model
-    spec = attempt.spec
     if not isinstance(model, OffPolicy) or not replay_files.is_known(model.replay_buffer):
         return None
     assert model.replay_buffer is not None
-    replay = Replay(attempt.paths.replay(attempt.ranks.rank), model.replay_buffer)
-    rows = min(model.replay_buffer.buffer_size, math.ceil(spec.total_timesteps / spec.n_envs))
-    size_mib = rows * replay.bytes_a_row / 2**20
-    say(f"replay buffer: up to {size_mib:,.0f} MiB in memory and on disk")
-    return replay
+    return Replay(attempt.paths.replay(attempt.ranks.rank), model.replay_buffer)
