@@ -54,27 +54,18 @@ def check_parameters(model: Model) -> None:
 
 @contextmanager
 def explaining_divergence(model: Model, iteration: int) -> Iterator[None]:
-    """Turn failed checks, and errors of torch, numpy or the physics about non-finite numbers, into
-    :class:`Diverged`.
+    """Turn failed checks, and errors while numbers are not finite, into :class:`Diverged`.
 
-    torch's distributions raise ``ValueError`` about their arguments, its sampling ``RuntimeError``.
     Physics that diverges because the policy's actions are not finite is the policy's fault.
     """
     try:
         yield
-    except (
-        ValueError,
-        RuntimeError,
-        FloatingPointError,
-        AssertionError,
-        OrchestratorError,
-        NonFinite,
-    ) as error:
+    except Exception as error:  # of torch, numpy, the environment or the physics
         if isinstance(error, NonFinite | NonFiniteGradient):
             problem: str | None = str(error)
         else:
             problem = _parameter_problem(model)
-            if not isinstance(error, OrchestratorError):  # physics says itself what is wrong
+            if not isinstance(error, OrchestratorError | Diverged):  # these say what is wrong
                 problem = (
                     problem
                     or _problem_in(_latest_observations(model))
