@@ -5,10 +5,10 @@ rendered.
 from __future__ import annotations
 
 import io
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.worker.envs.divergence_wrapper import simulates_with_mujoco
 from orchestrator.worker.envs.poses import Pose, pose_of, pose_of_data
@@ -29,13 +29,12 @@ still."""
 class PosedModel(NamedTuple):
     pose: Pose
     model: mujoco.MjModel | None = None
-    """Of an environment that is no task: its own, which may differ from those of other environments
-    and episodes."""
+    """Of an environment that is no task."""
 
 
 class BestMoment:
-    """The pose, in the episode with the highest return, after the :data:`STRIDE` control steps with
-    the highest rewards; in a shorter episode the one at its start.
+    """The pose after the :data:`STRIDE` control steps with the highest rewards, in the first episode
+    of the first environment; in a shorter episode the one at its start.
     """
 
     def begin(self, venv: Any) -> None:
@@ -43,61 +42,42 @@ class BestMoment:
 
         :param venv: its environments, which have been reset; wrapped in any way.
         """
-        n_envs = venv.num_envs
         self._venv = venv.unwrapped
-        self._is_known = True
-        """Whether poses can be read: False once that has failed."""
-        self._best = [self._pose(env) for env in range(n_envs)]
-        """Of each environment's episode so far."""
-        self._highest = np.full(n_envs, -np.inf)
+        self._has_ended = False
+        self._chosen = self._pose()
+        self._highest = -math.inf
         """Rewards before that pose."""
-        self._rewards = np.zeros(n_envs)
-        """Since the latest pose."""
-        self._return = -np.inf
-        self._chosen: PosedModel | None = self._best[0]
+        self._rewards = 0.0
+        """Since the latest pose that was judged."""
 
-    def step(
-        self,
-        rewards: NDArray[np.floating[Any]],
-        returns: NDArray[np.floating[Any]],
-        lengths: NDArray[np.int_],
-        ended: NDArray[np.bool_],
-        counted: NDArray[np.bool_],
-    ) -> None:
-        """After a step: its rewards, and return and length of each episode; all ``(n_envs,)``.
+    def step(self, reward: float, length: int, *, ended: bool) -> None:
+        """Judge the pose after a step of the first environment.
 
-        :param ended: which episodes have ended with it; their environments are at the beginning of
-            the next one.
-        :param counted: which environments run episodes that count.
+        :param length: control steps of the episode. :param ended: whether it has ended.
         """
-        self._rewards += rewards
-        for env in map(int, np.flatnonzero(counted & (ended | (lengths % STRIDE == 0)))):
-            if ended[env]:
-                if returns[env] > self._return:
-                    self._return = returns[env]
-                    self._chosen = self._best[env]
-                self._highest[env] = -np.inf
-                self._best[env] = self._pose(env)
-            elif self._rewards[env] >= self._highest[env]:
-                self._highest[env] = self._rewards[env]
-                self._best[env] = self._pose(env)
-            self._rewards[env] = 0.0
+        self._has_ended = self._has_ended or ended
+        if self._has_ended:
+            return
+        self._rewards += reward
+        if length % STRIDE == 0:
+            if self._rewards >= self._highest:
+                self._highest = self._rewards
+                self._chosen = self._pose()
+            self._rewards = 0.0
 
-    def _pose(self, env: int) -> PosedModel | None:
-        """The pose of an environment. None where it does not simulate with MuJoCo, or its pose
+    def _pose(self) -> PosedModel | None:
+        """The present pose. None where the environment does not simulate with MuJoCo, or its pose
         cannot be read.
         """
-        if not self._is_known:
-            return None
         try:
             if not isinstance(self._venv, SequentialVecEnv):
-                return PosedModel(pose_of(self._venv.simulation, env))
-            base: Any = self._venv.envs[env].unwrapped
+                return PosedModel(pose_of(self._venv.simulation, 0))
+            base: Any = self._venv.envs[0].unwrapped
             if not simulates_with_mujoco(base):
                 return None
             return PosedModel(pose_of_data(base.model, base.data), base.model)
         except Exception as error:  # of an environment or task of the user's
-            self._is_known = False
+            self._has_ended = True
             say(f"no preview: {failures.describe(error)}")
             return None
 

@@ -332,7 +332,7 @@ def _run(
         steps += 1
         ended = dones | (steps >= LONGEST)
         if watched is not None:
-            watched.step(rewards, returns, steps, ended, remaining > 0)
+            watched.step(float(rewards[0]), int(steps[0]), ended=bool(ended[0]))
         for index in np.flatnonzero(ended & (remaining > 0)):
             info = infos[index]
             if dones[index]:
