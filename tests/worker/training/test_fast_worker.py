@@ -160,7 +160,7 @@ def test_a_worker_asked_for_what_cannot_be_ends_with_the_reason(own: Path) -> No
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("huge_reward", r"train/loss is not finite: inf"),
+        ("huge_reward", r"train/value_loss is not finite: inf"),
         ("huge_observation", r"the gradient of \S+ is not finite in epoch 1, minibatch \d of 4"),
     ],
 )
