@@ -50,8 +50,9 @@ class Timings:
         self._recorder = recorder
         self._ranks = ranks
         self._reader = UsageReader()
-        is_fast = isinstance(model, FastPPO)  # it measures itself
-        self._of_model = model.seconds if is_fast else dict.fromkeys(OF_MODEL, 0.0)
+        self._of_model = dict.fromkeys(OF_MODEL, 0.0)
+        if isinstance(model, FastPPO):  # it measures itself
+            self._of_model = model.seconds
         self.begin_iteration()
 
     @property
