@@ -140,5 +140,6 @@ def temperature(model: Model) -> torch.Tensor | None:
 
 def activation(name: str) -> type[torch.nn.Module]:
     """Torch's class of an activation named in a job file: ``"leaky_relu"`` → ``LeakyReLU``."""
+    kinds: dict[str, type[torch.nn.Module]] = vars(torch.nn)
     wanted = name.replace("_", "")
-    return next(kind for key, kind in vars(torch.nn).items() if key.lower() == wanted)
+    return next(kind for key, kind in kinds.items() if key.lower() == wanted)
