@@ -36,7 +36,6 @@ from benchmarks.harness import (
     both_ways,
     cpu_share,
     print_table,
-    spread,
 )
 from orchestrator.analysis import run_reader
 from orchestrator.core.job import Job, Resources
@@ -281,46 +280,11 @@ def tiny_jobs(count: int) -> Iterator[Job]:
         )
 
 
-def timings_cost(repeats: int) -> list[Line]:
-    """Throughput with timings divided by that without."""
-    from orchestrator.worker.training.timings import OFF_VARIABLE  # imports what a worker imports
-
-    ratios = []
-    for number in range(repeats):
-        rates = {}
-        for off in both_ways(number, "1", ""):
-            os.environ[OFF_VARIABLE] = off
-            try:
-                with tempfile.TemporaryDirectory() as name:
-                    path = job_file(Path(name), "runner", timesteps=98_304)
-                    result = orchestrator.run(path, run_dir=Path(name) / "run", max_parallel=1)
-                    assert result.results[0].job_dir is not None
-                    record = json.loads(
-                        (result.results[0].job_dir / "attempts/0/exit.json").read_text()
-                    )
-                    rates[off] = 98_304 / (
-                        record["wall_s"] - record["first_step_s"] - record["checkpoint_s"]
-                    )
-            finally:
-                del os.environ[OFF_VARIABLE]
-        ratios.append(1 - rates[""] / rates["1"])
-    good = statistics.median(ratios) < 0.01
-    return [
-        Line(
-            what="throughput that recording timings costs",
-            measured=spread(ratios, "+.1%"),
-            target="< 1 %",
-            good=good,
-        )
-    ]
-
-
 PARTS: dict[str, Callable[[int], list[Line]]] = {
     "supervisor": supervisor_load,
     "instant": instant_jobs,
     "answers": answers,
     "startup": startup,
-    "timings": timings_cost,
 }
 
 

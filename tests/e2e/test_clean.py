@@ -72,7 +72,6 @@ def littered(finished: Experiment, monkeypatch: pytest.MonkeyPatch) -> Experimen
     job.robot_altered.mkdir()
     (job.robot_altered / "hopper.xml").write_text("<mujoco/>")
     (job.checkpoints / "checkpoint-000000000064.pt.damaged").write_bytes(b"x" * 100)
-    (job.root / f"progress.csv.before-{TIME}").write_text("x")
     for job_id in (JOB, "balancer-s0"):
         RunPaths(run_dir).job(job_id).moment.write_bytes(b"x" * 100)
     monkeypatch.setattr(begun_source, "shown_jobs", lambda *_: ["balancer-s0"])
@@ -117,7 +116,6 @@ def test_what_is_listed_is_removed_and_nothing_else(littered: Experiment) -> Non
         ),
         f"run/replaced/ledger.sqlite3.{TIME}-2",
         f"{job}/checkpoints/checkpoint-000000000064.pt.damaged",
-        f"{job}/progress.csv.before-{TIME}",
         f"{job}/attempts/0/worker.log",
         *(f"run/jobs/{name}/moment.npz" for name in without_preview),
         *(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,11 @@ N_ENVS = 2
 """Environments of all ranks together."""
 
 
-def store_of(
-    directory: Path, rank: int, now: Callable[[], float] = time.monotonic
-) -> tuple[CheckpointStore, ReplayBuffer]:
+def store_of(directory: Path, rank: int) -> tuple[CheckpointStore, ReplayBuffer]:
     box = spaces.Box(-1, 1, (2,), np.float32)
     buffer = ReplayBuffer(BUFFER_ROWS, box, box, n_envs=1)
     replay = Replay(directory / JobPaths(Path()).replay(rank).name, buffer)
-    return CheckpointStore(directory, "f", replay, N_ENVS, now=now), buffer
+    return CheckpointStore(directory, "f", replay, N_ENVS), buffer
 
 
 def add(buffer: ReplayBuffer, rank: int, row: int) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +21,9 @@ from orchestrator.worker.training.checkpoint import CheckpointStore
 pytestmark = pytest.mark.nightly
 
 
-def row_after_row(
-    directory: Path, rank: Any, rows: range, now: Callable[[], float] = time.monotonic
-) -> tuple[CheckpointStore, ReplayBuffer]:
+def row_after_row(directory: Path, rank: Any, rows: range) -> tuple[CheckpointStore, ReplayBuffer]:
     """A store over a buffer of this rank, with a checkpoint after every second row."""
-    store, buffer = store_of(directory, rank.rank, now)
+    store, buffer = store_of(directory, rank.rank)
     for row in rows:
         add(buffer, rank.rank, row)
         if row % 2:
@@ -43,7 +38,7 @@ def test_every_rank_resumes_with_its_own_replay_buffer(tmp_path: Path) -> None:
         store, buffer = row_after_row(tmp_path, rank, range(0))
         state = store.newest(rank)
         assert state is not None
-        return state["ranks"][rank.rank]["envs"], held(buffer)
+        return state["envs"], held(buffer)
 
     assert helpers.in_threads(2, resumed) == [
         ("of rank 0", [4, 5, 2, 3]),
@@ -51,12 +46,13 @@ def test_every_rank_resumes_with_its_own_replay_buffer(tmp_path: Path) -> None:
     ]
 
 
-def test_ranks_remove_the_rows_that_no_checkpoint_needs_and_at_the_end_all(tmp_path: Path) -> None:
+def test_ranks_remove_the_rows_that_no_checkpoint_needs_and_at_the_end_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "TRANSFER_S", -1.0)
+
     def trained(rank: Any) -> CheckpointStore:
-        minutes = itertools.count(
-            step=checkpoint.TRANSFER_S
-        )  # one between any two looks at the clock
-        return row_after_row(tmp_path, rank, range(40), now=lambda: next(minutes))[0]
+        return row_after_row(tmp_path, rank, range(40))[0]
 
     stores = helpers.in_threads(2, trained)
     for name in ("replay", "replay-of-rank-1"):
@@ -88,15 +84,14 @@ def test_when_the_replay_buffer_of_one_rank_is_damaged_all_go_back_to_the_checkp
     )
 
 
-def test_a_checkpoint_of_another_number_of_ranks_is_refused_with_both_numbers(
+def test_a_checkpoint_of_another_number_of_ranks_is_refused(
     tmp_path: Path,
 ) -> None:
     def save(rank: Any) -> None:
         CheckpointStore(tmp_path, "of three").save(48, state_of(rank), rank)
 
     helpers.in_threads(3, save)
-    message = r"checkpoint-000000000048\.pt was written under resources\.ranks = 3, not 1; remove the checkpoints"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"checkpoint-000000000048\.pt was written under other"):
         CheckpointStore(tmp_path, "of one").newest()
 
 

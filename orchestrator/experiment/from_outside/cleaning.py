@@ -24,18 +24,16 @@ from orchestrator.experiment.directory import left_batch_jobs, run_directory
 from orchestrator.ledger import JobRow
 
 _ASIDE = re.compile(rf".+{run_directory.TIME}")
-_TABLE_BEFORE = re.compile(r"(progress|timings)\.csv\.before-\d{8}T\d{6}")
 _LOG = re.compile(r"worker\.log|rank-\d+\.log")
 
 FORMER = "former run directories (--fresh)"
 REPLACED = "replaced job directories and ledgers"
 ALTERED = "altered robots that were replaced"
 DAMAGED_CHECKPOINTS = "damaged checkpoints"
-TABLES = "tables of trainings that started over"
 LOGS = "logs of earlier attempts"
 CHECKPOINTS = "older checkpoints of jobs that succeeded"
 POSES = "poses of robots of which no preview is drawn"
-KINDS = (FORMER, REPLACED, ALTERED, DAMAGED_CHECKPOINTS, TABLES, LOGS, CHECKPOINTS, POSES)
+KINDS = (FORMER, REPLACED, ALTERED, DAMAGED_CHECKPOINTS, LOGS, CHECKPOINTS, POSES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +116,6 @@ def _in_job_folder(job: JobPaths, *, may_be_drawn: bool) -> Iterator[Leftover]:
         path = Path(entry.path)
         if path == job.robot_altered and entry.is_dir(follow_symlinks=False):
             yield _leftover(ALTERED, path)
-        elif _TABLE_BEFORE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-            yield _leftover(TABLES, path)
         elif path == job.moment and entry.is_file(follow_symlinks=False) and not may_be_drawn:
             yield _leftover(POSES, path)
 

@@ -21,9 +21,6 @@ from orchestrator.core.processes.environment_variables import (
 
 How = Literal["supervised", "alone", "fork", "spawn", "subproc"]
 
-NO_TIMINGS = "ORCHESTRATOR_NO_TIMINGS"
-"""Environment variable that would switch off the timings in the measured processes."""
-
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
@@ -112,7 +109,7 @@ def environment(baseline: Baseline, threads: int, *, token: str) -> dict[str, st
     :param token: marks every process, so that none is left behind.
     """
     settings = worker_thread_settings(threads)
-    removed = {*settings, *BINDING_VARIABLES, NO_TIMINGS}
+    removed = {*settings, *BINDING_VARIABLES}
     return {
         **{name: value for name, value in os.environ.items() if name not in removed},
         "CUDA_VISIBLE_DEVICES": "",

@@ -226,7 +226,6 @@ def _short_training(
     paths: JobPaths, attempts: int, state: State, executor: KillingExecutor
 ) -> ShortTraining:
     record = read_exit_record(paths.attempt(max(0, attempts - 1)).exit)
-    # There are none where ORCHESTRATOR_NO_TIMINGS is set.
     iterations = run_reader.iterations(paths.timings_csv)[1:]
     problem = ""
     if isinstance(state, Failed):

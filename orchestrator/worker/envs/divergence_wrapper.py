@@ -13,11 +13,12 @@ from orchestrator.worker.runtime.failures import Diverged
 
 
 def simulates_with_mujoco(env: gymnasium.Env[Any, Any]) -> bool:
-    """Whether it has MuJoCo's ``model`` and ``data``, as gymnasium's own MuJoCo environments
+    """Return whether it has MuJoCo's ``model`` and ``data``, as gymnasium's own MuJoCo environments
     have.
     """
     base = env.unwrapped
-    return type(getattr(base, "data", None)).__name__ == "MjData" and hasattr(base, "model")
+    simulation = [getattr(base, name, None) for name in ("model", "data")]
+    return all(type(part).__module__.startswith("mujoco.") for part in simulation)
 
 
 class DivergenceCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -64,38 +65,32 @@ class DivergenceCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
         if data is not self._data:  # some environments make a new one at every reset
             self._watch(data)
         positions, velocities, accelerations = self._counters
-        if positions.number or velocities.number or accelerations.number:
-            problem = self._describe(data)
-            if self._on_divergence == "fail" or not np.isfinite(action).all():
-                raise Diverged(f"{problem}; {HINT}" if self._on_divergence == "fail" else problem)
-            for counter in self._counters:  # not every environment clears them when it starts anew
-                counter.number = 0
-            observation, _, _, _, info = result
-            self._time_s = 0.0
-            return _zeros(observation), 0.0, True, False, {**info, "divergence": problem}
-        self._time_s = data.time
-        return result
+        if not (positions.number or velocities.number or accelerations.number):
+            self._time_s = data.time
+            return result
+        problem = self._describe()
+        if self._on_divergence == "fail":
+            raise Diverged(f"{problem}; {HINT}")
+        if not np.isfinite(action).all():
+            raise Diverged(problem)
+        for counter in self._counters:  # not every environment clears them when it starts anew
+            counter.number = 0
+        self._time_s = 0.0
+        observation, _, _, _, info = result
+        if isinstance(observation, dict):
+            zeros: Any = {key: np.zeros_like(part) for key, part in observation.items()}
+        else:
+            zeros = np.zeros_like(observation)
+        return zeros, 0.0, True, False, {**info, "divergence": problem}
 
     def __getstate__(self) -> dict[str, Any]:
         # MuJoCo's counters cannot be pickled; the next step watches the restored simulation.
         return {**vars(self), "_data": None, "_counters": ()}
 
-    def _describe(self, data: Any) -> str:
-        warning = next(warning for warning in self._warnings if data.warning[warning].number)
-        index = data.warning[warning].lastinfo
-        model = self._base.model
-        if type(model).__module__.startswith("mujoco."):
-            what = describe(model, warning, index)
-        else:  # another binding's names are asked for in other ways
-            what = f"{quantities()[warning]} of degree of freedom {index}"
+    def _describe(self) -> str:
+        warning = next(warning for warning in self._warnings if self._data.warning[warning].number)
+        index = self._data.warning[warning].lastinfo
         return (
             f"{self._robot}: physics diverged {self._time_s:.4f} s after the start of the episode: "
-            f"{what} is not finite or too large"
+            f"{describe(self._base.model, warning, index)} is not finite or too large"
         )
-
-
-def _zeros(observation: Any) -> Any:
-    """Zeros in the form of ``observation``, which may be a dictionary."""
-    if isinstance(observation, dict):
-        return {key: _zeros(part) for key, part in observation.items()}
-    return np.zeros_like(observation)

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import csv
 import io
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +29,8 @@ class CsvTable:
         """Rows in the file, without the header."""
         rows: list[list[str]] = []
         if keep and path.exists():
-            with path.open(newline="", errors="replace") as file:
-                lines = list(csv.reader(file))
-            self._columns = lines[0] if lines else self._columns
-            rows = lines[1 : keep + 1]
-        self._write_whole(rows)
+            self._columns, *rows = self._read() or [self._columns]
+        self._write_whole(rows[:keep])
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add a row. A column that the file lacks is added to it; None and missing values become
@@ -44,41 +40,26 @@ class CsvTable:
         """
         new = [name for name in row if name not in self._columns]
         if new:
-            self._add_columns(new)
+            rows = self._read()[1:] if self._columns else []
+            self._columns += new
+            self._write_whole([[*cells, *[""] * len(new)] for cells in rows])
         # Opened for each row (tens of microseconds, once an iteration), so that nothing stays in a
         # buffer.
         with self._path.open("a", newline="") as file:
-            file.write(_line(row.get(name) for name in self._columns))
+            csv.writer(file, lineterminator="\n").writerow(row.get(name) for name in self._columns)
         self.rows += 1
 
-    def _add_columns(self, names: Sequence[str]) -> None:
-        """Add columns, which are empty in the rows that are there."""
-        with self._path.open(newline="") as file:
-            lines = list(csv.reader(file))
-        rows = lines[1:] if self._columns else lines
-        empty = [""] * len(names)
-        self._columns += names
-        self._write_whole([row + empty for row in rows])
+    def _read(self) -> list[list[str]]:
+        with self._path.open(newline="", errors="replace") as file:
+            return list(csv.reader(file))
 
-    def _write_whole(self, rows: list[list[str]]) -> None:
-        header = [self._columns] if self._columns else []
-        write_whole(self._path, "".join(_line(cells) for cells in header + rows))
+    def _write_whole(self, rows: Sequence[Sequence[str]]) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(
+            [self._columns, *rows] if self._columns else rows
+        )
+        write_whole(self._path, text.getvalue())
         self.rows = len(rows)
-
-
-def set_aside(path: Path) -> Path | None:
-    """Give a table with rows another name, so that it is kept when the training starts over;
-    returns the new path.
-    """
-    if not path.exists() or path.read_bytes().count(b"\n") < 2:
-        return None
-    return path.rename(path.with_name(f"{path.name}.before-{time.strftime('%Y%m%dT%H%M%S')}"))
-
-
-def _line(cells: Iterable[object]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue()
 
 
 class LoggerTable(KVWriter):

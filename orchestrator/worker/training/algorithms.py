@@ -6,6 +6,7 @@ is neither on- nor off-policy has one half: :func:`collect` runs its ``learn()``
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -48,12 +49,12 @@ def class_of(algo: str) -> type[Model]:
         raise AlgorithmError(
             f"{algo}: importing its module raises {failures.describe(error)}"
         ) from error
-    if not (isinstance(kind, type) and issubclass(kind, BaseAlgorithm)):
-        raise AlgorithmError(
-            f"{algo} is no algorithm; expected a class derived from "
-            "stable_baselines3.common.base_class.BaseAlgorithm"
-        )
-    return kind
+    if isinstance(kind, type) and issubclass(kind, BaseAlgorithm) and not inspect.isabstract(kind):
+        return kind
+    raise AlgorithmError(
+        f"{algo} is no algorithm; expected a class derived from "
+        "stable_baselines3.common.base_class.BaseAlgorithm that implements its methods"
+    )
 
 
 def is_named(model: Model) -> bool:
@@ -139,7 +140,6 @@ def temperature(model: Model) -> torch.Tensor | None:
 
 def activation(name: str) -> type[torch.nn.Module]:
     """Torch's class of an activation named in a job file: ``"leaky_relu"`` → ``LeakyReLU``."""
-    classes: dict[str, type[torch.nn.Module]] = {
-        key.lower(): value for key, value in vars(torch.nn).items()
-    }
-    return classes[name.replace("_", "")]
+    kinds: dict[str, type[torch.nn.Module]] = vars(torch.nn)
+    wanted = name.replace("_", "")
+    return next(kind for key, kind in kinds.items() if key.lower() == wanted)

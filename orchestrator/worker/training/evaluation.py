@@ -29,7 +29,7 @@ from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training.acting import ActingPolicy
 from orchestrator.worker.training.algorithms import Model
 from orchestrator.worker.training.best_moment import BestMoment
-from orchestrator.worker.training.measured_episodes import reported_measures
+from orchestrator.worker.training.recorder import reported_measures
 from orchestrator.worker.training.training_state import generators, restore_generators
 
 LONGEST = 100_000
@@ -332,7 +332,7 @@ def _run(
         steps += 1
         ended = dones | (steps >= LONGEST)
         if watched is not None:
-            watched.step(rewards, returns, steps, ended, remaining > 0)
+            watched.step(float(rewards[0]), int(steps[0]), ended=bool(ended[0]))
         for index in np.flatnonzero(ended & (remaining > 0)):
             info = infos[index]
             if dones[index]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import os
 import random
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +31,7 @@ from orchestrator.worker.ranks.gradient_exchange import average_gradients
 from orchestrator.worker.ranks.process_group import ProcessGroup
 from orchestrator.worker.ranks.ranks import ALONE, Ranks
 from orchestrator.worker.training import algorithms, asymmetric_critic
-from orchestrator.worker.training.algorithms import Model, OnPolicy
+from orchestrator.worker.training.algorithms import Model
 from orchestrator.worker.training.fast.ppo import FastPPO
 from orchestrator.worker.training.fast.qualify import unfit
 
@@ -45,12 +44,11 @@ class Learner(NamedTuple):
 
 
 def device(spec: WorkerSpec) -> torch.device:
-    """The policy's device: a rank that can see several GPUs has its own."""
+    """Return the policy's device: a rank that can see several GPUs has its own."""
     if spec.device == "cpu" or spec.ranks == 1:
         return torch.device(spec.device)
     local_rank = int(os.environ.get(LOCAL_RANK_VARIABLE, "0"))
-    n_gpus = max(1, torch.cuda.device_count())
-    return torch.device("cuda", local_rank % n_gpus)
+    return torch.device("cuda", local_rank % max(1, torch.cuda.device_count()))
 
 
 def build(spec: WorkerSpec, venv: VecEnv, ranks: Ranks = ALONE) -> Learner:
@@ -64,39 +62,63 @@ def build(spec: WorkerSpec, venv: VecEnv, ranks: Ranks = ALONE) -> Learner:
 
     :raises ValueError: the spec asks for ``learner = "fast"``, which cannot do it.
     """
-    policy_kwargs = dict(spec.policy_kwargs)
-    if "activation_fn" in policy_kwargs:
-        policy_kwargs["activation_fn"] = algorithms.activation(policy_kwargs["activation_fn"])
+    stock = algorithms.class_of(spec.algo)
+    if spec.algo == "ppo" and spec.ranks > 1:
+        stock = DistributedPPO
+    arguments = _arguments(spec, venv, ranks)
 
-    arguments: dict[str, Any] = {
-        "policy": spec.policy,
-        "policy_kwargs": policy_kwargs or None,
-        **_hyperparameters(spec, ranks),
-    }
-    if not is_algorithm_class(spec.algo):
-        arguments = {name: _argument(name, value, venv) for name, value in arguments.items()}
-
-    choice = _choose(spec, venv)
-    model = choice.kind(env=venv, seed=spec.seed, device=device(spec), **arguments)
+    name = "sb3"
+    reason = "asked for"
+    if spec.learner != "sb3":
+        problem = unfit(spec, venv.observation_space, venv.action_space)
+        if problem is None:
+            name = "fast"
+        elif spec.learner == "fast":
+            raise ValueError(fast_refused(problem))
+        if spec.learner == "auto":
+            reason = f"auto: {problem or 'it suits policy and environment'}"
+    kind: type[Model] = FastPPO if name == "fast" else stock
+    model = kind(env=venv, seed=spec.seed, device=device(spec), **arguments)
     hidden = asymmetric_critic.privileged_values(venv)
     if hidden > 0:
         asymmetric_critic.hide_from_actor(model, hidden)
     if isinstance(ranks, ProcessGroup):
         _join_ranks(model, ranks, spec)
-    return Learner(model, choice.name, choice.reason)
+    return Learner(model, name, reason)
 
 
-def _hyperparameters(spec: WorkerSpec, ranks: Ranks) -> dict[str, Any]:
-    """The hyperparameters, with one rank's part of minibatches and replay buffer."""
-    if ranks.size == 1:
-        return dict(spec.hyperparameters)
-    parameters = inspect.signature(algorithms.class_of(spec.algo)).parameters
-    divided = [name for name in ("batch_size", "buffer_size") if name in parameters]
-    defaults = {name: parameters[name].default for name in divided}
-    values = {**defaults, **spec.hyperparameters}
-    for name in divided:
-        values[name] = values[name] // ranks.size
-    return values
+def _arguments(spec: WorkerSpec, venv: VecEnv, ranks: Ranks) -> dict[str, Any]:
+    """The arguments of the algorithm's class, with one rank's part of minibatches and replay
+    buffer.
+    """
+    policy_kwargs = dict(spec.policy_kwargs)
+    if "activation_fn" in policy_kwargs:
+        policy_kwargs["activation_fn"] = algorithms.activation(policy_kwargs["activation_fn"])
+    arguments: dict[str, Any] = {
+        "policy": spec.policy,
+        "policy_kwargs": policy_kwargs or None,
+        **spec.hyperparameters,
+    }
+    if ranks.size > 1:
+        parameters = inspect.signature(algorithms.class_of(spec.algo)).parameters
+        for name in ("batch_size", "buffer_size"):
+            if name in parameters:
+                arguments[name] = arguments.get(name, parameters[name].default) // ranks.size
+    if is_algorithm_class(spec.algo):
+        return arguments
+    return {name: _argument(name, value, venv) for name, value in arguments.items()}
+
+
+def _argument(name: str, value: Any, venv: VecEnv) -> Any:
+    """A hyperparameter of the job file in the form that Stable-Baselines3 takes."""
+    if name in SCHEDULES and isinstance(value, str):
+        return LinearSchedule(*parse_schedule(value))
+    if name == "action_noise" and value is not None:
+        zeros = np.zeros(venv.action_space.shape or ())
+        return NormalActionNoise(zeros, zeros + value)
+    if name == "train_freq" and isinstance(value, list):
+        return tuple(value)
+    return value
 
 
 def _join_ranks(model: Model, ranks: ProcessGroup, spec: WorkerSpec) -> None:
@@ -114,91 +136,3 @@ def _join_ranks(model: Model, ranks: ProcessGroup, spec: WorkerSpec) -> None:
     np.random.seed(seeds[1])
     torch.manual_seed(seeds[2])
     model.action_space.seed(seeds[3])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Choice:
-    kind: type[Model]
-    name: str
-    reason: str
-
-
-def _stock(spec: WorkerSpec) -> type[Model]:
-    if spec.algo == "ppo" and spec.ranks > 1:
-        return DistributedPPO
-    return algorithms.class_of(spec.algo)
-
-
-def _choose(spec: WorkerSpec, venv: VecEnv) -> _Choice:
-    """The learner of the spec.
-
-    :raises ValueError: the spec asks for the fast learner, which cannot do it.
-    """
-    if spec.learner == "sb3":
-        return _Choice(kind=_stock(spec), name="sb3", reason="asked for")
-    problem = unfit(spec, venv.observation_space, venv.action_space)
-    if problem is None:
-        is_asked = spec.learner == "fast"
-        reason = "asked for" if is_asked else "auto: it suits policy and environment"
-        return _Choice(kind=FastPPO, name="fast", reason=reason)
-    if spec.learner == "fast":
-        raise ValueError(fast_refused(problem))
-    return _Choice(kind=_stock(spec), name="sb3", reason=f"auto: {problem}")
-
-
-def logged_columns(model: Model) -> list[str]:
-    """Names under which the algorithm logs, in the order of importance.
-
-    Giving them beforehand saves rewriting the table when they appear. (Success rates, which some
-    environments report, still add a column.)
-    """
-    rollout = ["rollout/ep_rew_mean", "rollout/ep_len_mean"]
-    if not algorithms.is_named(model):
-        return ["time/total_timesteps", *rollout]
-    has_std = hasattr(model.policy, "log_std")
-    unit = "iterations"
-    others = ["learning_rate", "n_updates"]
-    attributes = vars(model)
-    if "clip_range" in attributes:
-        losses = [
-            "loss",
-            "policy_gradient_loss",
-            "value_loss",
-            "entropy_loss",
-            "explained_variance",
-            "approx_kl",
-            "clip_fraction",
-            "clip_range",
-        ]
-    elif isinstance(model, OnPolicy):
-        losses = ["policy_loss", "value_loss", "entropy_loss", "explained_variance"]
-    else:
-        losses = ["actor_loss", "critic_loss"]
-        unit = "episodes"
-        has_std = model.use_sde
-    if "ent_coef_optimizer" in attributes:
-        losses.append("ent_coef")
-        if attributes["ent_coef_optimizer"] is not None:
-            losses.append("ent_coef_loss")
-    if has_std:
-        others.append("std")
-    if attributes.get("clip_range_vf") is not None:
-        others.append("clip_range_vf")
-    time = [unit, "total_timesteps", "time_elapsed", "fps"]
-    return [
-        *(f"time/{name}" for name in time),
-        *rollout,
-        *(f"train/{name}" for name in losses + others),
-    ]
-
-
-def _argument(name: str, value: Any, venv: VecEnv) -> Any:
-    """A hyperparameter of the job file in the form that Stable-Baselines3 takes."""
-    if name in SCHEDULES and isinstance(value, str):
-        return LinearSchedule(*parse_schedule(value))
-    if name == "action_noise" and value is not None:
-        zeros = np.zeros(venv.action_space.shape or ())
-        return NormalActionNoise(zeros, zeros + value)
-    if name == "train_freq" and isinstance(value, list):
-        return tuple(value)
-    return value

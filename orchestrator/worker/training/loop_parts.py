@@ -1,7 +1,4 @@
-"""What is done in each iteration of the training loop besides learning.
-
-Timings, divergences, what ranks share and whatever features do are parts of one kind, in one list:
-:class:`LoopPart` has the phases that come to each of them, :class:`LoopParts` the list.
+"""What features do in each iteration of the training loop besides learning.
 
 A feature gives :attr:`~orchestrator.core.job_parts.JobPart.loop` the name of a module, which has a
 function ``loop_part(context)`` that returns a :class:`LoopPart`. It is imported where the job has
@@ -78,9 +75,6 @@ class LoopPart:
         record values with the logger of the model, in :attr:`columns`.
         """
 
-    def after_row(self, iteration: int) -> None:
-        """The row is written."""
-
     def is_due(self, row: Mapping[str, Any]) -> bool:
         """Whether :meth:`act` is called now. What one rank says counts for all.
 
@@ -91,74 +85,6 @@ class LoopPart:
 
     def act(self) -> None:
         """What is due, on all ranks, before a checkpoint is written."""
-
-    def saved(self) -> Mapping[str, Any]:
-        """What checkpoints hold of a part of the program itself: fields of
-        :class:`~orchestrator.worker.training.training_state.LoopState`. A feature has :attr:`facts`
-        instead.
-        """
-        return {}
-
-    def finish(self) -> None:
-        """The training is over, and its last checkpoint is written."""
-
-
-class LoopParts:
-    """The parts of one training. Each phase comes to all of them, in their order."""
-
-    def __init__(self, parts: Sequence[LoopPart], features: Mapping[str, LoopPart]) -> None:
-        """:param parts: all of them. :param features: those of features among them, by name."""
-        self._parts = parts
-        self._features = features
-
-    @property
-    def columns(self) -> list[str]:
-        return [column for part in self._parts for column in part.columns]
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What is told of those features that tell anything, by name."""
-        told = {name: part.facts for name, part in self._features.items()}
-        return {name: facts for name, facts in told.items() if facts is not None}
-
-    def start(self) -> None:
-        for part in self._parts:
-            part.start()
-
-    def begin_iteration(self, moment: TrainingMoment) -> TrainingMoment:
-        for part in self._parts:
-            moment = part.begin_iteration(moment)
-        return moment
-
-    def after_update(self, iteration: int) -> None:
-        for part in self._parts:
-            part.after_update(iteration)
-
-    def before_row(self) -> None:
-        for part in self._parts:
-            part.before_row()
-
-    def after_row(self, iteration: int) -> None:
-        for part in self._parts:
-            part.after_row(iteration)
-
-    def are_due(self, row: Mapping[str, Any]) -> list[bool]:
-        """Of each part."""
-        return [part.is_due(row) for part in self._parts]
-
-    def act(self, are_due: Sequence[bool]) -> None:
-        """Have those act that are due on any rank."""
-        for part, is_due in zip(self._parts, are_due, strict=True):
-            if is_due:
-                part.act()
-
-    def saved(self) -> dict[str, Any]:
-        """What a checkpoint holds of all of them but the facts."""
-        return {name: value for part in self._parts for name, value in part.saved().items()}
-
-    def finish(self) -> None:
-        for part in self._parts:
-            part.finish()
 
 
 def feature_parts(spec: WorkerSpec, model: Model, facts: Mapping[str, Any]) -> dict[str, LoopPart]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.worker.runtime.failures import Diverged
@@ -17,18 +16,6 @@ from orchestrator.worker.training import replay
 from orchestrator.worker.training.algorithms import Model, OffPolicy, OnPolicy
 from orchestrator.worker.training.fast.update import NonFiniteGradient
 
-LOSSES = (
-    "train/loss",
-    "train/policy_gradient_loss",
-    "train/value_loss",
-    "train/entropy_loss",
-    "train/policy_loss",
-    "train/critic_loss",
-    "train/actor_loss",
-    "train/ent_coef_loss",
-    "train/ent_coef",
-)
-"""Logged values that are checked; an algorithm logs some of them."""
 LOOK_BACK = 1000
 """Rows of a replay buffer that are searched for the reason of an error."""
 
@@ -43,43 +30,48 @@ def check_rollout(model: Model, steps: int) -> None:
     """Check the rollout just collected, ``steps`` steps of each environment, before it is learnt
     from.
 
-    :raises NonFinite: names the step and environment where it begins.
+    :raises NonFinite: names the environment where it begins.
     """
-    _raise_if(_rollout_problem(model, steps))
+    problem = _problem_in(_rollout(model, steps))
+    if problem is not None:
+        raise NonFinite(problem)
 
 
 def check_losses(model: Model) -> None:
     """Check the losses of an update. :raises NonFinite:"""
-    for name in LOSSES:
-        value = model.logger.name_to_value.get(name)
-        if value is not None and not np.isfinite(value):
+    for name, value in model.logger.name_to_value.items():
+        is_loss = name.startswith("train/") and name.endswith(("loss", "ent_coef"))
+        if is_loss and not np.isfinite(value):
             raise NonFinite(f"{name} is not finite: {value}")
 
 
 def check_parameters(model: Model) -> None:
     """Check every parameter; a non-finite gradient shows there. :raises NonFinite:"""
-    _raise_if(_parameter_problem(model))
+    problem = _parameter_problem(model)
+    if problem is not None:
+        raise NonFinite(problem)
 
 
 @contextmanager
 def explaining_divergence(model: Model, iteration: int) -> Iterator[None]:
-    """Turn failed checks, and errors of torch, numpy or the physics about non-finite numbers, into
-    :class:`Diverged`.
+    """Turn failed checks, and errors while numbers are not finite, into :class:`Diverged`.
 
-    torch's distributions raise ``ValueError`` about their arguments, its sampling ``RuntimeError``.
     Physics that diverges because the policy's actions are not finite is the policy's fault.
     """
     try:
         yield
-    except (
-        ValueError,
-        RuntimeError,
-        FloatingPointError,
-        AssertionError,
-        OrchestratorError,
-        NonFinite,
-    ) as error:
-        problem = _problem_behind(error, model)
+    except Exception as error:  # of torch, numpy, the environment or the physics
+        if isinstance(error, NonFinite | NonFiniteGradient):
+            problem: str | None = str(error)
+        else:
+            problem = _parameter_problem(model)
+            if not isinstance(error, OrchestratorError | Diverged):  # these say what is wrong
+                problem = (
+                    problem
+                    or _problem_in(_latest_observations(model))
+                    or _problem_in(_rollout(model, LOOK_BACK))
+                    or _exploration_problem(model)
+                )
         if problem is None:
             raise
         raise Diverged(
@@ -87,87 +79,57 @@ def explaining_divergence(model: Model, iteration: int) -> Iterator[None]:
         ) from error
 
 
-def _problem_behind(error: Exception, model: Model) -> str | None:
-    """What is not finite and so the reason of ``error``; None where it has another reason."""
-    if isinstance(error, NonFinite | NonFiniteGradient):
-        return str(error)
-    problem = _parameter_problem(model)
-    if isinstance(error, OrchestratorError):  # of the physics, which says itself what is wrong
-        return problem
-    return (
-        problem
-        or _observation_problem(model)
-        or _rollout_problem(model, LOOK_BACK)
-        or _exploration_problem(model)
-    )
-
-
-def _raise_if(problem: str | None) -> None:
-    if problem is not None:
-        raise NonFinite(problem)
-
-
-def _rollout_problem(model: Model, steps: int) -> str | None:
-    for name, array in _rollout_arrays(model, steps):
-        if not _is_finite(array):
-            place = tuple(np.argwhere(~np.isfinite(array))[0])
-            step = place[0]
-            where = _environment(array[step]) or " in all environments"
-            return f"{name} are not finite: {array[place]} at step {step} of the rollout{where}"
-    return None
-
-
-def _rollout_arrays(model: Model, steps: int) -> list[tuple[str, NDArray[Any]]]:
-    """The arrays of the last rollout, each ``(steps, n_envs, …)``, by name."""
-    if isinstance(model, OffPolicy):
-        assert model.replay_buffer is not None
-        if not replay.is_known(model.replay_buffer):
-            return []
-        return replay.latest(model.replay_buffer, min(steps, model.replay_buffer.size()))
-    if not isinstance(model, OnPolicy):
-        return []
-    buffer = model.rollout_buffer
-    observations = buffer.observations
-    parts = observations if isinstance(observations, dict) else {"observations": observations}
-    return [
-        ("rewards", buffer.rewards),
-        *parts.items(),
-        ("values", buffer.values),
-        ("returns", buffer.returns),
-    ]
-
-
-def _observation_problem(model: Model) -> str | None:
-    normalization = model.get_vec_normalize_env()
-    # As the environments returned them: one that is not finite spoils the normalised ones of all.
-    original = None if normalization is None else getattr(normalization, "old_obs", None)
-    latest = vars(model)[LAST_OBS] if original is None else original
-    arrays = latest if isinstance(latest, dict) else {"observations": latest}
-    for name, array in arrays.items():
-        if array is not None and not _is_finite(array):
-            return f"{name} are not finite{_environment(array)}"
-    return None
-
-
-def _is_finite(array: NDArray[Any]) -> bool:
-    return not np.issubdtype(array.dtype, np.floating) or bool(np.isfinite(array).all())
-
-
-def _environment(row: np.ndarray) -> str:
-    """The first environment of ``(n_envs, …)`` at fault; nothing where it is all of several, as
-    normalisation makes it.
-    """
-    is_bad = ~np.isfinite(row.reshape(len(row), -1)).all(axis=1)
-    is_one_of_one = len(is_bad) == 1
-    if is_bad.all() and not is_one_of_one:
-        return ""
-    return f" in environment {int(is_bad.argmax())}"
-
-
 def _parameter_problem(model: Model) -> str | None:
     for name, parameter in model.policy.named_parameters():
         if not torch.isfinite(parameter.detach()).all():
             return f"parameter {name} of the policy is not finite"
+    return None
+
+
+def _latest_observations(model: Model) -> list[tuple[str, Any]]:
+    """Names and arrays ``(1, n_envs, …)``, as the environments returned them: one that is not
+    finite spoils the normalised ones of all.
+    """
+    normalization = model.get_vec_normalize_env()
+    original = None if normalization is None else getattr(normalization, "old_obs", None)
+    latest = vars(model)[LAST_OBS] if original is None else original
+    return [(name, array[None]) for name, array in _by_name(latest) if array is not None]
+
+
+def _rollout(model: Model, steps: int) -> list[tuple[str, Any]]:
+    """Names and arrays ``(steps, n_envs, …)`` of the last rollout."""
+    if isinstance(model, OnPolicy):
+        buffer = model.rollout_buffer
+        return [
+            ("rewards", buffer.rewards),
+            *_by_name(buffer.observations),
+            ("values", buffer.values),
+            ("returns", buffer.returns),
+        ]
+    if isinstance(model, OffPolicy) and replay.is_known(model.replay_buffer):
+        assert model.replay_buffer is not None
+        return replay.latest(model.replay_buffer, min(steps, model.replay_buffer.size()))
+    return []
+
+
+def _by_name(observations: Any) -> list[tuple[str, Any]]:
+    """The arrays of observations, each with its name."""
+    is_dict = isinstance(observations, dict)
+    return list(observations.items()) if is_dict else [("observations", observations)]
+
+
+def _problem_in(arrays: list[tuple[str, Any]]) -> str | None:
+    """Name the first of ``arrays``, each ``(steps, n_envs, …)``, that is not finite, and the
+    environment, unless all of several are at fault, as normalisation makes it.
+    """
+    for name, array in arrays:
+        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+            place = tuple(np.argwhere(~np.isfinite(array))[0])
+            step, env = place[:2]
+            n_envs = len(array[step])
+            is_bad = ~np.isfinite(array[step].reshape(n_envs, -1)).all(axis=1)
+            where = "" if is_bad.all() and n_envs > 1 else f" in environment {env}"
+            return f"{name} are not finite: {array[place]}{where}"
     return None
 
 

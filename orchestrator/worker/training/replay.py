@@ -2,8 +2,7 @@
 
 A checkpoint with the whole buffer would take gigabytes, nearly all of them equal to the last one's.
 Instead every transition is written once: each checkpoint adds files with the rows that are new
-since the one before, and files are removed when no remaining checkpoint needs them. The disk
-therefore holds the rows of the buffer, and those that it had at the older checkpoint.
+since the one before, and files are removed when no remaining checkpoint needs them.
 
 A row is one step of all environments. Rows are counted from the start of the training: row *i* is
 at index ``i % buffer.buffer_size`` of the buffer.
@@ -13,7 +12,6 @@ from __future__ import annotations
 
 import io
 import re
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,42 +21,12 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 
 from orchestrator.core.files.atomic_files import remove_partial_files, write_whole
+from orchestrator.worker.training.sealed_files import DamagedError, seal, unseal
 
-MOST_BYTES = 64 * 2**20
-"""Size of a file, so that reading one needs little memory beside the buffer's own."""
-DIRECTORY = 0x10
-"""Bit of an entry's attributes. What torch reads of a file with it is memory that nothing was
-written to."""
+MOST_BYTES = 16 * 2**20
+"""Size of a file: one is in memory while it is read or written."""
 _NAME = re.compile(r"rows-(\d{12})-(\d{12})\.npz")
 _ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
-
-
-class DamagedError(Exception):
-    """Rows are missing, or the bytes of a file are not those that were written."""
-
-
-def check_whole(content: bytes) -> None:
-    """Check structure and checksums of a zip archive, which checkpoints and files of rows are.
-
-    Nothing is unpickled. So what unpickling a whole archive raises (memory, a class that is gone)
-    is no damage.
-
-    :raises DamagedError: they are wrong.
-    """
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            wrong = archive.testzip()
-            folders = [
-                info.filename for info in archive.infolist() if info.external_attr & DIRECTORY
-            ]
-    except MemoryError:
-        raise
-    except Exception as error:  # damage shows in many ways
-        raise DamagedError(f"{type(error).__name__}: {error}") from error
-    if wrong is not None:
-        raise DamagedError(f"wrong checksum of {wrong}")
-    if folders:
-        raise DamagedError(f"{folders[0]} is marked as a folder")
 
 
 class _File(NamedTuple):
@@ -94,9 +62,10 @@ class Replay:
         while first < rows:
             at = first % size
             end = min(rows, first + most, first + size - at)
-            parts = [array[at : at + end - first] for array in _arrays(self._buffer)]
+            content = io.BytesIO()
+            np.savez(content, *[array[at : at + end - first] for array in _arrays(self._buffer)])
             path = self._directory / f"rows-{first:012d}-{end:012d}.npz"
-            write_whole(path, lambda file, parts=parts: np.savez(file, *parts))  # type: ignore[misc]
+            write_whole(path, seal(content.getvalue()))
             first = self._saved = end
 
     def restore(self, rows: int) -> None:
@@ -107,40 +76,29 @@ class Replay:
         :raises OSError: a file cannot be read.
         """
         size = self._buffer.buffer_size
+        reached = max(0, rows - size)
         for file in self._files():
             if file.end > rows:
                 file.path.unlink()
-        reached = max(0, rows - size)
-        for file in self._files():
-            if file.end <= reached:
-                continue
-            if file.first > reached:
-                break
-            self._fill(file, reached)
-            reached = file.end
+            elif file.first <= reached < file.end:
+                self._fill(file, reached)
+                reached = file.end
         if reached < rows:
             raise DamagedError(f"rows {reached} to {rows} of the replay buffer are missing")
         self._buffer.pos = rows % size
         self._buffer.full = rows >= size
         self._saved = rows
 
-    def _fill(self, file: _File, reached: int) -> None:
-        content = file.path.read_bytes()
-        at = reached % self._buffer.buffer_size
+    def _fill(self, file: _File, first: int) -> None:
+        """Read the rows of ``file`` from ``first`` on."""
         try:
-            with np.load(io.BytesIO(content)) as saved:
-                for number, array in enumerate(_arrays(self._buffer)):
-                    array[at : at + file.end - reached] = saved[f"arr_{number}"][
-                        reached - file.first :
-                    ]
-        except MemoryError:
-            raise
-        except Exception:
-            try:
-                check_whole(content)
-            except DamagedError as damage:
-                raise DamagedError(f"{file.path.name}: {damage}") from damage
-            raise
+            content = unseal(file.path.read_bytes())
+        except DamagedError as damage:
+            raise DamagedError(f"{file.path.name}: {damage}") from None
+        at = first % self._buffer.buffer_size
+        with np.load(io.BytesIO(content)) as saved:
+            for name, array in zip(saved.files, _arrays(self._buffer), strict=True):
+                array[at : at + file.end - first] = saved[name][first - file.first :]
 
     def forget_before(self, rows: int) -> None:
         """Remove the files that are not needed to resume from ``rows`` or later."""
@@ -153,12 +111,9 @@ class Replay:
         self.restore(0)
 
     def _files(self) -> list[_File]:
-        matches = ((path, _NAME.fullmatch(path.name)) for path in sorted(self._directory.iterdir()))
-        return [
-            _File(path, int(match[1]), int(match[2]))
-            for path, match in matches
-            if match is not None
-        ]
+        """The files, by their first row."""
+        matches = [(path, _NAME.fullmatch(path.name)) for path in sorted(self._directory.iterdir())]
+        return [_File(path, int(match[1]), int(match[2])) for path, match in matches if match]
 
 
 def is_known(buffer: ReplayBuffer | None) -> bool:
@@ -170,8 +125,8 @@ def is_known(buffer: ReplayBuffer | None) -> bool:
 
 
 def latest(buffer: ReplayBuffer, rows: int) -> list[tuple[str, NDArray[Any]]]:
-    """Names and arrays ``(rows, n_envs, …)`` of observations and rewards in the last ``rows``
-    rows.
+    """Return names and arrays ``(rows, n_envs, …)`` of observations and rewards in the last
+    ``rows`` rows.
     """
     at = np.arange(buffer.pos - rows, buffer.pos) % buffer.buffer_size
     return [
@@ -187,9 +142,7 @@ def _arrays(buffer: ReplayBuffer) -> list[NDArray[Any]]:
 
 
 def _named_arrays(buffer: ReplayBuffer, kind: str) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The array ``kind`` of the buffer by name; for ``Dict`` observations one array for each
-    key.
-    """
+    """The array ``kind`` of the buffer by name; for ``Dict`` observations one for each key."""
     array = getattr(buffer, kind)
     if isinstance(array, dict):
         yield from ((str(key), array[key]) for key in sorted(array))

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import VecEnv
+from typing import Any
 
 from orchestrator.core.files.atomic_files import remove_partial_files
 from orchestrator.core.numbers.changing_numbers import TrainingMoment
@@ -30,18 +27,18 @@ from orchestrator.worker.runtime.progress import ProgressReporter, say
 from orchestrator.worker.training import (
     after_training,
     algorithms,
+    divergences,
     learners,
     nan_guard,
-    timings,
     weights,
 )
 from orchestrator.worker.training.attempt import Attempt
-from orchestrator.worker.training.checkpoint_part import Checkpointing
-from orchestrator.worker.training.divergences import DivergenceCounter, Divergences
-from orchestrator.worker.training.loop_parts import LoopPart, LoopParts, feature_parts
-from orchestrator.worker.training.measured_episodes import MeasuredEpisodes
+from orchestrator.worker.training.checkpointing import Checkpointing
+from orchestrator.worker.training.divergences import Divergences
+from orchestrator.worker.training.loop_parts import LoopPart, feature_parts
 from orchestrator.worker.training.rank_synchronizer import RankSynchronizer
-from orchestrator.worker.training.timings import DisabledTimings, TimedVecEnv, Timings
+from orchestrator.worker.training.recorder import Recorder
+from orchestrator.worker.training.timings import Timings
 from orchestrator.worker.training.training_log import TrainingLog
 from orchestrator.worker.training.training_state import LoopState
 
@@ -78,15 +75,22 @@ def run(
         before_writing()
         if ranks.rank == 0:
             _remove_partial_files(paths)
-        env_indices = own_share(spec.n_envs, ranks)
-        venv = _environments(spec, paths, env_indices)
+        own_envs = own_share(spec.n_envs, ranks)
+        venv = env_factory.make(
+            spec,
+            paths.root,
+            n_envs=len(own_envs),
+            seed=spec.seed,
+            measuring=spec.measure_training,
+            first_env=own_envs.start,
+            training=True,
+        )
         try:
             trained_on = env_factory.normalized_env(spec, venv) if spec.normalize else venv
             learner = learners.build(spec, trained_on, ranks)
-            facts.learner = learner.name
+            facts.learner = reporter.learner = learner.name
             facts.learner_reason = learner.reason
-            reporter.learner = learner.name
-            _say_what_begins(spec, learner, ranks, env_indices)
+            _say_what_begins(spec, learner, ranks, own_envs)
             attempt = Attempt(
                 spec=spec,
                 paths=paths,
@@ -96,27 +100,17 @@ def run(
                 ranks=ranks,
                 before_writing=before_writing,
             )
-            _complete(attempt, stop_requested, checkpoint_requested)
+            training = Training(attempt)
+            training.train(stop_requested, checkpoint_requested)
+            ranks.close()
+            facts.weights_sha256 = weights.sha256(attempt.model)
+            if ranks.rank == 0:
+                after_training.save_policy(attempt)
+                training.drop_replay()
+                if spec.eval_episodes:
+                    after_training.evaluate(attempt, stop_requested)
         finally:
             venv.close()
-
-
-def _complete(
-    attempt: Attempt,
-    stop_requested: Callable[[], bool],
-    checkpoint_requested: Callable[[], bool],
-) -> None:
-    """Train, save the policy and evaluate it."""
-    training = Training(attempt)
-    training.train(stop_requested, checkpoint_requested)
-    attempt.ranks.close()
-    attempt.facts.weights_sha256 = weights.sha256(attempt.model)
-    if attempt.ranks.rank > 0:
-        return
-    after_training.save_policy(attempt)
-    training.drop_replay()
-    if attempt.spec.eval_episodes:
-        after_training.evaluate(attempt, stop_requested)
 
 
 def _remove_partial_files(paths: JobPaths) -> None:
@@ -126,31 +120,14 @@ def _remove_partial_files(paths: JobPaths) -> None:
         remove_partial_files(path.parent, path.name)
 
 
-def _environments(spec: WorkerSpec, paths: JobPaths, env_indices: range) -> VecEnv:
-    """The environments of this rank, not normalised."""
-    return env_factory.make(
-        spec,
-        paths.root,
-        n_envs=len(env_indices),
-        seed=spec.seed,
-        measuring=spec.measure_training,
-        first_env=env_indices.start,
-        training=True,
-    )
-
-
 def _say_what_begins(
-    spec: WorkerSpec, learner: learners.Learner, ranks: Ranks, env_indices: range
+    spec: WorkerSpec, learner: learners.Learner, ranks: Ranks, own_envs: range
 ) -> None:
-    cpus = "any"
-    if hasattr(os, "sched_getaffinity"):
-        cpus = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
+    cpus = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
     say(f"{spec.job_id}: {spec.algo}, learner {learner.name} ({learner.reason})")
     say(f"seed {spec.seed}, {spec.n_envs} environments, threads = {spec.threads} on CPU {cpus}")
     if ranks.size > 1:
-        first = env_indices.start
-        last = env_indices.stop - 1
-        say(f"rank {ranks.rank} of {ranks.size}: environments {first} to {last}, {spec.mode}")
+        say(f"rank {ranks.rank} of {ranks.size}: environments {list(own_envs)}, {spec.mode}")
 
 
 class Training:
@@ -159,20 +136,43 @@ class Training:
     """
 
     def __init__(self, attempt: Attempt) -> None:
+        spec = attempt.spec
+        model = attempt.model
+        ranks = attempt.ranks
         self._attempt = attempt
-        self._model = attempt.model
+        self._model = model
         self._checkpoints = Checkpointing(attempt)
         loop = self._checkpoints.resume()
         self._iteration = loop.iteration
         self._log = TrainingLog(attempt, loop)
-        equipment = _equip(attempt, loop, self._log)
-        self._parts = equipment.parts
-        self._timings = equipment.timings
-        self._env = equipment.env
-        self._log.tell_of_features(self._parts.facts)
-        self._log.open(self._parts.columns, keep=loop.progress_rows)
-        self._callback = _begin_episodes(attempt)
-        self._parts.start()
+        shared: list[LoopPart] = []
+        if ranks.size > 1:
+            has_server = spec.mode == "parameter-server"
+            shared.append(RankSynchronizer(model, ranks, parameter_server=has_server))
+        self._features = feature_parts(spec, model, loop.parts)
+        # Ranks come last, so that features find the latest episodes when an iteration begins: they
+        # are set aside during a rollout.
+        self._parts = [*self._features.values(), *shared]
+        assert model.env is not None
+        self._recorder = Recorder(model.env, self._log.after_step, measuring=spec.measure_training)
+        self._divergences: Divergences | None = None
+        columns = [column for part in self._parts for column in part.columns]
+        if spec.on_divergence == "end-episode":
+            self._divergences = Divergences(self._recorder, attempt, loop)
+            columns.insert(0, divergences.COLUMN)
+        self._log.tell_of_features(self._facts_of_features())
+        self._log.open(columns, keep=loop.progress_rows)
+        # Resets the environments, unless restoring has put them in the midst of their episodes.
+        self._callback = sb3_internals.setup_learn(
+            model,
+            spec.total_timesteps - model.num_timesteps,
+            reset_num_timesteps=attempt.facts.resumed_from is None,
+        )
+        self._timings = Timings(
+            attempt.paths.timings_csv, model, self._recorder, ranks, keep=loop.timings_rows
+        )
+        for part in self._parts:
+            part.start()
 
     def train(
         self,
@@ -182,33 +182,37 @@ class Training:
         """``learn()`` up to ``total_timesteps``; the last checkpoint is that of the trained
         policy.
         """
-        while not self._attempt.is_trained:
-            self._pause_at_rung()
-            steps_before = self._model.num_timesteps
-            self._begin_iteration()
-            with nan_guard.explaining_divergence(self._model, self._iteration):
-                self._learn()
-            self._end_iteration()
-            is_due = checkpoint_requested() or self._checkpoints.is_due(steps_before)
-            self._act_together(is_stopping=stop_requested(), is_saving=is_due)
-        self._save_where_unsaved()
-        self._parts.finish()
+        with self._timings.measuring():
+            while not self._attempt.is_trained:
+                self._pause_at_rung()
+                steps_before = self._model.num_timesteps
+                self._begin_iteration()
+                with nan_guard.explaining_divergence(self._model, self._iteration):
+                    self._learn()
+                self._write_rows()
+                is_due = checkpoint_requested() or self._checkpoints.is_due(steps_before)
+                self._act_together(is_stopping=stop_requested(), is_saving=is_due)
+            self._save_where_unsaved()
         self._attempt.reporter.report("training", self._model.num_timesteps, last=True)
 
     def _pause_at_rung(self) -> None:
-        """End the attempt where it is to be compared with others.
+        """End the attempt where it is to be compared with others; also one that resumes there.
 
         :raises ReachedRung: it is; there is a checkpoint.
         """
-        if self._checkpoints.is_at_rung:
+        steps = self._model.num_timesteps
+        rung = self._attempt.spec.pause_at
+        if rung is not None and steps >= rung:
             self._save_where_unsaved()
-            steps = self._model.num_timesteps
             raise ReachedRung(f"reached {steps:,} env_steps, where it is compared with others")
 
     def _begin_iteration(self) -> None:
         self._iteration += 1
+        self._timings.begin_iteration()
         share = self._model.num_timesteps / self._attempt.spec.total_timesteps
-        moment = self._parts.begin_iteration(TrainingMoment(share, stage=1))
+        moment = TrainingMoment(share, stage=1)
+        for part in self._parts:
+            moment = part.begin_iteration(moment)
         assert self._model.env is not None
         venv = self._model.env.unwrapped
         if isinstance(venv, MujocoVecEnv):
@@ -219,47 +223,50 @@ class Training:
         one rollout.
         """
         model = self._model
-        clock = self._timings
         ranks = self._attempt.ranks.size
         total = self._attempt.spec.total_timesteps
         end = min(total, model.num_timesteps + self._attempt.spec.steps_an_iteration)
         while model.num_timesteps < end:
             steps_before = model.num_timesteps
-            algorithms.collect(model, self._env, self._callback)
+            algorithms.collect(model, self._recorder, self._callback)
             own_steps = model.num_timesteps - steps_before
             steps = own_steps * ranks
             model.num_timesteps = steps_before + steps
             nan_guard.check_rollout(model, own_steps // model.n_envs)
-            clock.phase_done("rollout_s")
+            self._timings.end_phase("rollout_s")
             algorithms.update(model, steps, total)
             nan_guard.check_losses(model)
-            clock.phase_done("train_s")
+            self._timings.end_phase("train_s")
         nan_guard.check_parameters(model)
-        clock.phase_done("train_s")
+        self._timings.end_phase("train_s")
 
-    def _end_iteration(self) -> None:
-        """Write the iteration's rows, and what parts do before and after.
-
-        :raises Diverged: physics has diverged too often.
-        """
-        self._parts.after_update(self._iteration)
-        self._parts.before_row()
+    def _write_rows(self) -> None:
+        """Write the iteration's rows. :raises Diverged: physics has diverged too often."""
+        for part in self._parts:
+            part.after_update(self._iteration)
+        if self._divergences is not None:
+            self._divergences.log()
+        for part in self._parts:
+            part.before_row()
         self._log.write_row(self._iteration)
-        self._parts.after_row(self._iteration)
+        self._timings.write_row(self._iteration)
+        if self._divergences is not None:
+            self._divergences.check(self._iteration)
 
     def _act_together(self, *, is_stopping: bool, is_saving: bool) -> None:
         """What is due on any rank, all do.
 
         :raises Interrupted: one is to stop; there is a checkpoint.
         """
-        stopping, saving, *parts_due = self._attempt.ranks.any(
-            is_stopping, is_saving, *self._parts.are_due(self._log.latest_row)
-        )
+        row = self._log.latest_row
+        are_due = [part.is_due(row) for part in self._parts]
+        stopping, saving, *are_due = self._attempt.ranks.any(is_stopping, is_saving, *are_due)
         reporter = self._attempt.reporter
-        if any(parts_due):
-            self._parts.act(parts_due)
-            reporter.is_urgent = True
-        self._log.tell_of_features(self._parts.facts)
+        for part, is_due in zip(self._parts, are_due, strict=True):
+            if is_due:
+                part.act()
+                reporter.is_urgent = True
+        self._log.tell_of_features(self._facts_of_features())
         if reporter.is_urgent:
             self._log.report()
         if stopping or saving:
@@ -269,17 +276,28 @@ class Training:
                 f"stopped on request; the checkpoint at {self._model.num_timesteps} env_steps stands"
             )
 
+    def _facts_of_features(self) -> dict[str, Any]:
+        """What is told of those features that tell anything, by name."""
+        told = {name: part.facts for name, part in self._features.items()}
+        return {name: facts for name, facts in told.items() if facts is not None}
+
     def _save_where_unsaved(self) -> None:
         if not self._checkpoints.is_newest_of_now:
             self._save_checkpoint()
 
     def _save_checkpoint(self) -> None:
+        facts = self._attempt.facts
+        diverged = self._divergences
         loop = LoopState(
             iteration=self._iteration,
-            learner=self._attempt.facts.learner,
-            parts=self._parts.facts,
-            **self._log.saved(),
-            **self._parts.saved(),
+            learner=facts.learner,
+            progress_rows=self._log.rows,
+            timings_rows=self._timings.rows,
+            ep_rew_mean_first=facts.ep_rew_mean_first,
+            training_s=self._log.training_s(),
+            divergences=diverged.total if diverged else 0,
+            recent_episodes=tuple(diverged.recent) if diverged else (),
+            parts=self._facts_of_features(),
         )
         self._checkpoints.save(loop)
         self._log.leave_out_checkpoint()
@@ -287,50 +305,3 @@ class Training:
     def drop_replay(self) -> None:
         """Remove what only further training needs, unless the job keeps it: the policy is saved."""
         self._checkpoints.drop_replay()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Equipment:
-    parts: LoopParts
-    timings: Timings | DisabledTimings
-    """One of them, which is also told of the end of every rollout and update."""
-    env: TimedVecEnv
-    """What rollouts are collected from."""
-
-
-def _equip(attempt: Attempt, loop: LoopState, log: TrainingLog) -> _Equipment:
-    """Make the parts of the loop, in their order, and put what counts and measures around the
-    environments.
-
-    Timings come first, so that they measure all of an iteration and its row stands before
-    divergences may end the training. Ranks come last, so that features find the latest episodes
-    when an iteration begins: they are set aside during a rollout.
-    """
-    spec = attempt.spec
-    model = attempt.model
-    ranks = attempt.ranks
-    shared: list[LoopPart] = []
-    if ranks.size > 1:
-        has_server = spec.mode == "parameter-server"
-        shared.append(RankSynchronizer(model, ranks, parameter_server=has_server))
-    features = feature_parts(spec, model, loop.parts)
-    assert model.env is not None
-    venv: VecEnv = model.env
-    if spec.measure_training:
-        venv = MeasuredEpisodes(venv)
-    divergences: list[LoopPart] = []
-    if spec.on_divergence == "end-episode":
-        counter = DivergenceCounter(venv)
-        divergences.append(Divergences(counter, model, ranks, attempt.facts, loop))
-        venv = counter
-    env = TimedVecEnv(venv, log.after_step)
-    clock = timings.make(attempt.paths.timings_csv, model, env, ranks, keep=loop.timings_rows)
-    parts = LoopParts([clock, *divergences, *features.values(), *shared], features)
-    return _Equipment(parts=parts, timings=clock, env=env)
-
-
-def _begin_episodes(attempt: Attempt) -> BaseCallback:
-    """Reset the environments, unless restoring has put them in the midst of their episodes."""
-    steps_left = attempt.spec.total_timesteps - attempt.model.num_timesteps
-    is_resumed = attempt.facts.resumed_from is not None
-    return sb3_internals.setup_learn(attempt.model, steps_left, reset_num_timesteps=not is_resumed)

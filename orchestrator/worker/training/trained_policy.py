@@ -74,7 +74,7 @@ class Checkpoint:
     def state(self) -> dict[str, Any]:
         """As it was saved. :raises PolicyError: it is damaged or cannot be loaded."""
         from orchestrator.worker.training import checkpoint
-        from orchestrator.worker.training.replay import DamagedError
+        from orchestrator.worker.training.sealed_files import DamagedError
 
         try:
             return checkpoint.load(self.content)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +23,14 @@ from orchestrator.worker.training import algorithms, saved_model
 from orchestrator.worker.training.algorithms import Model
 
 _NORMALIZATION = ("obs_rms", "ret_rms", "returns", "old_obs", "old_reward")
-_COUNTERS = ("num_timesteps", sb3.N_UPDATES, sb3.EPISODE_NUM, sb3.PROGRESS_REMAINING)
-_BUFFERS = ("ep_info_buffer", "ep_success_buffer")
+_COUNTERS = (
+    "num_timesteps",
+    sb3.N_UPDATES,
+    sb3.EPISODE_NUM,
+    sb3.PROGRESS_REMAINING,
+    "ep_info_buffer",
+    "ep_success_buffer",
+)
 OF_EACH_RANK = (
     "last_obs",
     "last_original_obs",
@@ -59,16 +65,23 @@ class LoopState:
 
 
 def capture(model: Model, loop: LoopState) -> dict[str, Any]:
-    """The state at this iteration boundary. What cannot be saved of the environments is said in
-    ``unsaveable``.
+    """Return the state at this iteration boundary. What cannot be saved of the environments is said
+    in ``unsaveable``.
     """
     assert model.env is not None
+    venv: Any = model.env.unwrapped
     temperature = algorithms.temperature(model)
+    normalization = model.get_vec_normalize_env()
     attributes = vars(model)
     envs = None
     unsaveable = ""
     try:
-        envs = _envs_state(model.env.unwrapped)
+        if isinstance(venv, DummyVecEnv):
+            envs = env_state.save(venv.envs)
+        elif hasattr(venv, "get_state"):
+            envs = venv.get_state()
+        else:
+            unsaveable = f"{type(venv).__name__} has no get_state"
     except env_state.Unsaveable as error:
         unsaveable = str(error)
     return {
@@ -78,12 +91,18 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
             name: optimizer.state_dict() for name, optimizer in algorithms.optimizers(model).items()
         },
         "temperature": None if temperature is None else temperature.detach(),
-        "counters": {name: attributes[name] for name in _COUNTERS + _BUFFERS},
-        "last_obs": _each_array(attributes[sb3.LAST_OBS], _in_memory_order),
-        "last_original_obs": _each_array(attributes[sb3.LAST_ORIGINAL_OBS], _in_memory_order),
+        "counters": {name: attributes[name] for name in _COUNTERS},
+        "last_obs": _as_tensors(attributes[sb3.LAST_OBS]),
+        "last_original_obs": _as_tensors(attributes[sb3.LAST_ORIGINAL_OBS]),
         "last_episode_starts": attributes[sb3.LAST_EPISODE_STARTS],
         "model": None if algorithms.is_named(model) else saved_model.save(model),
-        "normalization": _normalization_state(model),
+        "normalization": None
+        if normalization is None
+        else {
+            name: getattr(normalization, name)
+            for name in _NORMALIZATION
+            if hasattr(normalization, name)
+        },
         "spaces": pickle.dumps((model.observation_space, model.action_space)),
         "envs": envs,
         "unsaveable": unsaveable,
@@ -91,31 +110,7 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
     }
 
 
-def _envs_state(venv: Any) -> Any:
-    """The state of all environments in their episodes.
-
-    :raises Unsaveable: it cannot be saved.
-    """
-    if isinstance(venv, DummyVecEnv):
-        return env_state.save(venv.envs)
-    if hasattr(venv, "get_state"):
-        return venv.get_state()
-    raise env_state.Unsaveable(f"{type(venv).__name__} has no get_state")
-
-
-def _normalization_state(model: Model) -> dict[str, Any] | None:
-    """None where nothing is normalised."""
-    normalization = model.get_vec_normalize_env()
-    if normalization is None:
-        return None
-    return {
-        name: getattr(normalization, name)
-        for name in _NORMALIZATION
-        if hasattr(normalization, name)
-    }
-
-
-def restore(model: Model, state: dict[str, Any], rank: int = 0) -> LoopState:
+def restore(model: Model, state: dict[str, Any]) -> LoopState:
     """Bring a freshly built model and its environments to ``state``, all but the replay buffer.
 
     Where the environments could not be saved, the model's last observations stay None:
@@ -123,8 +118,8 @@ def restore(model: Model, state: dict[str, Any], rank: int = 0) -> LoopState:
     from those at the start.
     """
     assert model.env is not None
-    if "ranks" in state:
-        state = {**state, **state["ranks"][rank]}
+    venv: Any = model.env.unwrapped
+    attributes = vars(model)
     if state["model"] is not None:
         saved_model.restore(model, state["model"])
     model.policy.load_state_dict(state["policy"])
@@ -134,7 +129,6 @@ def restore(model: Model, state: dict[str, Any], rank: int = 0) -> LoopState:
     if temperature is not None:
         with torch.no_grad():
             temperature.copy_(state["temperature"])
-    attributes = vars(model)
     attributes.update(state["counters"])
     normalization = model.get_vec_normalize_env()
     if normalization is not None:
@@ -148,53 +142,47 @@ def restore(model: Model, state: dict[str, Any], rank: int = 0) -> LoopState:
             f"the environments' state could not be saved ({state['unsaveable']}): new episodes begin"
         )
         seeds = np.random.SeedSequence([model.seed or 0, model.num_timesteps])
-        model.env.seed(int(seeds.generate_state(1)[0]))
+        # Halved, as each environment adds its number, and numpy takes seeds below 2**32.
+        model.env.seed(int(seeds.generate_state(1)[0]) >> 1)
     else:
-        _restore_envs(model.env.unwrapped, state["envs"])
-        attributes[sb3.LAST_OBS] = _each_array(state["last_obs"], _in_original_order)
-        attributes[sb3.LAST_ORIGINAL_OBS] = _each_array(
-            state["last_original_obs"], _in_original_order
-        )
+        if isinstance(venv, DummyVecEnv):
+            _restore_envs(venv.envs, state["envs"])
+        else:
+            venv.set_state(state["envs"])
+        attributes[sb3.LAST_OBS] = _as_arrays(state["last_obs"])
+        attributes[sb3.LAST_ORIGINAL_OBS] = _as_arrays(state["last_original_obs"])
         attributes[sb3.LAST_EPISODE_STARTS] = state["last_episode_starts"]
     restore_generators(state["generators"])
     loop = state["loop"]
     return LoopState(**{**loop, "parts": job_parts.restored_facts(loop["parts"])})
 
 
-def _each_array(observations: Any, function: Callable[[Any], Any]) -> Any:
-    """``function`` of an observation array, or of each entry of a ``Dict`` one; None where there is
-    none.
+def _restore_envs(envs: Any, state: bytes) -> None:
+    """Restore gymnasium environments."""
+    env_state.restore(envs, state)
+    if not env_state.is_state_complete(envs[0]):
+        kind = type(envs[0].unwrapped).__name__
+        say(
+            f"{kind} was restored by its attributes; state that it keeps elsewhere needs get_state and set_state"
+        )
+
+
+def _as_tensors(observations: Any) -> Any:
+    """Observations, or those of each key, as tensors.
+
+    Pickling an array forgets the order of its axes in memory, and torch's convolutions give other
+    bits for images in another one (Stable-Baselines3 transposes them by views).
     """
     if isinstance(observations, dict):
-        return {key: function(part) for key, part in observations.items()}
-    return None if observations is None else function(observations)
+        return {key: torch.from_numpy(part) for key, part in observations.items()}
+    return None if observations is None else torch.from_numpy(observations)
 
 
-def _in_memory_order(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The array with its axes in their order in memory, and that order.
-
-    Pickling forgets it, and torch's convolutions give other bits for images in another memory
-    layout (Stable-Baselines3 transposes them by views).
-    """
-    axes = np.argsort([-stride for stride in array.strides], kind="stable")
-    return np.ascontiguousarray(array.transpose(axes)), axes
-
-
-def _in_original_order(saved: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    array, axes = saved
-    return array.transpose(np.argsort(axes))
-
-
-def _restore_envs(venv: Any, state: Any) -> None:
-    if isinstance(venv, DummyVecEnv):
-        env_state.restore(venv.envs, state)
-        if not env_state.is_state_complete(venv.envs[0]):
-            kind = type(venv.envs[0].unwrapped).__name__
-            say(
-                f"{kind} was restored by its attributes; state that it keeps elsewhere needs get_state and set_state"
-            )
-    else:
-        venv.set_state(state)
+def _as_arrays(saved: Any) -> Any:
+    """The observations of which ``saved`` is :func:`_as_tensors`."""
+    if isinstance(saved, dict):
+        return {key: part.numpy() for key, part in saved.items()}
+    return None if saved is None else saved.numpy()
 
 
 def generators(device: torch.device) -> dict[str, Any]:

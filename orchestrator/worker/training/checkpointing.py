@@ -4,12 +4,10 @@ holds is in :mod:`.training_state`, and its file in :mod:`.checkpoint`.
 
 from __future__ import annotations
 
-import math
 import time
 from typing import Any
 
 from orchestrator.core.text import joined
-from orchestrator.worker.runtime import csv_tables
 from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training import algorithms, asymmetric_critic, saved_model, training_state
 from orchestrator.worker.training import replay as replay_files
@@ -21,10 +19,7 @@ from orchestrator.worker.training.training_state import LoopState
 
 
 class Checkpointing:
-    """The checkpoints of one training.
-
-    It is no part of the loop (:class:`.LoopPart`): a checkpoint holds what all parts have saved.
-    """
+    """The checkpoints of one training."""
 
     def __init__(self, attempt: Attempt) -> None:
         spec = attempt.spec
@@ -53,16 +48,18 @@ class Checkpointing:
 
         :raises CheckpointError: it cannot be loaded. :raises ValueError: it is of another spec.
         """
-        state = self._store.newest(self._attempt.ranks)
+        attempt = self._attempt
+        state = self._store.newest(attempt.ranks)
         if state is None:
             loop = LoopState()
             self._start_from_policy()
         else:
             loop = self._restore(state)
-        if self._attempt.ranks.rank == 0:
-            warning = self._start_over() if state is None else self._warning_of_resumed()
-            self._attempt.reporter.warning = warning or self._attempt.reporter.warning
-        self._saved_at = self._attempt.facts.resumed_from
+        if self._store.problems:
+            went_on = f"the training starts at {attempt.model.num_timesteps} env_steps"
+            attempt.reporter.warning = "; ".join([*self._store.problems, went_on])
+            say(went_on)
+        self._saved_at = attempt.facts.resumed_from
         self._since = time.monotonic()
         return loop
 
@@ -76,8 +73,7 @@ class Checkpointing:
         policy = start_policy.StartPolicy.from_file(self._attempt.paths.init, spec.init_sha256)
         what = start_policy.start(model, policy)
         say(f"starts from {spec.init} ({policy.label}): {what}")
-        if model.env is None:
-            return
+        assert model.env is not None
         hidden = asymmetric_critic.privileged_values(model.env)
         if hidden > 0:
             asymmetric_critic.set_to_zero(model, hidden)
@@ -91,7 +87,7 @@ class Checkpointing:
                 raise ValueError(
                     "it has no replay buffer, as it was the last of a training, which now goes on"
                 )
-            loop = training_state.restore(model, state, self._attempt.ranks.rank)
+            loop = training_state.restore(model, state)
         facts.resumed_from = model.num_timesteps
         say(f"resumed at {model.num_timesteps} env_steps")
         if loop.learner != facts.learner:
@@ -100,37 +96,6 @@ class Checkpointing:
             )
         return loop
 
-    def _warning_of_resumed(self) -> str:
-        """Which checkpoints were damaged; empty: none."""
-        problems = list(self._store.problems)
-        if problems:
-            problems.append(f"resumed at {self._attempt.model.num_timesteps} env_steps")
-        return "; ".join(problems)
-
-    def _start_over(self) -> str:
-        """Set the earlier tables aside where checkpoints were damaged. Returns a warning that says
-        so; empty: no checkpoint was.
-        """
-        problems = list(self._store.problems)
-        damaged = self._store.damaged_checkpoints()
-        if not damaged:
-            return "; ".join(problems)
-        kept = self._set_tables_aside()
-        if not problems:
-            names = joined(path.name for path in damaged)
-            problems.append(f"only damaged checkpoints are there ({names})")
-        problems.append("no checkpoint is left, so the training starts at 0 env_steps")
-        if kept:
-            problems.append(f"its earlier tables are kept as {kept}")
-        say("; ".join(problems))
-        return "; ".join(problems)
-
-    def _set_tables_aside(self) -> str:
-        """The new names of those that there were."""
-        paths = self._attempt.paths
-        tables = [csv_tables.set_aside(path) for path in (paths.progress_csv, paths.timings_csv)]
-        return joined(table.name for table in tables if table is not None)
-
     # -- in the loop
 
     @property
@@ -138,17 +103,9 @@ class Checkpointing:
         """Whether the newest checkpoint is of the present env_steps."""
         return self._saved_at == self._attempt.model.num_timesteps
 
-    @property
-    def is_at_rung(self) -> bool:
-        """Whether the training is to pause here: on all ranks, which have the same env_steps; also
-        in an attempt that resumes there.
-        """
-        rung = self._attempt.spec.pause_at
-        return rung is not None and self._attempt.model.num_timesteps >= rung
-
     def is_due(self, steps_before: int) -> bool:
-        """By the interval of the job. By time, rank 0 decides for all; env_steps are the same on
-        every rank.
+        """Return whether the interval of the job is over. By time, rank 0 decides for all;
+        env_steps are the same on every rank.
 
         :param steps_before: env_steps at the start of the iteration.
         """
@@ -176,7 +133,7 @@ class Checkpointing:
     # -- at the end
 
     def drop_replay(self) -> None:
-        """Remove the replay buffers, where the job does not keep them: the policy is saved."""
+        """Remove the replay buffers, unless the job keeps them: the policy is saved."""
         if not self._attempt.spec.keep_replay_buffer:
             self._store.drop_replay()
 
@@ -197,20 +154,11 @@ def _say_what_is_lost(model: Model) -> None:
 
 
 def _open_replay(attempt: Attempt) -> Replay | None:
-    """The files of the model's replay buffer, beside its checkpoints; None where it has none, or one
-    of an unknown class.
+    """Open the files of the model's replay buffer. Return None where it has none, or one of an
+    unknown class.
     """
     model = attempt.model
-    spec = attempt.spec
-    if not isinstance(model, OffPolicy):
+    if not isinstance(model, OffPolicy) or not replay_files.is_known(model.replay_buffer):
         return None
     assert model.replay_buffer is not None
-    if not replay_files.is_known(model.replay_buffer):
-        return None
-    replay = Replay(attempt.paths.replay(attempt.ranks.rank), model.replay_buffer)
-    rows = min(model.replay_buffer.buffer_size, math.ceil(spec.total_timesteps / spec.n_envs))
-    size_mib = rows * replay.bytes_a_row / 2**20
-    say(
-        f"replay buffer: up to {rows * model.n_envs:,} transitions, {size_mib:,.0f} MiB in memory and on disk"
-    )
-    return replay
+    return Replay(attempt.paths.replay(attempt.ranks.rank), model.replay_buffer)
