@@ -13,8 +13,9 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from stable_baselines3.common.monitor import Monitor
@@ -34,7 +35,6 @@ from orchestrator.worker.envs import another_robot, env_factory
 from orchestrator.worker.policies.rendered_vec_env import RenderedVecEnv
 from orchestrator.worker.policies.single_env import SingleEnv
 from orchestrator.worker.policies.task_env import TaskEnv
-from orchestrator.worker.rendering import scenes
 from orchestrator.worker.rendering.live_view import check_render_mode
 from orchestrator.worker.runtime import failures
 from orchestrator.worker.training import evaluation, trained_policy, training_state
@@ -87,23 +87,21 @@ def load(
         trained = trained_policy.newest_policy(paths, spec)
     else:
         trained = trained_policy.read_checkpoint(paths, str(checkpoint))
-    file = paths.model if trained is None else trained.path
+    if seed is None:
+        seed = evaluation.environment_seed(spec)
     generators = training_state.generators(torch.device("cpu"))
-    with _explaining(spec, f"its policy, {file}, cannot be loaded, or its environment not be made"):
-        seed = evaluation.environment_seed(spec) if seed is None else seed
-        spec = _with_robot(spec, paths, xml, nominal=not randomize)
-        venv = _environments(paths, spec, n_envs, render_mode, seed, nominal=not randomize)
+    with _explaining(spec):
+        made = _make(paths, spec, trained, n_envs, render_mode, seed, xml, nominal=not randomize)
         try:
-            model = trained_policy.load_model(spec, paths, venv, trained)
+            model = trained_policy.load_model(spec, paths, made.venv, trained)
         finally:  # making a model seeds them, and its environments
             training_state.restore_generators(generators)
-            venv.seed(seed)
-        env = _for_caller(spec, paths, venv, trained, seed, single=n_envs is None)
+            made.venv.seed(seed)
     if checkpoint is None and model.num_timesteps < spec.total_timesteps:
         done = f"{model.num_timesteps:,} of {spec.total_timesteps:,} env_steps"
         message = f"{spec.job_id}: the policy was trained for {done}. {outcome_sentence(paths)}"
         warnings.warn(message, UnfinishedPolicyWarning, stacklevel=2)
-    return model, env
+    return model, made.for_caller
 
 
 def make_env(
@@ -126,17 +124,16 @@ def make_env(
     paths, spec = _job(job_dir)
     spec = dataclasses.replace(spec, normalize=spec.normalize and normalize)
     trained = trained_policy.newest_policy(paths, spec) if spec.normalize else None
-    with _explaining(spec, "its environment cannot be made here"):
-        seed = evaluation.environment_seed(spec) if seed is None else seed
-        spec = _with_robot(spec, paths, xml, nominal=not randomize)
-        venv = _environments(paths, spec, n_envs, render_mode, seed, nominal=not randomize)
-        venv.seed(seed)
-        env = _for_caller(spec, paths, venv, trained, seed, single=n_envs is None)
+    if seed is None:
+        seed = evaluation.environment_seed(spec)
+    with _explaining(spec):
+        made = _make(paths, spec, trained, n_envs, render_mode, seed, xml, nominal=not randomize)
+        made.venv.seed(seed)
     if trained is not None:
         at = f"as at {trained.label} env_steps"
         message = f"{spec.job_id}: observations are normalised {at}. {outcome_sentence(paths)}"
         warnings.warn(message, UnfinishedPolicyWarning, stacklevel=2)
-    return env
+    return made.for_caller
 
 
 def _job(job_dir: StrPath) -> tuple[JobPaths, WorkerSpec]:
@@ -145,53 +142,58 @@ def _job(job_dir: StrPath) -> tuple[JobPaths, WorkerSpec]:
     :raises UsageError: it is not the directory of a job that has been launched.
     """
     paths, spec = read_job(absolute(job_dir))
-    try:
+    with contextlib.suppress(FileNotFoundError):  # a benchmark's jobs have no record of their robot
         altered = altered_since_training(paths, spec.xml)
-    except FileNotFoundError:  # a benchmark's jobs have no record of their robot
-        altered = None
-    except (OSError, ValueError) as error:
-        altered = f"{paths.root}: nobody can tell whether its robot was altered: {error}"
-    if altered is not None:
-        warnings.warn(altered, AlteredRobotWarning, stacklevel=3)
+        if altered is not None:
+            warnings.warn(altered, AlteredRobotWarning, stacklevel=3)
     return paths, spec
 
 
-def _with_robot(
-    spec: WorkerSpec, paths: JobPaths, xml: StrPath | None, *, nominal: bool
-) -> WorkerSpec:
-    if xml is None:
-        return spec
-    return another_robot.with_robot(spec, paths.root, absolute(xml), nominal=nominal)
+class _Made(NamedTuple):
+    venv: VecEnv
+    """Without normalisation."""
+    for_caller: Any
+    """``venv`` with normalisation, or the single environment in it."""
 
 
-def _environments(
+def _make(
     paths: JobPaths,
     spec: WorkerSpec,
+    trained: Checkpoint | None,
     n_envs: int | None,
     render_mode: str | None,
     seed: int,
+    other_robot: StrPath | None,
     *,
     nominal: bool,
-) -> VecEnv:
-    """The job's environments without normalisation.
+) -> _Made:
+    """The job's environments.
 
     :param n_envs: None for one ``gymnasium.Env``, which is then the only one in a ``DummyVecEnv``.
     """
-    if n_envs is not None and (not isinstance(n_envs, int) or n_envs < 1):
+    if n_envs is not None and n_envs < 1:
         raise UsageError(
-            f"n_envs = {n_envs!r}: expected a whole number of at least 1, or None for one gymnasium.Env"
+            f"n_envs = {n_envs}: expected a whole number of at least 1, or None for one gymnasium.Env"
         )
-    if not env_factory.is_batched(spec):
-        if render_mode is not None:
-            spec = _with_render_mode(spec, render_mode)
-        if n_envs is None:
-            return DummyVecEnv(env_factory.makers(spec, paths.root, [0], seed))
-        return env_factory.make(spec, paths.root, n_envs=n_envs, seed=seed)
-    xml = Path(str(env_factory.robot_path(spec, paths.root)))
-    check_render_mode(render_mode)
-    if n_envs is None:
+    is_batched = env_factory.is_batched(spec)
+    if is_batched:
+        check_render_mode(render_mode)
+    elif render_mode is not None:
+        env_kwargs = {**spec.env_kwargs, "render_mode": render_mode}
+        spec = dataclasses.replace(spec, env_kwargs=env_kwargs)
+    if other_robot is not None:
+        xml = absolute(other_robot)
+        spec = another_robot.with_robot(spec, paths.root, xml, nominal=nominal)
+    robot = Path(str(env_factory.robot_path(spec, paths.root)))
+    if n_envs is not None:
+        venv = env_factory.make(
+            spec, paths.root, n_envs=n_envs, seed=seed, measuring=True, nominal=nominal
+        )
+        if is_batched and render_mode is not None:
+            venv = RenderedVecEnv(venv, robot, render_mode)
+    elif is_batched:
         env = TaskEnv(
-            xml,
+            robot,
             task=str(spec.task),
             render_mode=render_mode,
             task_options=spec.task_options,
@@ -200,77 +202,55 @@ def _environments(
             asymmetric=spec.asymmetric,
             nominal=nominal,
         )
-        return DummyVecEnv([lambda: Monitor(env)])
-    venv = env_factory.make(
-        spec, paths.root, n_envs=n_envs, seed=seed, measuring=True, nominal=nominal
-    )
-    return venv if render_mode is None else RenderedVecEnv(venv, xml, render_mode)
-
-
-def _with_render_mode(spec: WorkerSpec, render_mode: str) -> WorkerSpec:
-    """Environments that are no built-in tasks render themselves, if they take an argument
-    ``render_mode``.
-    """
-    if spec.entry_point is not None and not scenes.takes_render_mode(spec.entry_point):
-        advice = "let it take one and pass it to its environment"
-        raise UsageError(f"{spec.entry_point} takes no argument render_mode; {advice}")
-    return dataclasses.replace(spec, env_kwargs={**spec.env_kwargs, "render_mode": render_mode})
-
-
-def _for_caller(
-    spec: WorkerSpec,
-    paths: JobPaths,
-    venv: VecEnv,
-    trained: Checkpoint | None,
-    seed: int,
-    *,
-    single: bool,
-) -> Any:
-    """``venv`` with normalisation, or the single environment in it."""
+        venv = DummyVecEnv([lambda: Monitor(env)])
+    else:
+        venv = DummyVecEnv(env_factory.makers(spec, paths.root, [0], seed))
     normalized = trained_policy.normalized_env(spec, paths, venv, trained)
-    if not single:
-        return normalized
-    [env] = venv.envs  # type: ignore[attr-defined]
-    return SingleEnv(env, seed, normalized if isinstance(normalized, VecNormalize) else None)
+    if n_envs is not None:
+        return _Made(venv, normalized)
+    statistics = normalized if isinstance(normalized, VecNormalize) else None
+    return _Made(venv, SingleEnv(venv.envs[0], seed, statistics))  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
-def _explaining(spec: WorkerSpec, problem: str) -> Iterator[None]:
+def _explaining(spec: WorkerSpec) -> Iterator[None]:
     """Import modules from the job's folder first; afterwards, for what is imported late, last.
-    Whatever the block raises becomes an error that says ``problem``.
+    Whatever the block raises becomes an error that names the job.
 
     :raises UsageError: also where this process has a module of another folder under the name of one
         of the job's own.
     """
-    folder = spec.search_path
-    if folder is not None:
-        _refuse_modules_of_others(spec, Path(folder))
+    folder = spec.search_path or ""
+    if folder:
+        _refuse_modules_of_others(spec, folder)
         sys.path.insert(0, folder)
     try:
         yield
     except OrchestratorError:
         raise
     except Exception as error:
-        gone = folder is not None and not Path(folder).is_dir()
-        hint = f"; the folder of the job's own modules, {folder}, is missing" if gone else ""
-        raise UsageError(f"{spec.job_id}: {problem}: {failures.describe(error)}{hint}") from error
+        hint = ""
+        if folder and not Path(folder).is_dir():
+            hint = f"; the folder of the job's own modules, {folder}, is missing"
+        raise UsageError(
+            f"{spec.job_id}: it cannot be loaded here: {failures.describe(error)}{hint}"
+        ) from error
     finally:
-        if folder is not None:
+        if folder:
             sys.path.remove(folder)  # the first
             if folder not in sys.path:
                 sys.path.append(folder)
 
 
-def _refuse_modules_of_others(spec: WorkerSpec, folder: Path) -> None:
+def _refuse_modules_of_others(spec: WorkerSpec, folder: str) -> None:
     for name in (spec.task, spec.entry_point, spec.env, spec.algo):
         if name is None or ":" not in name:
             continue
         module = name.partition(":")[0].partition(".")[0]
         loaded = getattr(sys.modules.get(module), "__file__", None)
-        own = [folder / f"{module}.py", folder / module / "__init__.py"]
-        files = [file.resolve() for file in own if file.is_file()]
-        if loaded is not None and files and Path(loaded).resolve() not in files:
+        own = PathFinder.find_spec(module, [folder])
+        if loaded is not None and own is not None and own.origin != loaded:
             raise UsageError(
-                f"{spec.job_id}: its module {module} is {files[0]}, and this program has imported"
+                f"{spec.job_id}: its module {module} is {own.origin}, and this program has imported"
                 f" {loaded} under that name; load the job in a program that has not"
             )

@@ -10,7 +10,6 @@ new action is the middle of its range.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import io
 import json
 import re
@@ -30,7 +29,6 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from orchestrator.core.decoding import field_values, from_values
 from orchestrator.core.errors import UsageError
 from orchestrator.core.files.atomic_files import write_whole
-from orchestrator.core.files.file_status import status_of
 from orchestrator.core.job_reader import read_job
 from orchestrator.core.messages import INIT_SUFFIX, ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import JobPaths
@@ -47,15 +45,8 @@ from orchestrator.worker.training.algorithms import Model
 SHOWN = 5
 """Names in a message."""
 EXPECTED = "expected a job's directory, RUN_DIR/jobs/JOB_ID, or a model.zip of Stable-Baselines3"
-ACTIVATIONS: Mapping[Algorithm, str] = {"ppo": "tanh", "a2c": "tanh", "sac": "relu", "td3": "relu"}
+ACTIVATIONS = {"ppo": "tanh", "a2c": "tanh", "sac": "relu", "td3": "relu"}
 """Defaults of ``activation_fn``."""
-MARKS: Mapping[Algorithm, set[str]] = {
-    "ppo": {"clip_range"},
-    "sac": {"target_entropy"},
-    "td3": {"target_policy_noise"},
-    "a2c": {"gae_lambda"},
-}
-"""Attributes of a model of the first algorithm that has them all."""
 LEAST_SIMULATE_S = 0.005
 Spaces: TypeAlias = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
 """Of observations and actions."""
@@ -74,10 +65,11 @@ class Names(TypedDict):
 class StartPolicy:
     label: str
     """What it is, for people."""
-    algo: str
-    activation: str
-    """``activation_fn`` as in a job file, without underscores."""
-    names: Names | None
+    algo: str | None = None
+    """None: not known."""
+    activation: str | None
+    """``activation_fn`` as in a job file; None: the default of its algorithm."""
+    names: Names | None = None
     """None where observations and actions have no names."""
     policy: Mapping[str, torch.Tensor]
     """The policy's ``state_dict``."""
@@ -140,72 +132,59 @@ def names_of(simulation: Simulation) -> Names | None:
 
 def read(source: Path) -> StartPolicy:
     """The policy of a job (its ``model.zip``, or its newest checkpoint), or the one in a
-    ``model.zip``, as it is now: one that was read is kept until a file of it changes.
+    ``model.zip``.
 
     Statistics and checkpoints are pickles, which run code: users name only what they trust.
 
+    :raises UnfitStartPolicyError: it is of an algorithm without a name.
     :raises UsageError: there is none, or it cannot be read.
     """
     paths = JobPaths(source.parent if source.is_file() else source)
-    files = (source, paths.spec, paths.model, paths.vecnormalize, paths.checkpoints)
-    statuses = map(status_of, files)
-    return _read(source, *[status and (status.st_mtime_ns, status.st_ino) for status in statuses])
-
-
-@functools.lru_cache(maxsize=4)
-def _read(source: Path, *_versions: object) -> StartPolicy:
-    """:param _versions: of its files: one that has changed is read anew."""
-    if source.is_file():
-        paths = JobPaths(source.parent)
-        if source.name == paths.model.name and paths.spec.is_file():
-            return read(source.parent)
-        return dataclasses.replace(
-            _read_zip(source), env_steps=None
-        )  # it may have started from one
+    is_of_job = source.name == paths.model.name and paths.spec.is_file()
+    if source.is_file() and not is_of_job:
+        return _read_zip(source)
     if not source.exists():
         raise UsageError(
             f"{source}: no such file or directory; {EXPECTED}; `run RUN_DIR` resumes jobs without it"
         )
-    paths, spec = read_job(source)
+    paths, spec = read_job(paths.root)
     _refuse_algorithm_class(spec.algo)
     trained = trained_policy.newest_policy(paths, spec)
     if trained is None:
-        policy = _read_zip(paths.model, needs_statistics=spec.normalize)
+        policy = dataclasses.replace(_read_zip(paths.model, spec), label="its finished policy")
     else:
         state = trained.state
         policy = StartPolicy(
             label=f"its checkpoint at {state['env_steps']:,} env_steps, as it is not finished",
-            algo=spec.algo,
-            activation="",
-            names=None,
+            activation=None,
             policy=dict(state["policy"]),
             statistics=_statistics(_running(state["normalization"])) if spec.normalize else None,
             temperature=state["temperature"],
             env_steps=state["env_steps"],
         )
-    earlier = 0 if spec.init is None else spec.init_env_steps
-    is_known = policy.env_steps is not None and earlier is not None
+    env_steps = policy.env_steps
+    if spec.init is not None and env_steps is not None:
+        env_steps = None if spec.init_env_steps is None else env_steps + spec.init_env_steps
     return dataclasses.replace(
         policy,
-        label=policy.label if trained else "its finished policy",
-        activation=_activation(spec.algo, spec.policy_kwargs),
+        algo=spec.algo,
+        activation=spec.policy_kwargs.get("activation_fn"),
         names=_names_of_job(paths, spec),
-        env_steps=policy.env_steps + earlier if is_known else None,
+        env_steps=env_steps,
     )
 
 
-def _read_zip(path: Path, *, needs_statistics: bool = False) -> StartPolicy:
-    """What a ``model.zip`` holds outside of its pickles, and the statistics beside it."""
+def _read_zip(path: Path, spec: WorkerSpec | None = None) -> StartPolicy:
+    """What a ``model.zip`` holds outside of its pickles, and the statistics beside it.
+
+    :param spec: of its job; None: not known.
+    """
     paths = JobPaths(path.parent)
     try:
         _, parameters, variables = load_from_zip_file(path, load_data=False, device="cpu")
         with zipfile.ZipFile(path) as archive:
             data = json.loads(archive.read("data"))
         policy: Any = parameters["policy"]
-        has = {*data, *policy}
-        algo = next((algo for algo, marks in MARKS.items() if marks <= has), None)
-        if algo is None:
-            raise ValueError(f"it is no model of {', '.join(MARKS)}")
         # Text that Stable-Baselines3 writes for people: "<class 'torch.nn.modules.activation.ELU'>".
         policy_kwargs = data.get("policy_kwargs") or {}
         activation = re.search(r"(\w+)'>$", str(policy_kwargs.get("activation_fn", "")))
@@ -214,18 +193,17 @@ def _read_zip(path: Path, *, needs_statistics: bool = False) -> StartPolicy:
             f"{path}: cannot be read: {failures.describe(error)}; {EXPECTED}"
         ) from error
     statistics: Mapping[str, Any] = {}
+    needs_statistics = spec is not None and spec.normalize
     if needs_statistics or paths.vecnormalize.is_file():
         statistics = trained_policy.saved_statistics(paths)
     is_normalized = needs_statistics or "obs_rms" in statistics
     return StartPolicy(
         label=f"{'with' if is_normalized else 'without'} statistics in {paths.vecnormalize.name}",
-        algo=algo,
-        activation=activation[1].lower() if activation else ACTIVATIONS[algo],
-        names=None,
+        activation=activation[1].lower() if activation else None,
         policy=dict(policy),
         statistics=_statistics(_running(statistics)) if is_normalized else None,
         temperature=(variables or {}).get("log_ent_coef"),
-        env_steps=data.get("num_timesteps"),
+        env_steps=None if spec is None else data.get("num_timesteps"),
     )
 
 
@@ -233,7 +211,7 @@ def _running(normalization: Mapping[str, Any] | None) -> dict[str, Any]:
     """The running statistics among a normaliser's attributes: ``obs_rms``, or ``obs_rms.KEY`` for
     parts of a ``Dict``, and ``ret_rms``.
     """
-    found = {}
+    found: dict[str, Any] = {}
     for name in ("obs_rms", "ret_rms"):
         rms = (normalization or {}).get(name)
         parts = (
@@ -252,11 +230,6 @@ def _statistics(running: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         for name, rms in running.items()
         for part in ("mean", "var", "count")
     }
-
-
-def _activation(algo: str, policy_kwargs: Mapping[str, Any]) -> str:
-    name: str = policy_kwargs.get("activation_fn") or ACTIVATIONS[algo]
-    return name.replace("_", "")
 
 
 def _refuse_algorithm_class(algo: str) -> None:
@@ -299,13 +272,6 @@ class Places(NamedTuple):
     """There."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
-    tensors: Mapping[str, torch.Tensor]
-    text: str
-    """What was copied, for people."""
-
-
 def start(model: Model, initial: StartPolicy) -> str:
     """Copy ``initial`` into a model that was just built. Returns what was copied, in words.
 
@@ -316,74 +282,70 @@ def start(model: Model, initial: StartPolicy) -> str:
     names = names_of(simulation) if isinstance(simulation, Simulation) else None
     normalization = model.get_vec_normalize_env()
     running = {} if normalization is None else _running(vars(normalization))
-    copy = _copy(model.policy, initial, names, _statistics(running))
-    model.policy.load_state_dict({name: copy.tensors[name] for name in model.policy.state_dict()})
+    own = {**model.policy.state_dict(), **_statistics(running)}
+    given = {**initial.policy, **(initial.statistics or {})}
+    axes = _named_axes(model.policy, names, initial.names)
+    merged = _merged(own, given, axes)
+    model.policy.load_state_dict({name: merged[name] for name in model.policy.state_dict()})
     for name, rms in running.items():
-        rms.mean = copy.tensors[f"{name}.mean"].numpy()
-        rms.var = copy.tensors[f"{name}.var"].numpy()
-        rms.count = copy.tensors[f"{name}.count"].item()
+        rms.mean = merged[f"{name}.mean"].numpy()
+        rms.var = merged[f"{name}.var"].numpy()
+        rms.count = merged[f"{name}.count"].item()
     temperature = algorithms.temperature(model)
     if temperature is not None and initial.temperature is not None:
         with torch.no_grad():
             temperature.copy_(initial.temperature)
-    return copy.text
+    return _copied_text(names, initial.names)
 
 
-def _copy(
-    policy: BasePolicy,
-    initial: StartPolicy,
-    names: Names | None,
-    statistics: Mapping[str, torch.Tensor] | None = None,
-) -> Copy:
-    """What ``policy``, whose observations and actions have ``names``, and ``statistics`` have to
-    become; without ``statistics``, the policy alone.
+def _merged(
+    own: Mapping[str, torch.Tensor],
+    given: Mapping[str, torch.Tensor],
+    axes: Mapping[str, Mapping[int, Places]],
+) -> dict[str, torch.Tensor]:
+    """The tensors of ``given``, along ``axes`` with the entries of common names; new ones are 0 or, of
+    a deviation or a variance, as in ``own``.
 
-    :raises UnfitStartPolicyError: another network, no name in common, or other shapes where there
-        are no names.
+    :raises UnfitStartPolicyError: another network, or other shapes where there are no names.
     """
-    own = {**policy.state_dict(), **(statistics or {})}
-    given = dict(initial.policy)
-    if statistics is not None:
-        given |= initial.statistics or {}
-    axes: Mapping[str, Mapping[int, Places]] = {}
-    text = "all observations and actions are equal: an exact copy"
-    if names is not None and initial.names is not None and names != initial.names:
-        if type(policy) is not ActorCriticPolicy:
-            raise UnfitStartPolicyError(
-                "its observations or actions have other names than those here, and only ppo and a2c"
-                " can start from a policy with other ones"
-            )
-        axes = _named_axes(policy, names, initial.names)
-        text = _copied_text(names, initial.names)
-    tensors = {}
+    merged = {}
     for name in {**own, **given}:
         tensor = given.get(name)
         for axis, places in axes.get(name, {}).items():
             if tensor is not None and tensor.ndim > axis and tensor.shape[axis] == places.size:
-                new = {"log_std": own[name].max().item(), "obs_rms.var": 1.0}.get(name, 0.0)
+                new = own[name].max().item() if name in ("log_std", "obs_rms.var") else 0.0
                 entry = torch.full_like(tensor.narrow(axis, 0, 1), new)
                 tensor = torch.cat([tensor, entry], axis).index_select(axis, places.indices)
         if tensor is None or name not in own or tensor.shape != own[name].shape:
             there, here = (
-                tuple(each[name].shape) if name in each else None for each in (given, own)
+                tuple(all_[name].shape) if name in all_ else None for all_ in (given, own)
             )
             raise UnfitStartPolicyError(
                 f"another network: {name} is {there} there, and {here} here; policy_kwargs and "
                 "use_sde must be as they were there and, without names, the numbers of observations "
                 "and actions"
             )
-        tensors[name] = tensor
-    return Copy(tensors=tensors, text=text)
+        merged[name] = tensor
+    return merged
 
 
 def _named_axes(
-    policy: ActorCriticPolicy, names: Names, others: Names
-) -> dict[str, dict[int, Places]]:
+    policy: BasePolicy, names: Names | None, others: Names | None
+) -> Mapping[str, Mapping[int, Places]]:
     """The axes of parameters of ``MlpPolicy`` and of statistics whose entries belong to observations
-    or actions. Observations enter the first hidden layers or, without any, the last layers.
+    or actions; none where all names are equal, or there are none. Observations enter the first
+    hidden layers or, without any, the last layers.
 
     :param others: names of the source.
+    :raises UnfitStartPolicyError: no name is common, or such a policy needs equal ones.
     """
+    if names is None or others is None or names == others:
+        return {}
+    if type(policy) is not ActorCriticPolicy:
+        raise UnfitStartPolicyError(
+            "its observations or actions have other names than those here, and only ppo and a2c"
+            " can start from a policy with other ones"
+        )
     own = policy.state_dict()
     observations = _places("observation", names["observations"], others["observations"])
     actions = _places("action", names["actions"], others["actions"])
@@ -392,10 +354,9 @@ def _named_axes(
         "obs_rms.var": {0: observations},
         "action_net.weight": {0: actions},
         "action_net.bias": {0: actions},
-        "log_std": {own["log_std"].ndim - 1: actions},
     }
-    if not (policy.dist_kwargs or {}).get("full_std", True):  # all actions share their deviation
-        del axes["log_std"]
+    if (policy.dist_kwargs or {}).get("full_std", True):  # else all actions share their deviation
+        axes["log_std"] = {own["log_std"].ndim - 1: actions}
     for network, last in (("policy_net", "action_net"), ("value_net", "value_net")):
         first = f"mlp_extractor.{network}.0.weight"
         axes.setdefault(first if first in own else f"{last}.weight", {})[1] = observations
@@ -412,21 +373,23 @@ def _places(what: str, own: Sequence[str], given: Sequence[str]) -> Places:
     return Places(torch.tensor([number.get(name, len(given)) for name in own]), len(given))
 
 
-def _copied_text(names: Names, others: Names) -> str:
-    texts = []
-    for what, own, given in (
-        ("observation", names["observations"], others["observations"]),
-        ("action", names["actions"], others["actions"]),
-    ):
-        new = [name for name in own if name not in given]
-        left = [name for name in given if name not in own]
-        text = f"{len(own) - len(new)} of {count(len(own), what)} by name"
-        if new:
-            text += f", new: {listed(new, SHOWN)}"
-        if new and left:  # they may be the same under other names
-            text += f", not taken over: {listed(left, SHOWN)}"
-        texts.append(text)
-    return "; ".join(texts)
+def _copied_text(names: Names | None, others: Names | None) -> str:
+    if names is None or others is None or names == others:
+        return "all observations and actions are equal: an exact copy"
+    observations = _by_name_text("observation", names["observations"], others["observations"])
+    actions = _by_name_text("action", names["actions"], others["actions"])
+    return f"{observations}; {actions}"
+
+
+def _by_name_text(what: str, own: Sequence[str], given: Sequence[str]) -> str:
+    new = [name for name in own if name not in given]
+    left = [name for name in given if name not in own]
+    text = f"{len(own) - len(new)} of {count(len(own), what)} by name"
+    if new:
+        text += f", new: {listed(new, SHOWN)}"
+    if new and left:  # they may be the same under other names
+        text += f", not taken over: {listed(left, SHOWN)}"
+    return text
 
 
 # -- before the launch
@@ -483,10 +446,13 @@ def _tried(
     images and ``Dict`` are compared by the worker.
     """
     job = request.init
+    default = ACTIVATIONS[job["algo"]]
+    given = (initial.activation or default).replace("_", "")
+    activation = (job["policy_kwargs"].get("activation_fn") or default).replace("_", "")
     for key, there, here in (
-        ("algo", initial.algo, job["algo"]),
+        ("algo", initial.algo or job["algo"], job["algo"]),
         ("normalize", initial.statistics is not None, job["normalize"]),
-        ("activation_fn", initial.activation, _activation(job["algo"], job["policy_kwargs"])),
+        ("activation_fn", given, activation),
     ):
         if there != here:
             raise UnfitStartPolicyError(
@@ -497,7 +463,9 @@ def _tried(
         return ""
     names, spaces = _names_and_spaces(environment)
     network = _network(job, request.use_sde, spaces)
-    return f": {_copy(network, initial, names).text}"
+    axes = _named_axes(network, names, initial.names)
+    _merged(network.state_dict(), initial.policy, axes)
+    return f": {_copied_text(names, initial.names)}"
 
 
 def _untrained(job: Mapping[str, Any], environment: Simulation | Spaces) -> StartPolicy:
@@ -513,7 +481,7 @@ def _untrained(job: Mapping[str, Any], environment: Simulation | Spaces) -> Star
     return StartPolicy(
         label="when it has succeeded",
         algo=job["algo"],
-        activation=_activation(job["algo"], job["policy_kwargs"]),
+        activation=job["policy_kwargs"].get("activation_fn"),
         names=names,
         policy=policy,
         statistics={} if job["normalize"] else None,

@@ -194,15 +194,15 @@ def exported_policy(exported: ReadPolicy, venv: VecEnv) -> Policy:
 
     :raises PolicyError: it was exported from a job with other observations or actions.
     """
+    from gymnasium.spaces import flatdim
+
     from orchestrator.worker.training.asymmetric_critic import privileged_values
 
     hidden = privileged_values(venv)
-    entries: Mapping[str, Any] = getattr(venv.observation_space, "spaces", {})
-    parts = list(entries.values()) or [venv.observation_space]
-    observations = sum(int(np.prod(part.shape or ())) for part in parts) - hidden
-    actions = int(np.prod(venv.action_space.shape or ()))
+    inputs = list(getattr(venv.observation_space, "spaces", ()))
+    observations = flatdim(venv.observation_space) - hidden
     of_policy = _interface_text(exported.observations, exported.inputs, exported.actions)
-    of_job = _interface_text(observations, list(entries), actions)
+    of_job = _interface_text(observations, inputs, flatdim(venv.action_space))
     if of_policy != of_job:
         raise PolicyError(
             f"the exported policy has {of_policy}, and this job {of_job}; name a file that was exported from it"

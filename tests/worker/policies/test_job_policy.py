@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -131,38 +130,6 @@ def test_another_robot_that_does_not_fit_is_refused_with_what_differs(
     with pytest.raises(orchestrator.UsageError, match=expected) as refused:
         orchestrator.load(balancer.root, xml=other)
     assert str(refused.value).startswith(f"balancer-s3: xml = {other}: ")
-
-
-SCRIPT = """
-import json, sys
-import torch
-import orchestrator
-from stable_baselines3.common.evaluation import evaluate_policy
-torch.set_num_threads(1)
-means = []
-for job, n_envs, episodes in json.loads(sys.argv[1]):
-    model, env = orchestrator.load(job, n_envs=n_envs)
-    means.append(float(evaluate_policy(model, env, episodes)[0]))
-print(json.dumps(means))
-"""
-
-
-@pytest.mark.nightly
-def test_policies_of_every_built_in_task_have_their_mean_returns_in_a_plain_script(
-    tmp_path: Path,
-) -> None:
-    jobs = [trained_task(tmp_path / task, task) for task in ROBOTS]
-    evaluations = [json.loads(job.eval.read_text()) for job in jobs]
-    asked = [
-        (str(job.root), evaluation["n_envs"], evaluation["episodes"])
-        for job, evaluation in zip(jobs, evaluations, strict=True)
-    ]
-    command = [sys.executable, "-c", SCRIPT, json.dumps(asked)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    means = json.loads(done.stdout)
-    assert means == [evaluation["deterministic"]["mean"] for evaluation in evaluations]
-    assert len(set(means)) == len(means)
 
 
 def test_the_model_is_stock_and_the_environment_has_frozen_statistics(balancer: JobPaths) -> None:
@@ -302,9 +269,7 @@ def test_a_policy_over_images_and_numbers_of_the_users_own_environment_loads(
 
     spec = json.loads(paths.spec.read_text())
     paths.spec.write_text(json.dumps(spec | {"entry_point": "own_env:blind"}))
-    with pytest.raises(
-        orchestrator.UsageError, match="own_env:blind takes no argument render_mode"
-    ):
+    with pytest.raises(orchestrator.UsageError, match="unexpected keyword argument 'render_mode'"):
         orchestrator.make_env(paths.root, render_mode="rgb_array")
     other = tmp_path / "other"
     shutil.copytree(own, other)
