@@ -18,7 +18,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypedDict, get_args
+from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 import gymnasium
 import numpy as np
@@ -32,8 +32,8 @@ from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.job_reader import read_job
 from orchestrator.core.messages import INIT_SUFFIX, ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.text import count, listed
-from orchestrator.core.worker_spec import Algorithm, WorkerSpec, is_algorithm_class
+from orchestrator.core.text import listed
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.simulation_factory import observed_simulation
@@ -136,7 +136,6 @@ def read(source: Path) -> StartPolicy:
 
     Statistics and checkpoints are pickles, which run code: users name only what they trust.
 
-    :raises UnfitStartPolicyError: it is of an algorithm without a name.
     :raises UsageError: there is none, or it cannot be read.
     """
     paths = JobPaths(source.parent if source.is_file() else source)
@@ -148,7 +147,6 @@ def read(source: Path) -> StartPolicy:
             f"{source}: no such file or directory; {EXPECTED}; `run RUN_DIR` resumes jobs without it"
         )
     paths, spec = read_job(paths.root)
-    _refuse_algorithm_class(spec.algo)
     trained = trained_policy.newest_policy(paths, spec)
     if trained is None:
         policy = dataclasses.replace(_read_zip(paths.model, spec), label="its finished policy")
@@ -193,10 +191,10 @@ def _read_zip(path: Path, spec: WorkerSpec | None = None) -> StartPolicy:
             f"{path}: cannot be read: {failures.describe(error)}; {EXPECTED}"
         ) from error
     statistics: Mapping[str, Any] = {}
-    needs_statistics = spec is not None and spec.normalize
-    if needs_statistics or paths.vecnormalize.is_file():
+    is_normalized = spec is not None and spec.normalize
+    if is_normalized or (spec is None and paths.vecnormalize.is_file()):
         statistics = trained_policy.saved_statistics(paths)
-    is_normalized = needs_statistics or "obs_rms" in statistics
+        is_normalized = spec is not None or "obs_rms" in statistics
     return StartPolicy(
         label=f"{'with' if is_normalized else 'without'} statistics in {paths.vecnormalize.name}",
         activation=activation[1].lower() if activation else None,
@@ -214,12 +212,10 @@ def _running(normalization: Mapping[str, Any] | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in ("obs_rms", "ret_rms"):
         rms = (normalization or {}).get(name)
-        parts = (
-            {f"{name}.{key}": part for key, part in rms.items()}
-            if isinstance(rms, dict)
-            else {name: rms}
-        )
-        found |= {name: part for name, part in parts.items() if part is not None}
+        if isinstance(rms, Mapping):
+            found |= {f"{name}.{key}": part for key, part in rms.items()}
+        elif rms is not None:
+            found[name] = rms
     return found
 
 
@@ -230,14 +226,6 @@ def _statistics(running: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         for name, rms in running.items()
         for part in ("mean", "var", "count")
     }
-
-
-def _refuse_algorithm_class(algo: str) -> None:
-    if is_algorithm_class(algo):
-        raise UnfitStartPolicyError(
-            f"was trained with {algo}; a training can start from policies of "
-            f"{', '.join(get_args(Algorithm))} alone"
-        )
 
 
 def _names_of_job(paths: JobPaths, spec: WorkerSpec) -> Names | None:
@@ -347,8 +335,8 @@ def _named_axes(
             " can start from a policy with other ones"
         )
     own = policy.state_dict()
-    observations = _places("observation", names["observations"], others["observations"])
-    actions = _places("action", names["actions"], others["actions"])
+    observations = _places("observations", names["observations"], others["observations"])
+    actions = _places("actions", names["actions"], others["actions"])
     axes = {
         "obs_rms.mean": {0: observations},
         "obs_rms.var": {0: observations},
@@ -367,7 +355,7 @@ def _places(what: str, own: Sequence[str], given: Sequence[str]) -> Places:
     number = {name: index for index, name in enumerate(given)}
     if not number.keys() & set(own):
         raise UnfitStartPolicyError(
-            f"no {what} has the same name in both: there {listed(given, SHOWN)}; "
+            f"no {what} have the same names in both: there {listed(given, SHOWN)}; "
             f"here {listed(own, SHOWN)}"
         )
     return Places(torch.tensor([number.get(name, len(given)) for name in own]), len(given))
@@ -376,20 +364,20 @@ def _places(what: str, own: Sequence[str], given: Sequence[str]) -> Places:
 def _copied_text(names: Names | None, others: Names | None) -> str:
     if names is None or others is None or names == others:
         return "all observations and actions are equal: an exact copy"
-    observations = _by_name_text("observation", names["observations"], others["observations"])
-    actions = _by_name_text("action", names["actions"], others["actions"])
-    return f"{observations}; {actions}"
-
-
-def _by_name_text(what: str, own: Sequence[str], given: Sequence[str]) -> str:
-    new = [name for name in own if name not in given]
-    left = [name for name in given if name not in own]
-    text = f"{len(own) - len(new)} of {count(len(own), what)} by name"
-    if new:
-        text += f", new: {listed(new, SHOWN)}"
-    if new and left:  # they may be the same under other names
-        text += f", not taken over: {listed(left, SHOWN)}"
-    return text
+    texts = []
+    for what, own, given in (
+        ("observations", names["observations"], others["observations"]),
+        ("actions", names["actions"], others["actions"]),
+    ):
+        new = [name for name in own if name not in given]
+        left = [name for name in given if name not in own]
+        text = f"{len(own) - len(new)} of {len(own)} {what} by name"
+        if new:
+            text += f", new: {listed(new, SHOWN)}"
+        if new and left:  # they may be the same under other names
+            text += f", not taken over: {listed(left, SHOWN)}"
+        texts.append(text)
+    return "; ".join(texts)
 
 
 # -- before the launch
@@ -417,15 +405,18 @@ def check(
     :raises UsageError: there is no such policy.
     """
     job = request.init
-    is_trained = "path" in job
-    source = job["path"] if is_trained else f"job {job['source']['job']}"
+    if "path" in job:
+        source = job["path"]
+        initial = read(Path(source))
+    else:
+        source = f"job {job['source']['job']}"
+        initial = _untrained(job, of_source)
     try:
-        initial = read(Path(source)) if is_trained else _untrained(job["source"], of_source)
-        text = f"{source} ({initial.label}){_tried(request, initial, environment)}"
+        text = f"{source} ({initial.label}){_try(request, initial, environment)}"
     except UnfitStartPolicyError as error:
-        raise UnfitStartPolicyError(f"{source}: {error}") from None
+        raise UnfitStartPolicyError(f"{source} ({initial.label}): {error}") from None
     sha256 = None
-    if is_trained:
+    if "path" in job:
         sha256 = initial.sha256()
         if request.stage_to is not None:
             staged = Path(f"{request.stage_to}{INIT_SUFFIX}")
@@ -439,11 +430,32 @@ def check(
     )
 
 
-def _tried(
+def _untrained(job: Mapping[str, Any], environment: Simulation | Spaces) -> StartPolicy:
+    """The policy of the source of ``job`` before its training: all that decides whether it fits is
+    known by then.
+    """
+    source = job["source"]
+    names, spaces = _names_and_spaces(environment)
+    policy = {}
+    if source["policy"] == "MlpPolicy" and source["algo"] == job["algo"]:
+        policy = _network(source, source["request"].get("use_sde", False), spaces).state_dict()
+    return StartPolicy(
+        label="when it has succeeded",
+        algo=source["algo"],
+        activation=source["policy_kwargs"].get("activation_fn"),
+        names=names,
+        policy=policy,
+        statistics={} if source["normalize"] else None,
+    )
+
+
+def _try(
     request: ExaminationRequest, initial: StartPolicy, environment: Simulation | Spaces
 ) -> str:
-    """What is copied, for people, as tried with a network as the job will have it. Networks for
-    images and ``Dict`` are compared by the worker.
+    """Copy ``initial`` into a network as the job will have it; return what was copied, for people.
+    Networks for images and ``Dict`` are compared by the worker.
+
+    :raises UnfitStartPolicyError: it does not fit.
     """
     job = request.init
     default = ACTIVATIONS[job["algo"]]
@@ -456,7 +468,7 @@ def _tried(
     ):
         if there != here:
             raise UnfitStartPolicyError(
-                f"{initial.label}: was trained with {key} = {json.dumps(there)}, and here it is "
+                f"was trained with {key} = {json.dumps(there)}, and here it is "
                 f"{json.dumps(here)}; they must be equal"
             )
     if job["policy"] != "MlpPolicy":
@@ -466,26 +478,6 @@ def _tried(
     axes = _named_axes(network, names, initial.names)
     _merged(network.state_dict(), initial.policy, axes)
     return f": {_copied_text(names, initial.names)}"
-
-
-def _untrained(job: Mapping[str, Any], environment: Simulation | Spaces) -> StartPolicy:
-    """The policy of a source before its training: all that decides whether it fits is known by
-    then.
-    """
-    _refuse_algorithm_class(job["algo"])
-    names, spaces = _names_and_spaces(environment)
-    policy = {}
-    if job["policy"] == "MlpPolicy":
-        use_sde = from_values(ExaminationRequest, job["request"]).use_sde
-        policy = _network(job, use_sde, spaces).state_dict()
-    return StartPolicy(
-        label="when it has succeeded",
-        algo=job["algo"],
-        activation=job["policy_kwargs"].get("activation_fn"),
-        names=names,
-        policy=policy,
-        statistics={} if job["normalize"] else None,
-    )
 
 
 def _names_and_spaces(environment: Simulation | Spaces) -> tuple[Names | None, Spaces]:

@@ -293,24 +293,6 @@ def test_an_episode_that_does_not_end_is_cut_off(
     assert summary["measures"] == {}
 
 
-def test_a_worker_evaluates_the_same_each_time_and_tells_it(tmp_path: Path) -> None:
-    found = []
-    for name in ("one", "other"):
-        paths = helpers.job(tmp_path / name, cart(tmp_path / name, normalize=True))
-        record, log = helpers.train_here(paths)
-        told = json.loads(paths.eval.read_text())
-        assert record.eval_mean == told["deterministic"]["mean"], log
-        line = next(line for line in log.splitlines() if "evaluated over" in line)
-        assert f"{record.eval_mean:,.1f}" in line
-        found.append(
-            (
-                paths.eval.read_bytes(),
-                {n: t.numpy().tobytes() for n, t in helpers.parameters(paths.model).items()},
-            )
-        )
-    assert found[0] == found[1]
-
-
 @pytest.mark.nightly
 def test_killed_or_stopped_during_evaluation_and_resumed_it_evaluates_the_same(
     tmp_path: Path,

@@ -311,7 +311,7 @@ def refusals() -> dict[str, tuple[dict[str, Any], list[str]]]:
         "other shapes": ({"env": "Pendulum-v1"}, ["log_std is (2,) there, and (1,) here"]),
         "no name in common": (
             {"joints": ["a", "b"]},
-            ["no action has the same name", "there actuator of hip"],
+            ["no actions have the same names", "there actuator of hip"],
         ),
     }
 
@@ -379,7 +379,9 @@ def test_a_job_is_compared_with_one_that_is_still_to_be_trained(tmp_path: Path) 
     ):
         assert words in str(from_job(source, robot, **changes).problem)
     nothing = from_job(source, body(tmp_path / "c/body.xml", "a", "b"))
-    assert "init: job stand: no action has the same name" in str(nothing.problem)
+    assert "job stand (when it has succeeded): no actions have the same names" in str(
+        nothing.problem
+    )
 
 
 def test_a_job_without_a_checkpoint_is_refused_with_what_became_of_it(
