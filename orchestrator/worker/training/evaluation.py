@@ -110,9 +110,10 @@ def evaluate(
     n_envs = min(spec.eval_episodes, _most_at_once(spec))
     moment = BestMoment() if spec.preview and not spec.video else None
     run = functools.partial(_run, spec, job_dir, model, each_step)
+    figures = _figures(run(n_envs, moment=moment))
     content = {
-        "deterministic": _figures(run(n_envs, moment=moment)),
-        "episodes": spec.eval_episodes,
+        "deterministic": figures,
+        "episodes": len(figures["returns"]),
         "seed": environment_seed(spec),
         "n_envs": n_envs,
     }
@@ -148,10 +149,12 @@ def _figures(episodes: Sequence[Episode]) -> dict[str, Any]:
     returns = [one.total_reward if math.isfinite(one.total_reward) else None for one in episodes]
     lengths = [episode.length for episode in episodes]
     finite = [value for value in returns if value is not None]
+    cut = len(finite) // 4
     names = dict.fromkeys(name for episode in episodes for name in episode.measures)
     figures: dict[str, Any] = {
         **_mean_and_std(finite),
-        "iqm": interquartile_mean(finite) if finite else None,
+        # Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice".
+        "iqm": _mean_and_std(sorted(finite)[cut : len(finite) - cut])["mean"],
         "min": min(finite, default=None),
         "max": max(finite, default=None),
         "length_mean": float(np.mean(lengths)),
@@ -176,18 +179,6 @@ def _mean_and_std(values: Sequence[float]) -> dict[str, float | None]:
     if not values:
         return {"mean": None, "std": None}
     return {"mean": float(np.mean(values)), "std": float(np.std(values))}
-
-
-def interquartile_mean(values: Sequence[float]) -> float:
-    """The mean without the lowest and the highest quarter of ``values``, each rounded down to whole
-    values.
-
-    Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice", as
-    their library rliable computes it (``scipy.stats.trim_mean(values, 0.25)``): the plain mean of
-    up to three values.
-    """
-    cut = len(values) // 4
-    return float(np.mean(np.sort(values)[cut : len(values) - cut]))
 
 
 def environment_seed(spec: WorkerSpec) -> int:
