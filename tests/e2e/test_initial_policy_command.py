@@ -13,7 +13,7 @@ from command_helpers import HOPPER, invoke, succeed, write_experiment
 
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.training import start_policy_reader
+from orchestrator.worker.training import start_policy
 
 NET = {"net_arch": [8]}
 JOB = {
@@ -51,7 +51,7 @@ def test_the_policy_is_copied_and_a_changed_one_is_refused_as_any_change(
     spec, copy = json.loads(child.spec.read_text()), child.init.read_bytes()
     assert (spec["init"], spec["init_sha256"]) == (
         str(parent.root),
-        start_policy_reader.read(parent.root).sha256(),
+        start_policy.read(parent.root).sha256(),
     )
 
     shutil.move(parent.root, tmp_path / "moved")

@@ -18,7 +18,7 @@ from kill_helpers import killable
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.supervisor import job_directory
-from orchestrator.worker.training import start_policy_reader
+from orchestrator.worker.training import start_policy
 
 STEPS = 6144
 STAGE = {
@@ -44,7 +44,7 @@ def expected_weights(run: RunPaths, folder: Path) -> dict[str, str | None]:
         paths = helpers.job(folder / job_id, spec)
         shutil.copytree(run.job(job_id).robot, paths.robot)
         if spec.init_job is not None:
-            initial = start_policy_reader.read(folder / spec.init_job)
+            initial = start_policy.read(folder / spec.init_job)
             assert initial.sha256() == spec.init_sha256
             assert initial.env_steps == spec.init_env_steps
             paths.init.write_bytes(initial.to_bytes())

@@ -119,7 +119,7 @@ def pixels(video: Path) -> bytes:
         (("nobody",), "nobody: no such job; jobs here: "),
         (
             ("hopper", "--checkpoint", "5"),
-            "hopper-s0 has no checkpoint at 5 env_steps; existing checkpoints: 384, 512",
+            "hopper-s0 has no checkpoint 5; expected a file, latest or env_steps; existing checkpoints: 384, 512",
         ),
         (("hopper", "--seconds", "0"), "--seconds"),
         (("hopper", "--xml", "gone.xml"), "hopper-s0: xml = gone.xml: no such file"),

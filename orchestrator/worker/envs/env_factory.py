@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,23 @@ def normalized_env(
         keys = [key for key, part in space.spaces.items() if _is_numeric(part)]
         return kind(venv, norm_obs=bool(keys), norm_obs_keys=keys or None, gamma=gamma)
     return kind(venv, norm_obs=_is_numeric(space), gamma=gamma)
+
+
+def frozen_normalized_env(
+    spec: WorkerSpec, venv: VecEnv, statistics: Mapping[str, Any]
+) -> VecNormalize:
+    """``venv`` with observations as a trained policy saw them; rewards are the environment's own.
+
+    :param statistics: ``obs_rms`` and ``ret_rms`` of its training; without ``obs_rms`` where its
+        observations were not normalised.
+    """
+    wrapped = normalized_env(spec, venv)
+    for name in ("obs_rms", "ret_rms"):
+        if name in statistics:
+            setattr(wrapped, name, statistics[name])
+    wrapped.training = False
+    wrapped.norm_reward = False
+    return wrapped
 
 
 def is_batched(spec: WorkerSpec) -> bool:

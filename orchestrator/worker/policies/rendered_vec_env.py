@@ -17,7 +17,6 @@ from stable_baselines3.common.vec_env.base_vec_env import (
 )
 
 from orchestrator.worker.envs.poses import pose_of
-from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.rendering.live_view import LiveView
 from orchestrator.worker.runtime.sb3_internals import env_indices
 
@@ -25,11 +24,16 @@ from orchestrator.worker.runtime.sb3_internals import env_indices
 class RenderedVecEnv(VecEnvWrapper):
     """Shows the first environment in a window after every step, or gives pictures ``(480, 640, 3)``
     of each.
+
+    :param venv: has a ``simulation``.
+    :param xml: the robot's MJCF.
     """
 
-    def __init__(self, venv: VecEnv, simulation: Simulation, xml: Path, render_mode: str) -> None:
-        self._simulation = simulation
-        self._view = LiveView(xml, render_mode, simulation.control_period_s, simulation.terrain)
+    def __init__(self, venv: VecEnv, xml: Path, render_mode: str) -> None:
+        self._simulation: Any = venv.simulation  # type: ignore[attr-defined]
+        self._view = LiveView(
+            xml, render_mode, self._simulation.control_period_s, self._simulation.terrain
+        )
         self._mode = render_mode
         super().__init__(venv)
 
@@ -58,7 +62,7 @@ class RenderedVecEnv(VecEnvWrapper):
         return [self._view.render(pose_of(self._simulation, env)) for env in range(self.num_envs)]
 
     def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
-        if attr_name == "render_mode":
+        if attr_name == "render_mode":  # which the environments in it do not know
             return [self._mode for _ in env_indices(self, indices)]
         return self.venv.get_attr(attr_name, indices)
 

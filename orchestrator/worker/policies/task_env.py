@@ -18,26 +18,12 @@ from numpy.typing import NDArray
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.gymnasium_ids import env_id
+from orchestrator.core.text import shortened
 from orchestrator.core.worker_spec import OnDivergence
 from orchestrator.worker.envs.poses import pose_of
 from orchestrator.worker.envs.simulation_factory import make_simulation
 from orchestrator.worker.rendering.live_view import RENDER_MODES, LiveView, check_render_mode
 from orchestrator.worker.rendering.offscreen import Picture
-
-
-def _is_text(xml: object) -> bool:
-    return isinstance(xml, str) and xml.lstrip("\ufeff \t\r\n").startswith("<")
-
-
-def _no_file(xml: object) -> str:
-    """What is wrong with ``xml``, which is no file."""
-    if xml is None:
-        return "no robot is given"
-    if _is_text(xml):
-        return "xml is MJCF text, which only orchestrator.train takes: write it to a file"
-    if not isinstance(xml, str | os.PathLike):
-        return f"xml is of type {type(xml).__name__}: write the result of its to_xml(), if it has one, to a file"
-    return f"{xml}: no such file"
 
 
 class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
@@ -54,7 +40,6 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         None.
     :param task_options: as in a job file, ``max_episode_steps`` among them, which
         ``gymnasium.make`` keeps for itself.
-    :param seed: of the episodes until ``reset(seed=…)`` gives another; None for a random one.
     :param on_divergence: ``"fail"`` raises where physics diverges, ``"end-episode"`` terminates the
         episode.
     :param randomize: what every episode draws, as in a job file.
@@ -73,18 +58,15 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         task: str,
         render_mode: str | None = None,
         task_options: Mapping[str, Any] | None = None,
-        seed: int | None = None,
         on_divergence: OnDivergence = "fail",
         randomize: Mapping[str, Any] | None = None,
         asymmetric: bool = False,
         nominal: bool = False,
         **options: Any,
     ) -> None:
-        if not isinstance(xml, str | os.PathLike) or _is_text(xml) or not Path(xml).is_file():
-            expected = (
-                f'expected an MJCF file: gymnasium.make("{env_id(task)}", xml="my_robot.xml")'
-            )
-            raise UsageError(f"{_no_file(xml)}; {expected}")
+        if not isinstance(xml, str | os.PathLike) or not os.path.isfile(xml):  # noqa: PTH113 - text may be too long for a Path
+            example = f'gymnasium.make("{env_id(task)}", xml="my_robot.xml")'
+            raise UsageError(f"xml = {shortened(repr(xml))}: expected an MJCF file: {example}")
         check_render_mode(render_mode)
         try:
             self._simulation = make_simulation(
@@ -94,7 +76,7 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
                 randomize,
                 asymmetric=asymmetric,
                 n_envs=1,
-                seed=int(np.random.SeedSequence().entropy) if seed is None else seed,  # type: ignore[arg-type]
+                seed=int(np.random.SeedSequence().entropy),  # type: ignore[arg-type]
                 measuring=True,
                 autoreset=False,
                 on_divergence=on_divergence,

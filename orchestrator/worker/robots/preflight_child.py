@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
+from orchestrator.core.errors import UsageError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.processes import users_code
 from orchestrator.worker.robots.compiling import too_large
@@ -72,17 +73,20 @@ def _start_policy_check(
     if not request.init:
         return None
     # Here, before the user's folder is on the path.
-    from orchestrator.worker.robots import start_policy_check
+    from orchestrator.worker.training import start_policy
 
-    of_source: Any = None
-    source = start_policy_check.source_of(request)
-    if source is not None:
-        of_source = _environment_of(source, cleanup)
-        if of_source is None:  # something is wrong with it, which its own examination tells
-            return None
+    source = start_policy.untrained_source(request)
+    of_source = None if source is None else _environment_of(source, cleanup)
+    if source is not None and of_source is None:  # which the examination of the source tells
+        return None
 
     def check_init(answer: ExaminationAnswer, environment: Any) -> ExaminationAnswer:
-        return start_policy_check.check_init(request, answer, environment, of_source)
+        try:
+            return start_policy.check(request, answer, environment, of_source or environment)
+        except start_policy.UnfitStartPolicyError as error:
+            raise UnfitError(f"init: {error}", "init") from None
+        except UsageError as error:
+            raise UnfitError(f"init: {error}", "settings") from None
 
     return check_init
 

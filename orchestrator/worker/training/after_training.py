@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable
 
 from orchestrator.core.files.atomic_files import write_whole
-from orchestrator.worker.runtime.failures import Interrupted
+from orchestrator.worker.runtime.failures import Diverged, Interrupted
 from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training import evaluation
 from orchestrator.worker.training.attempt import Attempt
-from orchestrator.worker.training.evaluation import EvaluationResult
 from orchestrator.worker.training.evaluation_findings import evaluation_finding
 
 
@@ -33,26 +32,12 @@ def save_policy(attempt: Attempt) -> None:
 
 
 def evaluate(attempt: Attempt, stop_requested: Callable[[], bool]) -> None:
-    """Evaluate the policy and write ``eval.json``. :raises Interrupted: it is to stop."""
-    result = _timed_evaluation(attempt, stop_requested)
-    attempt.before_writing()
-    if result.moment is not None:
-        write_whole(attempt.paths.moment, result.moment, durable=False)
-    write_whole(attempt.paths.eval, result.to_json())
-    deterministic = result.deterministic.summary
-    measures = {name: measure["mean"] for name, measure in deterministic["measures"].items()}
-    attempt.facts.eval_mean = deterministic["mean"]
-    attempt.facts.eval_length = deterministic["length_mean"]
-    attempt.facts.measures = measures
-    attempt.facts.eval_finding = evaluation_finding(
-        attempt.spec, deterministic["mean"], deterministic["length_mean"], measures
-    )
-    say(f"evaluated over {result}")
-    if attempt.facts.eval_finding is not None:
-        say(f"evaluation: {attempt.facts.eval_finding}")
+    """Evaluate the policy and write ``eval.json``. What diverges is a warning: the policy is trained
+    and saved.
 
+    :raises Interrupted: it is to stop.
+    """
 
-def _timed_evaluation(attempt: Attempt, stop_requested: Callable[[], bool]) -> EvaluationResult:
     def each_step() -> None:
         attempt.reporter.report("evaluating", attempt.model.num_timesteps)
         if stop_requested():
@@ -62,7 +47,39 @@ def _timed_evaluation(attempt: Attempt, stop_requested: Callable[[], bool]) -> E
 
     begun = time.monotonic()
     try:
-        return evaluation.evaluate(attempt.spec, attempt.paths.root, attempt.model, each_step)
+        result = evaluation.evaluate(attempt.spec, attempt.paths.root, attempt.model, each_step)
+    except Diverged as error:
+        _warn(attempt, f"no evaluation: {error}")
+        return
     finally:
         # Of an evaluation that is stopped, too: it was no training.
         attempt.facts.eval_s = time.monotonic() - begun
+    attempt.before_writing()
+    if result.moment is not None:
+        write_whole(attempt.paths.moment, result.moment, durable=False)
+    write_whole(attempt.paths.eval, result.to_json())
+    figures = result.deterministic
+    measures = {name: measure["mean"] for name, measure in figures["measures"].items()}
+    attempt.facts.eval_mean = figures["mean"]
+    attempt.facts.eval_length = figures["length_mean"]
+    attempt.facts.measures = measures
+    say(f"evaluated over {result}")
+    attempt.facts.eval_finding = evaluation_finding(
+        attempt.spec, figures["mean"], figures["length_mean"], measures
+    )
+    if attempt.facts.eval_finding is not None:
+        say(f"evaluation: {attempt.facts.eval_finding}")
+    if figures["diverged"]:
+        _warn(
+            attempt,
+            f"{figures['diverged']} of {len(figures['returns'])} episodes of the evaluation diverged",
+        )
+
+
+def _warn(attempt: Attempt, text: str) -> None:
+    """Tell the log and the supervisor."""
+    say(text)
+    reporter = attempt.reporter
+    reporter.warning = f"{reporter.warning}; {text}" if reporter.warning else text
+    reporter.is_urgent = True
+    reporter.report("evaluating", attempt.model.num_timesteps)

@@ -1,5 +1,5 @@
-"""A job's trained policy, for ``play`` and for scripts: the finished one, or that of a
-checkpoint.
+"""A job's trained policy: the finished one, or that of a checkpoint; and policies from files that
+features read.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from orchestrator.core.errors import UsageError
 from orchestrator.core.feature import named_modules
 from orchestrator.core.files.regular_files import open_regular
+from orchestrator.core.job_reader import outcome_sentence
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.text import alternatives, joined
 from orchestrator.core.worker_spec import WorkerSpec, is_algorithm_class
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 LATEST = "latest"
 """Names the checkpoint with the most env_steps."""
+TRIES = 3
+"""Attempts to read the latest checkpoint: a job that runs removes its earlier ones."""
 Policy = Callable[[Any], tuple[Any, bool]]
 """Takes an observation (None to start), steps, and returns the next one and whether the episode has
 ended."""
@@ -72,18 +76,32 @@ class Checkpoint:
 
     @functools.cached_property
     def state(self) -> dict[str, Any]:
-        """As it was saved. :raises PolicyError: it is damaged or cannot be loaded."""
+        """As it was saved. :raises PolicyError: it is damaged, or no checkpoint."""
         from orchestrator.worker.training import checkpoint
-        from orchestrator.worker.training.sealed_files import DamagedError
 
         try:
             return checkpoint.load(self.content)
-        except DamagedError as error:
-            raise PolicyError(f"{self.path} is damaged or not a checkpoint: {error}") from error
         except Exception as error:
             raise PolicyError(
-                f"{self.path} cannot be loaded: {type(error).__name__}: {error}"
+                f"{self.path}: cannot be loaded as a checkpoint: {failures.describe(error)}"
             ) from error
+
+
+def newest_policy(paths: JobPaths, spec: WorkerSpec) -> Checkpoint | None:
+    """The latest checkpoint of a job, or None for its finished policy.
+
+    :raises PolicyError: it has neither.
+    """
+    steps = paths.checkpoints_by_steps()
+    is_trained_further = max(steps, default=spec.total_timesteps) < spec.total_timesteps
+    if paths.model.exists() and not is_trained_further:
+        return None
+    if not steps:
+        raise PolicyError(
+            f"{paths.root}: it has neither a policy nor a checkpoint. {outcome_sentence(paths)}. "
+            "`status` shows its state, `logs` its output"
+        )
+    return read_checkpoint(paths, LATEST)
 
 
 def read_checkpoint(paths: JobPaths, asked: str | None) -> Checkpoint | None:
@@ -92,35 +110,36 @@ def read_checkpoint(paths: JobPaths, asked: str | None) -> Checkpoint | None:
 
     :raises PolicyError: there is no such policy; the message lists the checkpoints.
     """
-    steps = paths.checkpoints_by_steps()
-    existing = ", ".join(map(str, steps)) or "none so far"
+    if asked is None and paths.model.exists():
+        return None
     if asked is None:
-        if paths.model.exists():
-            return None
-        lacking = f"{paths.root.name} has no model.zip, which is written when the job succeeds"
-        if not steps:
-            raise PolicyError(f"{lacking}, and no checkpoint so far; `status` shows how far it is")
         raise PolicyError(
-            f"{lacking}; --checkpoint {LATEST} takes the latest of its checkpoints"
-            f" (env_steps: {existing})"
+            f"{paths.root.name} has no model.zip, which is written when the job succeeds; "
+            f"--checkpoint {LATEST} takes its latest checkpoint; {_existing_text(paths)}"
         )
-    if asked == LATEST or asked.isdecimal():
-        env_steps = max(steps, default=-1) if asked == LATEST else int(asked)
-        if env_steps not in steps:
-            at = f" at {env_steps} env_steps" if steps else ""
-            raise PolicyError(
-                f"{paths.root.name} has no checkpoint{at}; existing checkpoints: {existing}"
-            )
-        path = steps[env_steps]
-    else:
+    for _ in range(TRIES):
         path = Path(asked)
-    try:
-        with open_regular(path) as file:
-            return Checkpoint(path, file.read())
-    except OSError as error:
-        why = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
-        expected = f"expected a file, {LATEST} or the env_steps of one of: {existing}"
-        raise PolicyError(f"checkpoint {asked}: {why}; {expected}") from None
+        if asked == LATEST or asked.isdecimal():
+            steps = paths.checkpoints_by_steps()
+            env_steps = max(steps, default=-1) if asked == LATEST else int(asked)
+            if env_steps not in steps:
+                break
+            path = steps[env_steps]
+        try:
+            with open_regular(path) as file:
+                return Checkpoint(path, file.read())
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise PolicyError(f"checkpoint {path}: {error.strerror or error}") from error
+    raise PolicyError(
+        f"{paths.root.name} has no checkpoint {asked}; expected a file, {LATEST} or env_steps; "
+        f"{_existing_text(paths)}"
+    )
+
+
+def _existing_text(paths: JobPaths) -> str:
+    return f"existing checkpoints: {', '.join(map(str, paths.checkpoints_by_steps())) or 'none so far'}"
 
 
 def load_policy(
@@ -161,12 +180,11 @@ def read_policy(path: Path) -> ReadPolicy:
     :raises UsageError: no feature reads files of this name, or the file is no policy.
     """
     readers = named_modules("policy_readers")
-    if path.suffix in readers:
-        policy: ReadPolicy = importlib.import_module(readers[path.suffix]).read(path)
-        return policy
-    if not readers:
-        raise PolicyError(f"{path}: no installed feature reads policies from files")
-    raise PolicyError(f"{path}: expected a name that ends in {alternatives(readers)}")
+    if path.suffix not in readers:
+        expected = alternatives(readers) if readers else "what an installed feature reads"
+        raise PolicyError(f"{path}: expected a name that ends in {expected}")
+    policy: ReadPolicy = importlib.import_module(readers[path.suffix]).read(path)
+    return policy
 
 
 def exported_policy(exported: ReadPolicy, venv: VecEnv) -> Policy:
@@ -176,17 +194,16 @@ def exported_policy(exported: ReadPolicy, venv: VecEnv) -> Policy:
 
     :raises PolicyError: it was exported from a job with other observations or actions.
     """
+    from gymnasium.spaces import flatdim
+
     from orchestrator.worker.training.asymmetric_critic import privileged_values
 
     hidden = privileged_values(venv)
-    entries: Mapping[str, Any] = getattr(venv.observation_space, "spaces", {})
-    parts = list(entries.values()) or [venv.observation_space]
-    observations = sum(int(np.prod(part.shape or ())) for part in parts) - hidden
-    actions = int(np.prod(venv.action_space.shape or ()))
-    own = (exported.observations, set(exported.inputs), exported.actions)
-    if own != (observations, set(entries), actions):
-        of_policy = _interface_text(exported.observations, exported.inputs, exported.actions)
-        of_job = _interface_text(observations, list(entries), actions)
+    inputs = list(getattr(venv.observation_space, "spaces", ()))
+    observations = flatdim(venv.observation_space) - hidden
+    of_policy = _interface_text(exported.observations, exported.inputs, exported.actions)
+    of_job = _interface_text(observations, inputs, flatdim(venv.action_space))
+    if of_policy != of_job:
         raise PolicyError(
             f"the exported policy has {of_policy}, and this job {of_job}; name a file that was exported from it"
         )
@@ -202,7 +219,7 @@ def exported_policy(exported: ReadPolicy, venv: VecEnv) -> Policy:
 
 
 def _interface_text(observations: int, inputs: Sequence[str], actions: int) -> str:
-    within = f" in {joined(inputs)}" if inputs else ""
+    within = f" in {joined(sorted(inputs))}" if inputs else ""
     return f"{observations} observations{within} and {actions} actions"
 
 
@@ -215,31 +232,18 @@ def load_model(
     :param venv: an environment of the job; not kept.
     :raises PolicyError: the file is damaged, or the checkpoint is of another job.
     """
-    from orchestrator.worker.training import algorithms
-
-    # A model must not allocate gigabytes for a replay buffer that it does not use.
-    is_off_policy = issubclass(algorithms.class_of(spec.algo), algorithms.OffPolicy)
-    small_buffer = {"buffer_size": 1} if is_off_policy else {}
-    if trained is None:
-        return _load_finished(spec, paths.model, small_buffer)
-    return _load_checkpoint(spec, trained, venv, small_buffer)
-
-
-def _load_finished(spec: WorkerSpec, path: Path, small_buffer: Mapping[str, int]) -> Model:
-    from orchestrator.worker.training import algorithms
+    from orchestrator.worker.training import algorithms, learners
 
     kind = algorithms.class_of(spec.algo)
-    try:
-        return kind.load(path, device="cpu", custom_objects=dict(small_buffer))
-    except Exception as error:
-        raise PolicyError(f"{path} cannot be loaded: {failures.describe(error)}") from error
-
-
-def _load_checkpoint(
-    spec: WorkerSpec, trained: Checkpoint, venv: VecEnv, small_buffer: Mapping[str, int]
-) -> Model:
-    from orchestrator.worker.training import learners
-
+    # A model must not allocate gigabytes for a replay buffer that it does not use.
+    small_buffer = {"buffer_size": 1} if issubclass(kind, algorithms.OffPolicy) else {}
+    if trained is None:
+        try:
+            return kind.load(paths.model, device="cpu", custom_objects=dict(small_buffer))
+        except Exception as error:
+            raise PolicyError(
+                f"{paths.model} cannot be loaded: {failures.describe(error)}"
+            ) from error
     state = trained.state
     needed = spec.hyperparameters
     if not is_algorithm_class(spec.algo):  # only this one decides how a policy is built
@@ -276,27 +280,28 @@ def normalized_env(
 
     :raises PolicyError: the statistics are missing or damaged.
     """
-    from stable_baselines3.common.vec_env import VecNormalize
-
     from orchestrator.worker.envs import env_factory
 
     if not spec.normalize:
         return venv
-    if trained is None:
-        if not paths.vecnormalize.exists():
-            text = "the policy cannot be used without its normalisation statistics"
-            raise PolicyError(f"{paths.vecnormalize} is missing: {text}")
-        try:
-            wrapped = VecNormalize.load(str(paths.vecnormalize), venv)
-        except Exception as error:
-            raise PolicyError(
-                f"{paths.vecnormalize} cannot be loaded: {failures.describe(error)}"
-            ) from error
-    else:
-        wrapped = env_factory.normalized_env(spec, venv)
-        statistics = trained.state["normalization"] or {}
-        if "obs_rms" in statistics:
-            wrapped.obs_rms = statistics["obs_rms"]
-    wrapped.training = False
-    wrapped.norm_reward = False
-    return wrapped
+    statistics = saved_statistics(paths) if trained is None else trained.state["normalization"]
+    return env_factory.frozen_normalized_env(spec, venv, statistics)
+
+
+def saved_statistics(paths: JobPaths) -> dict[str, Any]:
+    """The running statistics beside a ``model.zip``: ``obs_rms``, unless observations were not
+    normalised, and ``ret_rms``.
+
+    :raises PolicyError: they are missing or damaged.
+    """
+    if not paths.vecnormalize.is_file():
+        raise PolicyError(
+            f"{paths.vecnormalize} is missing: the policy cannot be used without its normalisation statistics"
+        )
+    try:
+        saved = vars(pickle.loads(paths.vecnormalize.read_bytes()))
+        return {name: saved[name] for name in ("obs_rms", "ret_rms") if name in saved}
+    except Exception as error:
+        raise PolicyError(
+            f"{paths.vecnormalize} cannot be loaded: {failures.describe(error)}"
+        ) from error

@@ -229,8 +229,3 @@ def test_a_critic_that_sees_what_the_actor_sees_is_told_in_one_warning(
         "asymmetric" in text
         for text in check(dataclasses.replace(request, asymmetric=False)).warnings
     )
-
-
-def test_fingerprints_of_jobs_without_it_are_as_before() -> None:
-    plain = helpers.spec()
-    assert plain.fingerprint() != dataclasses.replace(plain, asymmetric=True).fingerprint()

@@ -28,7 +28,7 @@ from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.robots.preflight_child import check
 from orchestrator.worker.tasks import gymnasium_tasks
 from orchestrator.worker.tasks.base import States
-from orchestrator.worker.training import learners, start_policy, start_policy_reader, weights
+from orchestrator.worker.training import learners, start_policy, weights
 from orchestrator.worker.training.algorithms import Model
 from orchestrator.worker.training.start_policy import StartPolicy
 
@@ -153,7 +153,7 @@ def test_each_observation_has_the_name_of_the_joint_that_it_depends_on(
     )
     names, model = start_policy.names_of(simulation), simulation.model
     assert names is not None
-    assert (len(names.observations), len(set(names.actions))) == (
+    assert (len(names["observations"]), len(set(names["actions"]))) == (
         simulation.observation_size,
         model.nu,
     )
@@ -172,7 +172,7 @@ def test_each_observation_has_the_name_of_the_joint_that_it_depends_on(
 
     def changed(now: np.ndarray) -> set[str]:
         before = simulation.task.observe(States(qpos, qvel, goals, fields))[0]
-        return {names.observations[column] for column in np.flatnonzero(now != before)}
+        return {names["observations"][column] for column in np.flatnonzero(now != before)}
 
     seen = 0
     for joint in np.flatnonzero(model.jnt_type == 3).tolist():
@@ -245,9 +245,9 @@ def test_a_body_with_one_joint_more_acts_as_before_on_what_it_had_before(
 
 def test_a_finished_job_that_is_trained_further_gives_its_newest_checkpoint(tmp_path: Path) -> None:
     extended = trained(tmp_path / "longer-s3", "hip", "knee")
-    assert start_policy_reader.read(extended.root).label == "its finished policy"
+    assert start_policy.read(extended.root).label == "its finished policy"
     extended.spec.write_text(spec_of(extended.root.name, total_timesteps=1024).to_json())
-    assert "checkpoint at 256 env_steps" in start_policy_reader.read(extended.root).label
+    assert "checkpoint at 256 env_steps" in start_policy.read(extended.root).label
 
 
 @slow
@@ -292,9 +292,9 @@ def refusals() -> dict[str, tuple[dict[str, Any], list[str]]]:
         "a folder": ({"source": "robot"}, ["no spec.json in it"]),
         "no model": (
             {"source": "robot/body.xml"},
-            ["is no zip file", "expected a job's directory"],
+            ["cannot be read", "expected a job's directory"],
         ),
-        "another algorithm": ({"algo": "sac"}, ["was trained with ppo, and algo is sac here"]),
+        "another algorithm": ({"algo": "sac"}, ['algo = "ppo"', '"sac"']),
         "other layers": (
             {"policy_kwargs": {"net_arch": [9]}},
             ["policy_net.0.weight is (8, 5) there, and (9, 5) here"],
@@ -305,19 +305,13 @@ def refusals() -> dict[str, tuple[dict[str, Any], list[str]]]:
         ),
         "another activation": (
             {"policy_kwargs": {**NET, "activation_fn": "relu"}},
-            ["activation_fn is tanh", "is relu"],
+            ['activation_fn = "tanh"', '"relu"'],
         ),
-        "no normalisation": (
-            {"normalize": False},
-            ["was trained with normalisation", "set normalize = true"],
-        ),
-        "other shapes": (
-            {"env": "Pendulum-v1"},
-            ["log_std is (2,) there, and (1,) here", "they have no names"],
-        ),
+        "no normalisation": ({"normalize": False}, ["normalize = true", "false"]),
+        "other shapes": ({"env": "Pendulum-v1"}, ["log_std is (2,) there, and (1,) here"]),
         "no name in common": (
             {"joints": ["a", "b"]},
-            ["no action has the same name", "there actuator of hip"],
+            ["no actions have the same names", "there actuator of hip"],
         ),
     }
 
@@ -375,17 +369,19 @@ def test_a_job_is_compared_with_one_that_is_still_to_be_trained(tmp_path: Path) 
     same = from_job(dataclasses.replace(source, xml=str(robot)), robot)
     assert "exact copy" in same.init
     for changes, words in (
-        ({"of_source": {"algo": "sac", "policy_kwargs": {}}}, "was trained with sac"),
-        ({"of_source": {"normalize": False}}, "set normalize = false"),
+        ({"of_source": {"algo": "sac", "policy_kwargs": {}}}, 'algo = "sac"'),
+        ({"of_source": {"normalize": False}}, "normalize = false"),
         (
             {"policy_kwargs": {"net_arch": [9]}},
             "policy_net.0.weight is (8, 5) there, and (9, 7) here",
         ),
-        ({"policy_kwargs": {**NET, "activation_fn": "relu"}}, "activation_fn is tanh"),
+        ({"policy_kwargs": {**NET, "activation_fn": "relu"}}, "activation_fn"),
     ):
         assert words in str(from_job(source, robot, **changes).problem)
     nothing = from_job(source, body(tmp_path / "c/body.xml", "a", "b"))
-    assert "init: job stand: no action has the same name" in str(nothing.problem)
+    assert "job stand (when it has succeeded): no actions have the same names" in str(
+        nothing.problem
+    )
 
 
 def test_a_job_without_a_checkpoint_is_refused_with_what_became_of_it(
@@ -401,21 +397,15 @@ def test_a_job_without_a_checkpoint_is_refused_with_what_became_of_it(
 
 
 @pytest.mark.parametrize(
-    ("settings", "normalize", "message"),
-    [
-        ({"norm_obs": False}, True, "set normalize = false"),
-        ({"norm_obs": False}, False, "None"),
-        ({"clip_obs": 5.0}, True, "clip_obs is 5.0 there, and 10.0 in every job"),
-        ({}, True, "None"),
-    ],
+    ("norm_obs", "normalize", "message"),
+    [(False, True, "normalize = false"), (False, False, "None"), (True, True, "None")],
 )
 def test_a_model_zip_starts_a_job_that_sees_the_same_observations(
-    settings: dict[str, Any], normalize: bool, message: str, stock: Path, tmp_path: Path
+    norm_obs: bool, normalize: bool, message: str, stock: Path, tmp_path: Path
 ) -> None:
     source = Path(shutil.copy(stock, tmp_path))
-    VecNormalize(DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]), **settings).save(
-        str(tmp_path / "vecnormalize.pkl")
-    )
+    venv = DummyVecEnv([lambda: gymnasium.make("CartPole-v1")])
+    VecNormalize(venv, norm_obs=norm_obs).save(str(tmp_path / "vecnormalize.pkl"))
     assert message in str(answer(source, env="CartPole-v1", normalize=normalize).problem)
 
 
@@ -424,7 +414,7 @@ def test_a_copy_that_was_changed_in_the_job_directory_is_refused(
 ) -> None:
     robot = body(tmp_path / "robot/body.xml", "hip", "knee")
     examined = answer(parent.root, robot)
-    changed = dataclasses.replace(start_policy_reader.read(parent.root), policy={})
+    changed = dataclasses.replace(start_policy.read(parent.root), policy={})
     (robot.parent / "staged.init").write_bytes(changed.to_bytes())
     with pytest.raises(ValueError, match="was changed in the job directory"):
         StartPolicy.from_file(robot.parent / "staged.init", str(examined.init_sha256))
@@ -439,7 +429,7 @@ def test_a_killed_worker_resumes_to_the_weights_of_an_undisturbed_one(
 ) -> None:
     robot = body(tmp_path / "staging/body.xml", "hip", "knee", "tail")
     examined = answer(parent.root, robot)
-    reached = start_policy_reader.read(parent.root).env_steps
+    reached = start_policy.read(parent.root).env_steps
     assert (
         examined.init_env_steps == reached == int(helpers.rows(parent.timings_csv)[-1]["env_steps"])
     )
@@ -468,10 +458,10 @@ def test_a_killed_worker_resumes_to_the_weights_of_an_undisturbed_one(
         worker.process.send_signal(signal.SIGKILL)
         worker.wait()
     (begun, *_) = sorted(jobs[1].checkpoints_by_steps(), reverse=True)
-    assert start_policy_reader.read(jobs[1].root).env_steps == reached + begun
+    assert start_policy.read(jobs[1].root).env_steps == reached + begun
     resumed, log = helpers.train_here(jobs[1], 1)
     assert resumed.resumed_from
     assert "starts from" not in log
     assert resumed.weights_sha256 == whole.weights_sha256
-    assert start_policy_reader.read(jobs[0].root).env_steps == reached + whole.env_steps
+    assert start_policy.read(jobs[0].root).env_steps == reached + whole.env_steps
     assert json.loads(jobs[1].spec.read_text())["init"] == str(parent.root)

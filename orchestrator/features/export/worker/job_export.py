@@ -179,7 +179,7 @@ def _of_task(simulation: Simulation) -> _Interface:
     names = names_of(simulation)
     size = simulation.observation_size - len(simulation.privileged_names)
     observations = (
-        _numbered_names("observation", size) if names is None else list(names.observations[:size])
+        _numbered_names("observation", size) if names is None else names["observations"][:size]
     )
     terms = simulation.task.policy_terms
     steps = simulation.task.observed_steps
