@@ -85,30 +85,25 @@ class RoughTerrain:
         qpos[self._z.address] += self._z.sign * float(self._heights_m[rows, columns].max())
 
 
-def lay_terrain(spec: mujoco.MjSpec, terrain: Terrain, reach_m: float = math.inf) -> mujoco.MjsGeom:
+def lay_terrain(spec: mujoco.MjSpec, terrain: Terrain) -> mujoco.MjsGeom:
     """Make the floor of a robot, which is returned, a height field. Geoms keep their numbers.
 
-    :param reach_m: how far from its middle the field is needed at least; all of it is slow to draw.
     :raises RandomizeError: the robot has no floor that can be replaced.
     """
     model = spec.compile()
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
     floor = _floor(model, data)
-    left_out = 0
-    if math.isfinite(reach_m):
-        left_out = max(0, int((_half_m(terrain) - reach_m) / terrain.cell_m))
-    heights = _heights()[left_out : POINTS - left_out, left_out : POINTS - left_out]
-    half = _half_m(terrain) - left_out * terrain.cell_m
+    heights = _heights()
+    half = _half_m(terrain)
     # MuJoCo scales between these.
     lowest = heights.min() * terrain.height_m
     highest = heights.max() * terrain.height_m
-    points = POINTS - 2 * left_out
     name = _unused_name(spec)
     spec.add_hfield(
         name=name,
-        nrow=points,
-        ncol=points,
+        nrow=POINTS,
+        ncol=POINTS,
         size=[half, half, highest - lowest, BASE_M],
         userdata=heights.ravel().tolist(),
     )
