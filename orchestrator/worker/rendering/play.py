@@ -80,7 +80,7 @@ def play(options: argparse.Namespace) -> None:
         in_window = False
     if not in_window:
         gl_library.choose_gl()
-    with import_speed.without_garbage_collection(), import_speed.without_unused_packages():
+    with import_speed.fast_imports():
         # Before the user's folder is on the path: it may contain a random.py.
         import stable_baselines3  # noqa: F401
 

@@ -31,8 +31,8 @@ class Channel:
         self._unsent = b""
 
     def send(self, line: bytes) -> bool:
-        """Send a whole line without blocking; False when it was dropped because the supervisor does
-        not keep up.
+        """Send a whole line without blocking. Return whether it was sent: it is dropped if the supervisor
+        does not keep up.
 
         The rest of a line that fitted only in part is sent first next time, so that lines never
         mix.
@@ -62,8 +62,8 @@ class Channel:
 
 
 def attach(*, awaits_go: bool = False) -> Channel | None:
-    """Set up this process and connect it to its supervisor; None where there is no channel (started
-    by hand).
+    """Set up this process and connect it to its supervisor. Return the channel, or None if the process
+    was started by hand.
 
     Children inherit neither the descriptor nor its variable: a child that held the socket would
     hide its end-of-file.
@@ -79,21 +79,15 @@ def attach(*, awaits_go: bool = False) -> Channel | None:
         return None
     end = socket.socket(fileno=int(number))
     end.set_inheritable(False)
-    if awaits_go and not _wait_for_go(end):
-        os._exit(ExitCode.ORPHANED)
+    if awaits_go:
+        answer = b""
+        with contextlib.suppress(OSError):  # the supervisor is gone
+            answer = end.recv(len(GO))
+        if answer != GO:  # it is gone, or could not set this process up
+            os._exit(ExitCode.ORPHANED)
     channel = Channel(end)
     threading.Thread(target=channel.watch, name="lifeline", daemon=True).start()
     return channel
-
-
-def _wait_for_go(end: socket.socket) -> bool:
-    """Whether :data:`GO` came; False where the supervisor is gone, or could not set this process
-    up.
-    """
-    try:
-        return end.recv(len(GO)) == GO
-    except OSError:  # the supervisor is gone
-        return False
 
 
 def end_orphaned() -> None:
@@ -104,8 +98,8 @@ def end_orphaned() -> None:
 
 
 def end_if_superseded(next_attempt: Path) -> None:
-    """End this process at once when the job's next attempt has begun, which owns the job directory
-    from then on.
+    """End this process at once if the job's next attempt has begun, which owns the job directory from
+    then on.
 
     That happens to a worker that was cut off or suspended for long, on a file system that nodes
     share.
@@ -121,8 +115,8 @@ def end_if_superseded(next_attempt: Path) -> None:
 
 
 def process_start() -> float:
-    """When the kernel started this process, as :func:`time.monotonic` (to 10 ms); the present where
-    it is unknown.
+    """Return when the kernel started this process, as :func:`time.monotonic` (to 10 ms), or the
+    present if that is unknown.
     """
     now = time.monotonic()
     stat = process_stat("self")
