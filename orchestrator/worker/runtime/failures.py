@@ -89,11 +89,20 @@ def describe(error: BaseException) -> str:
     text = " ".join(shortened(str(error)).split())
     if len(text) > _LONGEST_MESSAGE:  # torch prints whole tensors; the traceback has all of it
         text = text[:_LONGEST_MESSAGE] + " …"
+    place = _place(error)
+    return f"{type(error).__name__}{': ' if text else ''}{text} ({place}){_memory_limit(error)}"
+
+
+def _memory_limit(error: BaseException) -> str:
+    """Return what to add if this process was refused memory because of its limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    is_refused = isinstance(error, MemoryError) or any(part in text.lower() for part in _NO_MEMORY)
-    if is_refused and limit != resource.RLIM_INFINITY:
-        text += f"; the memory of this process is limited to {limit / 2**20:,.0f} MiB (ulimit -v)"
-    return f"{type(error).__name__}{': ' if text else ''}{text} ({_place(error)})"
+    if limit == resource.RLIM_INFINITY:
+        return ""
+    for cause in _chain(error):
+        text = shortened(str(cause)).lower()
+        if isinstance(cause, MemoryError) or any(sign in text for sign in _NO_MEMORY):
+            return f": the memory of this process is limited to {limit >> 20:,} MiB (ulimit -v)"
+    return ""
 
 
 def _chain(error: BaseException) -> list[BaseException]:
