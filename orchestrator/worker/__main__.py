@@ -13,6 +13,7 @@ import functools
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -37,6 +38,7 @@ from orchestrator.worker.runtime.signal_requests import SignalRequests
 
 
 def main(arguments: list[str]) -> NoReturn:
+    started = time.monotonic()
     block_checkpoint_signal()
     channel = supervisor_connection.attach(awaits_go=True)
     # SIGTERM ends the process at once until there is something to save.
@@ -52,7 +54,7 @@ def main(arguments: list[str]) -> NoReturn:
     exit_path = paths.attempt(number).exit_of(int(os.environ.get(RANK_VARIABLE, "0")))
     how = os.environ.pop(START_VARIABLE, "")
     facts = AttemptFacts(
-        started=supervisor_connection.process_start(),
+        started=started,
         start="fork" if how == FORKED else "exec",
         why_exec="" if how == FORKED else how,
     )

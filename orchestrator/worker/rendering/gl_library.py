@@ -51,17 +51,10 @@ def choose_gl() -> str:
                 gl_context.GLContext = importlib.import_module(f"mujoco.{library}").GLContext
             return library
         problems.append(f"{library}: {problem}")
-    if asked:
-        cause = "the library in MUJOCO_GL does not work here"
-        remedy = "unset MUJOCO_GL to try EGL and OSMesa"
-    else:
-        cause = "neither EGL nor OSMesa works here"
-        remedy = (
-            "install a graphics driver with EGL, or Mesa's software renderer "
-            "(Debian, Ubuntu: apt-get install libegl1 libgl1-mesa-dri, or libosmesa6)"
-        )
     raise CannotRender(
-        f"cannot render pictures: {cause} ({'; '.join(problems)}); {remedy}. Training needs no rendering"
+        f"cannot render pictures: no OpenGL library works here ({'; '.join(problems)}); install a graphics driver with "
+        "EGL, or Mesa's software renderer (Debian, Ubuntu: apt-get install libegl1 libgl1-mesa-dri, or libosmesa6) "
+        "and unset MUJOCO_GL. Training needs no rendering"
     )
 
 

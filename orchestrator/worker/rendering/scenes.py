@@ -16,7 +16,6 @@ from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.poses import Pose, pose_of, pose_of_data
 from orchestrator.worker.rendering import gl_library, offscreen, scenery
-from orchestrator.worker.runtime import failures
 
 if TYPE_CHECKING:
     import mujoco
@@ -107,13 +106,8 @@ def _measured_period_s(venv: VecEnv, data: mujoco.MjData, seed: int) -> float:
 
 
 def _own_picture(env: Any, name: str) -> offscreen.Picture:
-    try:
-        picture = env.render()
-    except Exception as error:  # most often: pygame is not installed
-        raise gl_library.CannotRender(
-            f"{name} cannot render itself: {failures.describe(error)}"
-        ) from error
-    if not (isinstance(picture, np.ndarray) and picture.ndim == 3 and picture.shape[2] == 3):
+    picture = env.render()
+    if not isinstance(picture, np.ndarray):
         raise gl_library.CannotRender(
             f"{name}: render() returned a {type(picture).__name__}, expected an array of shape (height, width, 3)"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
@@ -14,8 +14,8 @@ from orchestrator.core.exit_record import ExitRecord
 class AttemptFacts(ExitRecord):
     """The exit record so far of an attempt that is running."""
 
-    started: float
-    """:func:`time.monotonic` at the start of the process."""
+    started: float = field(default_factory=time.monotonic)
+    """:func:`time.monotonic` at the start of the attempt."""
     code: int = ExitCode.SUCCEEDED
     message: str = ""
     checkpoint_s: float = 0.0

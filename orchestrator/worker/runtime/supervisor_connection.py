@@ -13,14 +13,12 @@ import os
 import signal
 import socket
 import threading
-import time
 from pathlib import Path
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.processes.environment_variables import CHANNEL_VARIABLE, GO
 from orchestrator.core.processes.parent_death import die_with_parent
 from orchestrator.core.processes.process_setup import set_up_process
-from orchestrator.core.processes.procfs import TICKS_PER_S, process_stat
 
 
 class Channel:
@@ -54,11 +52,15 @@ class Channel:
             return 0
 
     def watch(self) -> None:
-        """Wait for the end-of-file in a daemon thread, then end the process group."""
+        """Wait for the end-of-file in a daemon thread, then end this process at once, and its whole
+        process group if it leads one.
+        """
         with contextlib.suppress(OSError):  # a reset connection is an end, too
             while self._end.recv(4096):
                 pass
-        end_orphaned()
+        if os.getpgid(0) == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+        os._exit(ExitCode.ORPHANED)
 
 
 def attach(*, awaits_go: bool = False) -> Channel | None:
@@ -90,13 +92,6 @@ def attach(*, awaits_go: bool = False) -> Channel | None:
     return channel
 
 
-def end_orphaned() -> None:
-    """End this process at once, and its whole process group where it leads one."""
-    if os.getpgid(0) == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os._exit(ExitCode.ORPHANED)
-
-
 def end_if_superseded(next_attempt: Path) -> None:
     """End this process at once if the job's next attempt has begun, which owns the job directory from
     then on.
@@ -112,15 +107,3 @@ def end_if_superseded(next_attempt: Path) -> None:
             flush=True,
         )
         os._exit(ExitCode.ORPHANED)
-
-
-def process_start() -> float:
-    """Return when the kernel started this process, as :func:`time.monotonic` (to 10 ms), or the
-    present if that is unknown.
-    """
-    now = time.monotonic()
-    stat = process_stat("self")
-    if stat is None:
-        return now
-    since_boot = stat.start_ticks / TICKS_PER_S
-    return now - max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)

@@ -62,7 +62,7 @@ def train(job_dir: str, threads: int | None, *, over_processes: bool = False) ->
     :param over_processes: whether each environment has a process of its own.
     """
     paths = JobPaths(Path(job_dir))
-    facts = AttemptFacts(started=supervisor_connection.process_start())
+    facts = AttemptFacts()
     try:
         _import()
         import torch
