@@ -106,7 +106,7 @@ def _become_worker(
                 os.environ[name] = value
         if len(token_memory):
             token = os.fsencode(os.environ.get(TOKEN_VARIABLE, ""))
-            token_memory[:] = token.ljust(len(token_memory), b"\0")  # type: ignore[assignment]
+            token_memory.raw = token.ljust(len(token_memory), b"\0")
         # As in a new process: a user's module may draw when imported. Python's own generator is seeded
         # by the fork.
         if (numpy := sys.modules.get("numpy")) is not None:

@@ -24,19 +24,19 @@ _NO_MEMORY = ("failed to map segment", "cannot allocate memory", "std::bad_alloc
 class AttemptEnd(Exception):
     """Ends an attempt. The message says all that there is to say."""
 
-    exit_code: ClassVar[ExitCode] = ExitCode.ERROR
+    code: ClassVar[ExitCode] = ExitCode.ERROR
 
 
 class Diverged(AttemptEnd):
     """Physics, rewards, observations, losses or parameters are no longer finite."""
 
-    exit_code = ExitCode.DIVERGED
+    code = ExitCode.DIVERGED
 
 
 class RankLostError(AttemptEnd):
     """The other ranks did not start, or do not answer any more."""
 
-    exit_code = ExitCode.RANK_LOST
+    code = ExitCode.RANK_LOST
 
 
 class CheckpointError(AttemptEnd):
@@ -54,13 +54,13 @@ class AlgorithmError(UsageError):
 class Interrupted(AttemptEnd):
     """The attempt stopped on request, at a whole checkpoint."""
 
-    exit_code = ExitCode.INTERRUPTED
+    code = ExitCode.INTERRUPTED
 
 
 class ReachedRung(AttemptEnd):
     """The training has come to where it is compared with others, at a whole checkpoint."""
 
-    exit_code = ExitCode.PAUSED
+    code = ExitCode.PAUSED
 
 
 def classify(error: BaseException) -> tuple[ExitCode, str, str]:
@@ -76,7 +76,7 @@ def classify(error: BaseException) -> tuple[ExitCode, str, str]:
         return ExitCode.DISK_FULL, f"no space left on the disk: {message}", trace
     if isinstance(error, AttemptEnd):
         is_failure = not isinstance(error, Interrupted | ReachedRung)
-        return error.exit_code, message, trace if is_failure else ""
+        return error.code, message, trace if is_failure else ""
     if isinstance(error, AlgorithmError):
         return ExitCode.ERROR, message, trace
     return ExitCode.ERROR, describe(error), trace
