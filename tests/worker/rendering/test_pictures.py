@@ -12,7 +12,8 @@ from command_helpers import REPOSITORY
 from PIL import Image
 
 from orchestrator.worker.envs.poses import Pose, pose_of_data
-from orchestrator.worker.rendering import camera, film_strip, offscreen, scenery
+from orchestrator.worker.policies.task_env import TaskEnv
+from orchestrator.worker.rendering import camera, film_strip, live_view, offscreen, scenery
 
 ROBOTS = sorted(REPOSITORY.glob("mjcf/*.xml"))
 GEOM = int(mujoco.mjtObj.mjOBJ_GEOM)
@@ -74,6 +75,26 @@ def test_a_goal_is_a_green_sphere() -> None:
             red, green, blue = picture.transpose(2, 0, 1)
             greens.append(int(((green > red + 60) & (green > blue + 60)).sum()))
     assert greens[0] < 15 < 30 < greens[1]
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("opengl")
+def test_a_running_environment_gives_pictures_and_says_where_it_has_no_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    xml = REPOSITORY / "mjcf/balancer.xml"
+    env = TaskEnv(xml, task="balance", render_mode="rgb_array")
+    env.reset()
+    picture = env.render()
+    assert picture is not None
+    assert picture.shape == (480, 640, 3)
+    assert np.ptp(picture) > 100
+    env.close()
+    monkeypatch.setattr(live_view, "display_problem", lambda: "no display here")
+    with pytest.warns(RuntimeWarning, match="shows nothing"):
+        env = TaskEnv(xml, task="balance", render_mode="human")
+    env.reset()
+    assert env.render() is None
 
 
 def test_a_strip_shows_the_longest_episode_from_its_first_to_its_last_frame() -> None:
