@@ -53,13 +53,13 @@ class ExitRecord:
     learner: str | None = None
     learner_reason: str | None = None
     import_s: float | None = None
-    """Seconds from exec to the end of imports."""
+    """Seconds from the start of the worker to the end of imports."""
     first_step_s: float | None = None
-    """Seconds from exec to the end of the first environment step."""
+    """Seconds from the start of the worker to the end of the first environment step."""
     checkpoint_s: float | None = None
     eval_s: float | None = None
     wall_s: float | None = None
-    """Seconds from exec to the writing of this record."""
+    """Seconds from the start of the worker to the writing of this record."""
     cpu_s: float | None = None
     weights_sha256: str | None = None
     """Over policy, optimiser and normalisation of a finished training (see

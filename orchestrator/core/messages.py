@@ -59,8 +59,8 @@ class Progress(JsonLine):
     cpu_share: float | None = None
     """CPU seconds of all threads per second of wall time, since the message before."""
     run_delay_share: float | None = None
-    """Seconds that threads were runnable but waited for a CPU, per second of wall time, since the
-    message before."""
+    """Seconds that the main thread was runnable but waited for a CPU, per second of wall time, since
+    the message before."""
     learner: Message | None = None
     warning: Message | None = None
     """For the user, once for each attempt; repeated in every message, since not every one

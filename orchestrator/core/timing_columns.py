@@ -25,7 +25,7 @@ class Iteration(NamedTuple):
     optimizer_s: float | None
     cpu_s: float | None
     run_delay_s: float | None
-    """Time in which threads were runnable but waited for a CPU, summed over all threads."""
+    """Time in which the main thread was runnable but waited for a CPU."""
     voluntary_switches: float | None
     involuntary_switches: float | None
     throttled_s: float | None

@@ -8,12 +8,12 @@ that read them are imported. However the attempt ends, ``exit.json`` and the exi
 
 from __future__ import annotations
 
-import dataclasses
 import faulthandler
 import functools
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,6 +23,7 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.processes.environment_variables import (
+    FORKED,
     RANK_VARIABLE,
     SEARCH_PATH_VARIABLE,
     START_VARIABLE,
@@ -37,6 +38,7 @@ from orchestrator.worker.runtime.signal_requests import SignalRequests
 
 
 def main(arguments: list[str]) -> NoReturn:
+    started = time.monotonic()
     block_checkpoint_signal()
     channel = supervisor_connection.attach(awaits_go=True)
     # SIGTERM ends the process at once until there is something to save.
@@ -46,13 +48,16 @@ def main(arguments: list[str]) -> NoReturn:
     faulthandler.enable()
     # "logs -f" sees what is printed, and a file name that is not UTF-8 can be printed.
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
-    if len(arguments) != 2 or not arguments[1].isdigit():
-        sys.exit("usage: python -m orchestrator.worker JOB_DIR NUMBER")
-    paths = JobPaths(Path(arguments[0]))
-    number = int(arguments[1])
+    job_dir, number_text = arguments
+    paths = JobPaths(Path(job_dir))
+    number = int(number_text)
     exit_path = paths.attempt(number).exit_of(int(os.environ.get(RANK_VARIABLE, "0")))
-    facts = AttemptFacts(started=supervisor_connection.process_start())
-    facts.note_start(os.environ.pop(START_VARIABLE, ""))
+    how = os.environ.pop(START_VARIABLE, "")
+    facts = AttemptFacts(
+        started=started,
+        start="fork" if how == FORKED else "exec",
+        why_exec="" if how == FORKED else how,
+    )
     try:
         exit_path.parent.mkdir(parents=True, exist_ok=True)
         run_attempt(paths, number, facts, channel)
@@ -66,7 +71,7 @@ def main(arguments: list[str]) -> NoReturn:
 def run_attempt(
     paths: JobPaths, number: int, facts: AttemptFacts, channel: supervisor_connection.Channel | None
 ) -> None:
-    """The whole attempt, from reading its spec on. Raises where it does not succeed."""
+    """Run the whole attempt, from reading its spec on. Raises if it does not succeed."""
     end_if_superseded = functools.partial(
         supervisor_connection.end_if_superseded, paths.attempt(number + 1).root
     )
@@ -75,7 +80,7 @@ def run_attempt(
     spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
     os.environ.update(worker_thread_settings(spec.threads))  # not inherited: they decide bits
 
-    with import_speed.without_garbage_collection(), import_speed.without_unused_packages():
+    with import_speed.fast_imports():
         import torch
 
         from orchestrator.worker.runtime import sb3_internals
@@ -112,8 +117,7 @@ def exit_with(record: ExitRecord, exit_path: Path) -> NoReturn:
     except OSError as error:  # the log says what the record cannot
         if is_disk_full(error):
             code = ExitCode.DISK_FULL
-        unwritten = f"{exit_path}: cannot be written: {error.strerror or error}"
-        record = dataclasses.replace(record, message=f"{record.message} ({unwritten})".strip())
+        record.message += f" ({exit_path}: cannot be written: {error.strerror or error})"
     try:
         if record.traceback:
             print(record.traceback, file=sys.stderr)

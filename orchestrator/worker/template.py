@@ -37,7 +37,7 @@ def import_packages() -> None:
     """Import what a worker with a built-in task imports. Nothing is made or computed, so that no
     thread starts.
     """
-    with import_speed.without_garbage_collection(), import_speed.without_unused_packages():
+    with import_speed.fast_imports():
         import torch  # noqa: F401 - first, as in a worker
 
         from orchestrator.worker.envs import vec_env  # noqa: F401
@@ -55,7 +55,7 @@ def serve(prepare: Callable[[], object], run: Callable[[list[str]], NoReturn]) -
     set_up_process()
     block_checkpoint_signal()  # a forked worker unblocks it once it has a handler
     die_with_parent()
-    mark = TokenMark()
+    token_memory = _token_memory()
     with socket.socket(fileno=int(sys.argv[1])) as control:
         control.set_inheritable(False)
         try:
@@ -75,13 +75,16 @@ def serve(prepare: Callable[[], object], run: Callable[[list[str]], NoReturn]) -
                 os.write(descriptors[-1], ForkAnswer(problem=error.strerror).to_line())
             if is_worker:
                 control.close()
-                _become_worker(line, descriptors, mark, run)
+                _become_worker(line, descriptors, token_memory, run)
             for descriptor in descriptors:
                 os.close(descriptor)
 
 
 def _become_worker(
-    line: bytes, descriptors: Sequence[int], mark: TokenMark, run: Callable[[list[str]], NoReturn]
+    line: bytes,
+    descriptors: Sequence[int],
+    token_memory: ctypes.Array[ctypes.c_char],
+    run: Callable[[list[str]], NoReturn],
 ) -> NoReturn:
     """Announce this process on its channel, take on what an order says, and run when the supervisor
     answers.
@@ -101,8 +104,13 @@ def _become_worker(
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        mark.write(os.environ.get(TOKEN_VARIABLE, ""))
-        _seed_numpy_anew()
+        if len(token_memory):
+            token = os.fsencode(os.environ.get(TOKEN_VARIABLE, ""))
+            token_memory.raw = token.ljust(len(token_memory), b"\0")
+        # As in a new process: a user's module may draw when imported. Python's own generator is seeded
+        # by the fork.
+        if (numpy := sys.modules.get("numpy")) is not None:
+            numpy.random.seed()
         sys.argv[1:] = order.arguments
         os.chdir(order.directory)
         if os.getppid() == order.parent:
@@ -114,37 +122,17 @@ def _become_worker(
     os._exit(ExitCode.ORPHANED)
 
 
-def _seed_numpy_anew() -> None:
-    """Seed NumPy's global generator, as a new process does: a user's module may draw from it when
-    imported. Python's own seeds itself after a fork.
-    """
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed()
-
-
-class TokenMark:
-    """The token in the memory that ``/proc/PID/environ`` shows, by which the orphan reaper finds a
+def _token_memory() -> ctypes.Array[ctypes.c_char]:
+    """Return the memory of the token that ``/proc/PID/environ`` shows, by which the orphan reaper finds a
     process.
 
-    A forked process has that memory of the template, whose token is as long as any that is written
-    there.
+    A forked process has that memory of the template, whose token is as long as any.
     """
-
-    def __init__(self) -> None:
-        getenv = ctypes.CDLL(None).getenv
-        getenv.restype = ctypes.c_void_p
-        self._size = len(os.fsencode(os.environ.get(TOKEN_VARIABLE, "")))
-        self._address: int | None = getenv(TOKEN_VARIABLE.encode()) if self._size else None
-
-    def write(self, token: str) -> None:
-        """Put ``token`` in the place of the template's. :raises ValueError: it is too long."""
-        content = os.fsencode(token)
-        if len(content) > self._size:
-            raise ValueError(
-                f"the token of this worker has {len(content)} bytes, and there is room for {self._size}"
-            )
-        if self._address is not None:
-            ctypes.memmove(self._address, content.ljust(self._size, b"\0"), self._size)
+    size = len(os.fsencode(os.environ.get(TOKEN_VARIABLE, "")))
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
+    address = getenv(TOKEN_VARIABLE.encode())
+    return (ctypes.c_char * size).from_address(address) if address else (ctypes.c_char * 0)()
 
 
 if __name__ == "__main__":

@@ -35,9 +35,8 @@ model = scenery.add_scenery(Path(sys.argv[1]))
 data = mujoco.MjData(model)
 state = np.empty(mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION))
 mujoco.mj_getState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
-frame = offscreen.Frame(episode=0, time_s=0.0, content=offscreen.Pose(state))
 with offscreen.PoseRenderer(model) as renderer:
-    (picture,) = renderer.render([frame])
+    picture = renderer.picture(offscreen.Pose(state))
     name = GL.glGetString(GL.GL_RENDERER).decode()
 print(json.dumps([library, name, picture.shape, len(np.unique(picture))]))
 """

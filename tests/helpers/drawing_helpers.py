@@ -13,7 +13,9 @@ from orchestrator.core.paths import JobPaths
 
 @pytest.fixture(scope="session")
 def opengl() -> None:
-    """Skips where nothing can be drawn."""
+    """Skips where nothing can be drawn; lets MuJoCo draw in this process."""
+    import mujoco  # noqa: F401 - before the choice, which is undone in the environment
+
     from orchestrator.worker.rendering import gl_library
 
     with pytest.MonkeyPatch.context() as patch:

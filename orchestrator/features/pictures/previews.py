@@ -43,16 +43,10 @@ class StillsRequest:
     module: ClassVar[str] = "orchestrator.worker.rendering.stills"
     others: tuple[Path, ...] = ()
     """Directories of the other jobs."""
-    library: str = ""
-    """The OpenGL library; empty: the first one. That of the environment counts first."""
-    is_probing: bool = False
-    """Whether OpenGL libraries are tried in processes of their own instead; the process says which
-    one it has taken."""
 
     def arguments(self) -> list[str]:
         """The command line arguments of :attr:`module`."""
-        chosen = [f"--library={self.library}"] if self.library else []
-        return [*map(str, self.others), *(["--probe"] if self.is_probing else chosen)]
+        return list(map(str, self.others))
 
 
 def jobs_to_draw(ended: EndedJobs, without: Collection[str]) -> list[str]:
@@ -88,8 +82,6 @@ class StillsOutcome:
     reporter: Reporter
     is_impossible: bool = False
     """Whether nothing can be drawn here: that is said once."""
-    library: str = ""
-    """The OpenGL library that works, where the first one did not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +91,6 @@ class StillsDrawing:
     paths: RunPaths
     jobs: tuple[str, ...]
     outcome: StillsOutcome
-    is_probing: bool = False
-    """Whether a process that found no OpenGL library, or crashed, has drawn none of them."""
 
     @property
     def left(self) -> tuple[str, ...]:
@@ -116,45 +106,25 @@ class StillsDrawing:
         if self.outcome.is_impossible:
             return None
         first, *others = (self.paths.job(job_id) for job_id in self.jobs)
-        roots = tuple(job.root for job in others)
-        library = self.outcome.library
-        request = StillsRequest(
-            others=roots, library=library, is_probing=self.is_probing and not library
-        )
+        request = StillsRequest(others=tuple(job.root for job in others))
         return PolicyProcess(first, request, cpus=cpus)
 
     def report_end(self, code: int, message: str) -> Sequence[StillsDrawing]:
         """Report how it has ended. Returns those that are to be begun in its place."""
         if code == 0:
-            if self.is_probing and not self.outcome.library:
-                self.outcome.library = message
             return []
-        if code > 0 and code != CANNOT_RENDER:
+        if code == CANNOT_RENDER:
+            if not self.outcome.is_impossible:
+                self._warn(f"no previews: {message}. The same command draws them later; {OFF}")
+            self.outcome.is_impossible = True
+            return []
+        if code > 0:
             self._warn(f"no preview of {message}")
             return []
         left = self.left
-        if left == self.jobs and not self.is_probing:
-            return [replace(self, is_probing=True)]
-        if code == CANNOT_RENDER:
-            self._report_impossible(message)
-            return []
-        return self._report_signal(-code, message, left)
-
-    def _report_impossible(self, why: str) -> None:
-        if not self.outcome.is_impossible:
-            self._warn(f"no previews: {why}. The same command draws them later; {OFF}")
-        self.outcome.is_impossible = True
-
-    def _report_signal(
-        self, number: int, message: str, left: Sequence[str]
-    ) -> Sequence[StillsDrawing]:
-        """Report that a signal has ended it. Returns what is to be begun in its place.
-
-        :param left: jobs that it has not drawn.
-        """
         if not left:
             return []
-        if number not in CRASHES:  # it took too long, or somebody has killed it
+        if -code not in CRASHES:  # it took too long, or somebody has killed it
             self._warn(
                 f"no previews of {listed(left, SHOWN)}: {message}. The same command draws them later; {OFF}"
             )

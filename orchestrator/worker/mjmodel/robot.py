@@ -10,9 +10,6 @@ The rules differ on purpose:
   also where nothing is driven.
 - :func:`joints_of_tree`: one tree alone, whatever other trees actuators move: an arm without what
   stands beside it.
-
-Pictures show more: the base that the robot stands on, and what a robot on a fixed base moves
-(:func:`orchestrator.worker.rendering.camera.robot_geoms`).
 """
 
 from __future__ import annotations

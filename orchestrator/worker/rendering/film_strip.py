@@ -1,30 +1,24 @@
-"""A sequence of pictures as a real-time video, and a film strip of a few of them."""
+"""Pictures of an episode side by side."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from fractions import Fraction
 
 import numpy as np
 
-from orchestrator.worker.rendering.offscreen import Frame, Picture
+from orchestrator.worker.rendering.offscreen import Picture
 
 STRIP_FRAMES = 6
 STRIP_HEIGHT = 240
+_GAP = 4
 
 
-def stride_and_rate(period_s: float, target_fps: float = 30.0) -> tuple[int, Fraction]:
-    """Control steps between frames, and the frames per second at which they then play in real
-    time.
+def strip_indices(episodes: Sequence[int]) -> list[int]:
+    """Choose the frames of the film strip: evenly spaced over the longest episode.
+
+    :param episodes: the number of the episode of each frame.
     """
-    stride = max(1, round(1 / (target_fps * period_s)))
-    return stride, Fraction(1 / (stride * period_s)).limit_denominator(1000)
-
-
-def strip_indices(frames: Sequence[Frame]) -> list[int]:
-    """Numbers of the frames in the film strip: evenly spaced over the longest episode."""
-    episodes = [frame.episode for frame in frames]
     longest = max(dict.fromkeys(episodes), key=episodes.count)
     members = [index for index, episode in enumerate(episodes) if episode == longest]
     positions = np.linspace(0, len(members) - 1, min(STRIP_FRAMES, len(members)))
@@ -32,26 +26,20 @@ def strip_indices(frames: Sequence[Frame]) -> list[int]:
 
 
 def film_strip(pictures: Sequence[tuple[float, Picture]]) -> bytes:
-    """A PNG of ``pictures`` side by side, each with its time in seconds."""
+    """Return a PNG of pictures of one size side by side, each with its time in seconds."""
     from PIL import Image, ImageDraw, ImageFont
 
-    gap = 4
+    height, width, _ = pictures[0][1].shape
+    width = round(width * STRIP_HEIGHT / height)
+    strip = Image.new("RGB", (len(pictures) * (width + _GAP) - _GAP, STRIP_HEIGHT), "white")
+    pen = ImageDraw.Draw(strip)
     font = ImageFont.load_default(size=18)
-    images = []
-    for time_s, picture in pictures:
+    for index, (time_s, picture) in enumerate(pictures):
+        x = index * (width + _GAP)
         image = Image.fromarray(picture)
-        width = round(image.width * STRIP_HEIGHT / image.height)
-        image = image.resize((width, STRIP_HEIGHT), Image.Resampling.LANCZOS)
-        label = f"{time_s:.2f} s"
-        pen = ImageDraw.Draw(image)
-        pen.text((8, 5), label, fill="white", font=font, stroke_width=2, stroke_fill="black")
-        images.append(image)
-    strip_width = sum(image.width + gap for image in images) - gap
-    strip = Image.new("RGB", (strip_width, STRIP_HEIGHT), "white")
-    x = 0
-    for image in images:
-        strip.paste(image, (x, 0))
-        x += image.width + gap
+        strip.paste(image.resize((width, STRIP_HEIGHT), Image.Resampling.LANCZOS), (x, 0))
+        text = f"{time_s:.2f} s"
+        pen.text((x + 8, 5), text, fill="white", font=font, stroke_width=2, stroke_fill="black")
     content = io.BytesIO()
     strip.save(content, "PNG", optimize=True)
     return content.getvalue()

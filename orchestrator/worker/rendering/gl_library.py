@@ -1,7 +1,5 @@
-"""The choice of an OpenGL library that works here.
-
-MuJoCo chooses its OpenGL library when it is imported: call :func:`choose_gl` before, or
-:func:`use_gl`.
+"""The choice of an OpenGL library that works here: the user's if there is one, else EGL, else
+OSMesa.
 """
 
 from __future__ import annotations
@@ -27,10 +25,6 @@ context.make_current()
 mujoco.MjrContext(mujoco.MjModel.from_xml_string("<mujoco/>"), 100)
 os._exit(0)
 """
-_INSTALL = (
-    "install a graphics driver with EGL, or Mesa's software renderer "
-    "(Debian, Ubuntu: apt-get install libegl1 libgl1-mesa-dri, or libosmesa6)"
-)
 
 
 class CannotRender(OrchestratorError):
@@ -40,49 +34,37 @@ class CannotRender(OrchestratorError):
 
 
 def choose_gl() -> str:
-    """Set ``MUJOCO_GL`` to a library that works here: the user's choice if there is one, else EGL,
-    else OSMesa.
-
-    Each is tried in a separate process, because a broken driver may crash and a loaded library
-    cannot be unloaded.
+    """Let MuJoCo use a library that works here, also if MuJoCo has been imported already. Return its
+    name.
 
     :raises CannotRender: none works.
     """
     asked = os.environ.get("MUJOCO_GL")
     problems = []
     for library in (asked,) if asked else GL_LIBRARIES:
-        problem = _try_gl(library)
-        if problem is None:
-            os.environ["MUJOCO_GL"] = library
+        problem = _problem(library)
+        if not problem:
+            os.environ["MUJOCO_GL"] = library  # which MuJoCo reads when it is imported
+            if library in GL_LIBRARIES and "mujoco" in sys.modules:
+                from mujoco.rendering.classic import gl_context
+
+                gl_context.GLContext = importlib.import_module(f"mujoco.{library}").GLContext
             return library
         problems.append(f"{library}: {problem}")
-    if asked:
-        cause = "the library in MUJOCO_GL does not work here"
-        remedy = "unset MUJOCO_GL to try EGL and OSMesa"
-    else:
-        cause = "neither EGL nor OSMesa works here"
-        remedy = _INSTALL
     raise CannotRender(
-        f"cannot render pictures: {cause} ({'; '.join(problems)}); {remedy}. Training needs no rendering"
+        f"cannot render pictures: no OpenGL library works here ({'; '.join(problems)}); install a graphics driver with "
+        "EGL, or Mesa's software renderer (Debian, Ubuntu: apt-get install libegl1 libgl1-mesa-dri, or libosmesa6) "
+        "and unset MUJOCO_GL. Training needs no rendering"
     )
 
 
 @functools.cache
-def use_gl() -> None:
-    """:func:`choose_gl`, also where MuJoCo has been imported before: what it has chosen is
-    replaced.
+def _problem(library: str) -> str:
+    """Return why the library cannot be used, in one line, or an empty text if it can.
 
-    :raises CannotRender: none works.
+    It is tried in a separate process, because a broken driver may crash and a loaded library cannot
+    be unloaded.
     """
-    library = choose_gl()
-    if library in GL_LIBRARIES and "mujoco" in sys.modules:
-        from mujoco.rendering.classic import gl_context
-
-        gl_context.GLContext = importlib.import_module(f"mujoco.{library}").GLContext
-
-
-def _try_gl(library: str) -> str | None:
-    """Why the library cannot be used, in one line; None if it can."""
     with TemporaryFolder() as folder:  # on failure MuJoCo writes MUJOCO_LOG.TXT
         try:
             done = subprocess.run(
@@ -99,5 +81,5 @@ def _try_gl(library: str) -> str | None:
         except subprocess.TimeoutExpired:
             return f"no answer in {_PROBE_LIMIT_S:.0f} s"
     if done.returncode == 0:
-        return None
+        return ""
     return last_line(done.stderr, f"ended with exit code {done.returncode}")

@@ -1,4 +1,4 @@
-"""Robots shown while they move: MuJoCo's viewer in real time, and single pictures."""
+"""Robots shown while they move: in MuJoCo's viewer in real time, or as pictures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RENDER_MODES = ("human", "rgb_array")
 
 
 def check_render_mode(render_mode: str | None) -> None:
-    """Refuse unknown modes. :raises UsageError: it is none of :data:`RENDER_MODES`, nor None."""
+    """Check a mode. :raises UsageError: it is neither None nor one of :data:`RENDER_MODES`."""
     if render_mode not in (None, *RENDER_MODES):
         raise UsageError(
             f'render_mode = "{render_mode}": expected None, {" or ".join(RENDER_MODES)}'
@@ -32,8 +32,8 @@ def check_render_mode(render_mode: str | None) -> None:
 
 
 @functools.cache
-def display_problem() -> str | None:
-    """Why no window can be opened here; None if one can."""
+def display_problem() -> str:
+    """Return why no window can be opened here, or an empty text if one can."""
     name = os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY")
     if not name:
         return "no display here (DISPLAY and WAYLAND_DISPLAY are not set)"
@@ -42,7 +42,7 @@ def display_problem() -> str | None:
     with warnings.catch_warnings(record=True) as messages:  # GLFW's errors come as warnings
         warnings.simplefilter("always")
         if glfw.init():  # and not terminated: windows of the same process may be open
-            return None
+            return ""
     why = f" ({messages[-1].message})" if messages else ""
     return f"display {name} cannot be used{why}"
 
@@ -103,31 +103,30 @@ class LiveView:
         self._terrain = terrain
         self._window: ViewerWindow | None = None
         self._renderer: PoseRenderer | None = None
-        if render_mode == "human" and (problem := display_problem()) is not None:
+        if render_mode == "human" and (problem := display_problem()):
             self._render_mode = "none"
-            advice = 'render_mode="rgb_array" gives pictures without a display'
             warnings.warn(
-                f'render_mode="human" shows nothing: {problem}; {advice}',
+                f'render_mode="human" shows nothing: {problem}; render_mode="rgb_array" gives pictures '
+                "without a display",
                 RuntimeWarning,
                 stacklevel=4,
             )
 
     def render(self, pose: Pose) -> Picture | None:
-        """A picture ``(480, 640, 3)``, or None after showing it in the window, which the user may
-        have closed.
+        """Return a picture ``(480, 640, 3)``, or None after showing it in the window, which the user
+        may have closed.
 
         :raises gl_library.CannotRender: there is no OpenGL.
         """
         if self._render_mode == "rgb_array":
             if self._renderer is None:
-                gl_library.use_gl()
+                gl_library.choose_gl()
                 self._renderer = PoseRenderer(scenery.add_scenery(self._xml, self._terrain))
             return self._renderer.picture(pose)
         if self._render_mode == "human":
             if self._window is None:
-                self._window = ViewerWindow(
-                    scenery.add_scenery(self._xml, self._terrain), self._period_s
-                )
+                model = scenery.add_scenery(self._xml, self._terrain)
+                self._window = ViewerWindow(model, self._period_s)
             if self._window.is_open:
                 self._window.show(pose)
         return None

@@ -15,24 +15,24 @@ _SKY = (0.35, 0.50, 0.70)
 _HORIZON = (0.85, 0.90, 0.95)
 _FLOOR_RGBA = (0.75, 0.78, 0.80, 1.0)
 _TILES = ((1.0, 1.0, 1.0), (0.86, 0.86, 0.86))
-_SEEN_M = 20.0
-"""How far around a robot its terrain is drawn."""
 
 
 def add_scenery(xml: Path, terrain: Terrain | None = None) -> mujoco.MjModel:
-    """The robot of ``xml`` with what the file lacks for a picture: a tiled floor, a sky, light
-    everywhere.
+    """Compile the robot of ``xml`` with a tiled floor, a sky and light everywhere, where its file has
+    none.
 
     Bodies and joints keep their numbers, and the state keeps its layout.
 
-    :param terrain: in place of its floor; where it lies, poses say.
+    :param terrain: in place of its floor; poses say where it lies.
     """
     import mujoco
 
     spec = mujoco.MjSpec.from_file(str(xml.absolute()))
     _add_sky(spec)
     if terrain is None:
-        floors = _floors(spec) or [_add_floor(spec)]
+        ground = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
+        floors = [geom for geom in spec.worldbody.geoms if geom.type in ground]
+        floors = floors or [_add_floor(spec)]
     else:
         from orchestrator.worker.envs.randomization.rough_terrain import lay_terrain
 
@@ -44,7 +44,7 @@ def add_scenery(xml: Path, terrain: Terrain | None = None) -> mujoco.MjModel:
 
 
 def _add_sky(spec: mujoco.MjSpec) -> None:
-    """Add a sky where there is none."""
+    """Add a sky if there is none."""
     import mujoco
 
     if any(texture.type == mujoco.mjtTexture.mjTEXTURE_SKYBOX for texture in spec.textures):
@@ -56,14 +56,6 @@ def _add_sky(spec: mujoco.MjSpec) -> None:
     sky.builtin = mujoco.mjtBuiltin.mjBUILTIN_GRADIENT
 
 
-def _floors(spec: mujoco.MjSpec) -> list[mujoco.MjsGeom]:
-    """The robot's own floors."""
-    import mujoco
-
-    ground = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
-    return [geom for geom in spec.worldbody.geoms if geom.type in ground]
-
-
 def _add_floor(spec: mujoco.MjSpec) -> mujoco.MjsGeom:
     """Add a plane below all geoms, which nothing touches."""
     import mujoco
@@ -71,18 +63,16 @@ def _add_floor(spec: mujoco.MjSpec) -> mujoco.MjsGeom:
     bare = spec.compile()
     data = mujoco.MjData(bare)
     mujoco.mj_forward(bare, data)
-    lowest = min(
-        (data.geom_xpos[geom, 2] - bare.geom_rbound[geom] for geom in range(bare.ngeom)),
-        default=0.0,
+    lowest = (data.geom_xpos[:, 2] - bare.geom_rbound).min(initial=0.0)
+    return spec.worldbody.add_geom(
+        name="orchestrator floor",
+        type=mujoco.mjtGeom.mjGEOM_PLANE,
+        size=(0, 0, 1),
+        pos=(0, 0, lowest),
+        rgba=_FLOOR_RGBA,
+        contype=0,
+        conaffinity=0,
     )
-    floor = spec.worldbody.add_geom(
-        name="orchestrator floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=(0, 0, 1)
-    )
-    floor.pos = (0, 0, min(lowest, 0.0))
-    floor.rgba = _FLOOR_RGBA
-    floor.contype = 0
-    floor.conaffinity = 0
-    return floor
 
 
 def _tile(spec: mujoco.MjSpec, floors: Sequence[mujoco.MjsGeom]) -> None:
@@ -102,7 +92,7 @@ def _tile(spec: mujoco.MjSpec, floors: Sequence[mujoco.MjsGeom]) -> None:
 
 
 def _add_sun(spec: mujoco.MjSpec) -> None:
-    """Add a light where none is directional: others light one place, from which robots walk
+    """Add a directional light if there is none: others light one place, from which robots walk
     away.
     """
     import mujoco

@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.processes.environment_variables import FORKED
 
 
 @dataclass(slots=True, kw_only=True)
 class AttemptFacts(ExitRecord):
     """The exit record so far of an attempt that is running."""
 
-    started: float
-    """:func:`time.monotonic` at the start of the process."""
+    started: float = field(default_factory=time.monotonic)
+    """:func:`time.monotonic` at the start of the attempt."""
     code: int = ExitCode.SUCCEEDED
     message: str = ""
     checkpoint_s: float = 0.0
-
-    def note_start(self, text: str) -> None:
-        """Note how this process was started.
-
-        :param text: the value of :data:`.START_VARIABLE`; empty where it is not set.
-        """
-        self.start = "fork" if text == FORKED else "exec"
-        self.why_exec = "" if text == FORKED else text
 
     def age_s(self) -> float:
         return time.monotonic() - self.started
 
     def record(self, code: ExitCode, message: str = "", trace: str = "") -> ExitRecord:
+        """Return the whole record of an attempt that has ended."""
         self.code = int(code)
         self.message = message
         self.traceback = trace

@@ -21,20 +21,14 @@ def run(command: Callable[[], None]) -> NoReturn:
     supervisor_connection.attach()
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     code = 0
-    message = ""
     try:
         command()
-    except OrchestratorError as error:
-        code = error.exit_code
-        message = str(error)
-    except OSError as error:
-        code = 1
-        message = f"{error.filename or 'the system'}: {error.strerror or error}"
-    # From robot, policy or the user's environment: one message, no traceback.
-    except Exception as error:
+    except Exception as error:  # also of the robot, the policy or the user's environment
         code = 1
         message = failures.describe(error)
-    if message:
+        if isinstance(error, OrchestratorError):
+            code = error.exit_code
+            message = str(error)
         print(" ".join(message.split()), file=sys.stderr)
     with contextlib.suppress(OSError):  # nobody reads any more
         sys.stdout.flush()

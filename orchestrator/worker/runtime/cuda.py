@@ -1,7 +1,5 @@
 """A worker on a GPU: the same bits every time, and no more of the GPU's memory than the job's
 share.
-
-Nothing here does anything on a CPU.
 """
 
 from __future__ import annotations
@@ -31,7 +29,8 @@ allocated by torch."""
 
 @contextmanager
 def prepare_device(device: torch.device) -> Iterator[None]:
-    """Set this process up for a training on ``device``, which happens in the block.
+    """Set this process up for a training on ``device``, which happens in the block. Does nothing on
+    a CPU.
 
     Operations of which torch has no deterministic form are used nevertheless; torch warns of each
     in the log.
@@ -55,36 +54,25 @@ def prepare_device(device: torch.device) -> Iterator[None]:
     torch.set_deterministic_debug_mode("warn")
     # Slow, and of use only where a program reads it. (Torch makes it a property of the module.)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    share = float(os.environ.get(GPU_SHARE_VARIABLE, "1"))
     device = torch.device("cuda", device.index or 0)
-    limit_mib = _limit_memory(device, share)
-    say(f"on {torch.cuda.get_device_name(device)}, of which torch may use {limit_mib:,} MiB")
+    name = torch.cuda.get_device_name(device)
+    share = float(os.environ.get(GPU_SHARE_VARIABLE, "1"))
+    total_mib = torch.cuda.get_device_properties(device).total_memory // MIB
+    limit_mib = total_mib
+    if share < 1:
+        limit_mib = int(max(share * total_mib - OF_CUDA_MIB, share * total_mib / 2))
+        torch.cuda.set_per_process_memory_fraction(limit_mib / total_mib, device)
+    say(f"on {name}, of which torch may use {limit_mib:,} MiB")
     try:
         yield
     except RuntimeError as error:
         if not any(text in str(error) for text in OUT_OF_MEMORY):
             raise
-        raise GpuMemoryError(_explanation(device, share, limit_mib)) from error
-
-
-def _limit_memory(device: torch.device, share: float) -> int:
-    """Limit torch to a share below 1 of the memory of ``device``. Returns the limit in MiB."""
-    total_mib = torch.cuda.get_device_properties(device).total_memory // MIB
-    if share >= 1:
-        return total_mib
-    limit_mib = int(max(share * total_mib - OF_CUDA_MIB, share * total_mib / 2))
-    torch.cuda.set_per_process_memory_fraction(limit_mib / total_mib, device)
-    return limit_mib
-
-
-def _explanation(device: torch.device, share: float, limit_mib: int) -> str:
-    name = torch.cuda.get_device_name(device)
-    held_mib = torch.cuda.memory_reserved(device) // MIB
-    free_mib = torch.cuda.mem_get_info(device)[0] // MIB
-    facts = f"This process held {held_mib:,} MiB, and {free_mib:,} MiB of the GPU are free."
-    if share >= 1:
-        advice = "End other programs on the GPU (nvidia-smi lists them), or lower batch_size, n_envs or net_arch"
-        return f"The memory of the GPU ({name}, {limit_mib:,} MiB) is used up. {facts} {advice}"
-    advice = "Raise resources.gpus, or lower batch_size, n_envs or net_arch"
-    what = f"resources.gpus = {share:g} allows {limit_mib:,} MiB of the GPU ({name})"
-    return f"The GPU memory of the job is used up: {what}. {facts} {advice}"
+        held_mib = torch.cuda.memory_reserved(device) // MIB
+        free_mib = torch.cuda.mem_get_info(device)[0] // MIB
+        raise GpuMemoryError(
+            f"The GPU memory of the job is used up: resources.gpus = {share:g} allows {limit_mib:,} MiB of the GPU "
+            f"({name}). This process held {held_mib:,} MiB, and {free_mib:,} MiB of the GPU are free. Raise "
+            "resources.gpus, end other programs on the GPU (nvidia-smi lists them), or lower batch_size, n_envs or "
+            "net_arch"
+        ) from error

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
-from collections import deque
 from pathlib import Path
+from typing import ClassVar
 
 from orchestrator.core.errors import UsageError, is_disk_full
 from orchestrator.core.exit_codes import ExitCode
@@ -15,119 +15,111 @@ from orchestrator.core.text import shortened
 _TRACEBACK_LINES = 40
 _LONGEST_MESSAGE = 500
 _LONGEST_CHAIN = 20
-"""Exceptions, each the cause of the one before, that are searched for the user's own code."""
+"""Exceptions, each the cause of the one before, that are searched."""
 _PACKAGE = str(Path(__file__).parents[2])
 
 
-class Diverged(Exception):
+class AttemptEnd(Exception):
+    """Ends an attempt. The message says all that there is to say."""
+
+    code: ClassVar[ExitCode] = ExitCode.ERROR
+
+
+class Diverged(AttemptEnd):
     """Physics, rewards, observations, losses or parameters are no longer finite."""
 
+    code = ExitCode.DIVERGED
 
-class RankLostError(Exception):
+
+class RankLostError(AttemptEnd):
     """The other ranks did not start, or do not answer any more."""
 
-
-class CheckpointError(Exception):
-    """A checkpoint that is not damaged cannot be loaded; the message says which, why, and what to
-    do.
-    """
+    code = ExitCode.RANK_LOST
 
 
-class GpuMemoryError(Exception):
-    """The GPU, or the share of it that the job has, has no memory left; the message says what to
-    do.
-    """
+class CheckpointError(AttemptEnd):
+    """A checkpoint that is not damaged cannot be loaded."""
+
+
+class GpuMemoryError(AttemptEnd):
+    """The GPU, or the share of it that the job has, has no memory left."""
 
 
 class AlgorithmError(UsageError):
     """What ``algo`` names is no algorithm, or cannot be imported; the message says why."""
 
 
-class Interrupted(Exception):
+class Interrupted(AttemptEnd):
     """The attempt stopped on request, at a whole checkpoint."""
 
+    code = ExitCode.INTERRUPTED
 
-class ReachedRung(Exception):
+
+class ReachedRung(AttemptEnd):
     """The training has come to where it is compared with others, at a whole checkpoint."""
+
+    code = ExitCode.PAUSED
 
 
 def classify(error: BaseException) -> tuple[ExitCode, str, str]:
-    """Exit code, one-line message, and the last lines of the traceback, for whatever ended the
-    attempt.
+    """Return exit code, message and the last lines of the traceback for what ended the attempt.
 
     No part of a message is copied whole: it may be as large as the memory allows.
     """
-    if isinstance(error, Interrupted):
-        return ExitCode.INTERRUPTED, str(error), ""
-    if isinstance(error, ReachedRung):
-        return ExitCode.PAUSED, str(error), ""
+    parts = traceback.TracebackException.from_exception(error).format()
+    lines = [line for part in parts for line in shortened(part).splitlines()]
+    trace = "\n".join(lines[-_TRACEBACK_LINES:])
     message = shortened(str(error))
-    trace = _end_of_traceback(error)
-    if _has_full_disk_as_cause(error):
+    if any(map(is_disk_full, _chain(error))):  # libraries raise their own errors from it
         return ExitCode.DISK_FULL, f"no space left on the disk: {message}", trace
-    if isinstance(error, Diverged):
-        return ExitCode.DIVERGED, message, trace
-    if isinstance(error, RankLostError):
-        return ExitCode.RANK_LOST, message, trace
-    if isinstance(error, CheckpointError | GpuMemoryError | AlgorithmError):
+    if isinstance(error, AttemptEnd):
+        is_failure = not isinstance(error, Interrupted | ReachedRung)
+        return error.code, message, trace if is_failure else ""
+    if isinstance(error, AlgorithmError):
         return ExitCode.ERROR, message, trace
     return ExitCode.ERROR, describe(error), trace
 
 
-def _end_of_traceback(error: BaseException) -> str:
-    """The last lines of the traceback. Of a long message in it, the end is left out."""
-    lines: deque[str] = deque(maxlen=_TRACEBACK_LINES)
-    for part in traceback.TracebackException.from_exception(error).format():
-        lines.extend(shortened(part).splitlines())
-    return "\n".join(lines)
-
-
 def describe(error: BaseException) -> str:
-    """Type, message and place of an error in one line; the place is in the user's own code where
-    there is any.
-    """
+    """Return type, message and place of an error in one line."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
     text = " ".join(shortened(str(error)).split())
     if len(text) > _LONGEST_MESSAGE:  # torch prints whole tensors; the traceback has all of it
         text = text[:_LONGEST_MESSAGE] + " …"
+    message = f"{type(error).__name__}{': ' if text else ''}{text} ({_place(error)})"
+    # Libraries hide the error behind their own.
     return with_address_limit(
-        f"{type(error).__name__}{': ' if text else ''}{text} ({_place(error)})"
+        message, [f"{type(cause).__name__}: {cause}" for cause in _chain(error)]
     )
 
 
-def _has_full_disk_as_cause(error: BaseException) -> bool:
-    """Whether ``error``, or one that it was raised from, is that of a full disk: libraries raise
-    their own in its place.
-    """
-    cause: BaseException | None = error
-    while cause is not None:
-        if is_disk_full(cause):
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False
+def _chain(error: BaseException) -> list[BaseException]:
+    """Return ``error`` and what it was raised from or while handling."""
+    chain = [error]
+    while len(chain) < _LONGEST_CHAIN:
+        cause = chain[-1].__cause__ or chain[-1].__context__
+        if cause is None:
+            break
+        chain.append(cause)
+    return chain
 
 
 def _place(error: BaseException) -> str:
-    """``file:line`` of the last frame of the user's own code, in ``error`` or in what caused it;
-    else of any code.
-    """
-    chain: list[traceback.StackSummary] = []
-    cause: BaseException | None = error
-    while cause is not None and len(chain) < _LONGEST_CHAIN:
-        chain.append(traceback.extract_tb(cause.__traceback__))
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    own = [frame for frames in chain for frame in reversed(frames) if _is_users(frame.filename)]
-    candidates = [*own, *chain[0][-1:]]
-    if not candidates:
+    """Return ``file:line`` of the last frame of the user's own code, else of any code."""
+    frames = [
+        frame
+        for cause in _chain(error)
+        for frame in reversed(traceback.extract_tb(cause.__traceback__))
+    ]
+    if not frames:
         return "no traceback"
-    return f"{candidates[0].filename}:{candidates[0].lineno}"
+    place = next((frame for frame in frames if _is_users(frame.filename)), frames[0])
+    return f"{place.filename}:{place.lineno}"
 
 
 def _is_users(file: str) -> bool:
-    """Whether ``file`` is of no library, of this package, or made up (``<string>``)."""
-    folders = set(sysconfig.get_paths().values())
-    folders.discard(sysconfig.get_path("data"))  # the whole installation, perhaps /usr
-    if file.startswith((*folders, _PACKAGE, "<")):
+    """Return whether ``file`` is of no library, nor of this package, nor made up (``<string>``)."""
+    if file.startswith((sysconfig.get_path("stdlib"), _PACKAGE, "<")):
         return False
     return not {"site-packages", "dist-packages"}.intersection(Path(file).parts)

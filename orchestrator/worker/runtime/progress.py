@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from orchestrator.core.messages import Progress
-from orchestrator.worker.runtime.resources import RunDelay
+from orchestrator.worker.runtime.resources import run_delay_s
 from orchestrator.worker.runtime.supervisor_connection import Channel
 
 INTERVAL_S = 0.5
@@ -43,52 +43,53 @@ class ProgressReporter:
         self.warning: str | None = None
         self.parts: Mapping[str, Any] = {}
         """What is told of features in the training, by name."""
+        self.is_urgent = False
+        """Whether the next record is sent at once."""
         self._channel = channel
         self._before_sending = before_sending
         self._phase: Phase | None = None
-        self._rate_sent = False
-        self.is_urgent = False
-        """Whether the next record is sent at once."""
-        self._run_delay = RunDelay()
+        self._is_rate_sent = False
         self._sent_at = time.monotonic()
         self._sent_cpu_s = time.process_time()
-        self._sent_delay_s = self._run_delay.total_s()
+        self._sent_delay_s = run_delay_s()
 
     def report(self, phase: Phase, env_steps: int, *, last: bool = False) -> None:
+        """Send a record if one is due.
+
+        :param last: whether the training ends with this step.
+        """
         if self._channel is None:
             return
         now = time.monotonic()
-        is_new = phase != self._phase or self.is_urgent
-        is_only_one_with_rate = last and not self._rate_sent
-        is_due = now - self._sent_at >= INTERVAL_S
-        if not (is_new or is_only_one_with_rate or is_due):
+        elapsed_s = now - self._sent_at
+        is_new = phase != self._phase or self.is_urgent or (last and not self._is_rate_sent)
+        if not is_new and elapsed_s < INTERVAL_S:
             return
         self._before_sending()
-        elapsed_s = now - self._sent_at
         cpu_s = time.process_time()
-        delay_s = self._run_delay.total_s()
-        is_long_enough = elapsed_s > INTERVAL_S / 2
+        delay_s = run_delay_s()
+        cpu_share = None
         delay_share = None
-        if is_long_enough and delay_s is not None and self._sent_delay_s is not None:
-            delay_share = (delay_s - self._sent_delay_s) / elapsed_s
-        is_sent = self._channel.send(
-            Progress(
-                phase=phase,
-                env_steps=env_steps,
-                iteration=self.iteration,
-                ep_rew_mean=self.ep_rew_mean,
-                env_steps_per_s=self.env_steps_per_s,
-                cpu_share=(cpu_s - self._sent_cpu_s) / elapsed_s if is_long_enough else None,
-                run_delay_share=delay_share,
-                learner=self.learner,
-                warning=self.warning,
-                parts=self.parts,
-            ).to_line()
+        if elapsed_s > INTERVAL_S / 2:  # shares of a shorter time say little
+            cpu_share = (cpu_s - self._sent_cpu_s) / elapsed_s
+            if delay_s is not None and self._sent_delay_s is not None:
+                delay_share = (delay_s - self._sent_delay_s) / elapsed_s
+        record = Progress(
+            phase=phase,
+            env_steps=env_steps,
+            iteration=self.iteration,
+            ep_rew_mean=self.ep_rew_mean,
+            env_steps_per_s=self.env_steps_per_s,
+            cpu_share=cpu_share,
+            run_delay_share=delay_share,
+            learner=self.learner,
+            warning=self.warning,
+            parts=self.parts,
         )
-        if is_sent:
+        if self._channel.send(record.to_line()):
             self._phase = phase
             self.is_urgent = False
-            self._rate_sent = self.env_steps_per_s is not None
+            self._is_rate_sent = self.env_steps_per_s is not None
         self._sent_at = now
         self._sent_cpu_s = cpu_s
         self._sent_delay_s = delay_s

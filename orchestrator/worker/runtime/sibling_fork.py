@@ -8,7 +8,6 @@ this process has one thread only.
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import signal
 
@@ -20,7 +19,7 @@ _PR_GET_TID_ADDRESS = 40
 
 
 def problem() -> str | None:
-    """Why this process cannot be forked so; None if it can."""
+    """Return why this process cannot be forked so, or None if it can."""
     machine = os.uname().machine
     n_threads = len(os.listdir("/proc/self/task"))
     if machine not in _SYS_CLONE:
@@ -33,12 +32,11 @@ def problem() -> str | None:
 
 
 def fork_sibling() -> int:
-    """As :func:`os.fork`: 0 in the new process, its pid in this one.
+    """Fork where :func:`problem` is None, as :func:`os.fork`: 0 in the new process, its pid in this
+    one.
 
     :raises OSError: there is no new process; ``strerror`` says why.
     """
-    if (why := problem()) is not None:
-        raise OSError(errno.ENOTSUP, why)
     machine = os.uname().machine
     address = _thread_id_address()
     flags = _CLONE_PARENT | _CLONE_CHILD_CLEARTID | _CLONE_CHILD_SETTID | signal.SIGCHLD
@@ -61,8 +59,8 @@ def fork_sibling() -> int:
 
 
 def _thread_id_address() -> int:
-    """Where the C library keeps the id of the main thread, which the kernel sets in the new
-    process; 0: unknown.
+    """Return where the C library keeps the id of the main thread, which the kernel sets in the new
+    process; 0 if unknown.
     """
     address = ctypes.c_long(0)
     ctypes.CDLL(None).prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0)

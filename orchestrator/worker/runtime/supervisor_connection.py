@@ -13,14 +13,12 @@ import os
 import signal
 import socket
 import threading
-import time
 from pathlib import Path
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.processes.environment_variables import CHANNEL_VARIABLE, GO
 from orchestrator.core.processes.parent_death import die_with_parent
 from orchestrator.core.processes.process_setup import set_up_process
-from orchestrator.core.processes.procfs import TICKS_PER_S, process_stat
 
 
 class Channel:
@@ -31,8 +29,8 @@ class Channel:
         self._unsent = b""
 
     def send(self, line: bytes) -> bool:
-        """Send a whole line without blocking; False when it was dropped because the supervisor does
-        not keep up.
+        """Send a whole line without blocking. Return whether it was sent: it is dropped if the supervisor
+        does not keep up.
 
         The rest of a line that fitted only in part is sent first next time, so that lines never
         mix.
@@ -54,16 +52,20 @@ class Channel:
             return 0
 
     def watch(self) -> None:
-        """Wait for the end-of-file in a daemon thread, then end the process group."""
+        """Wait for the end-of-file in a daemon thread, then end this process at once, and its whole
+        process group if it leads one.
+        """
         with contextlib.suppress(OSError):  # a reset connection is an end, too
             while self._end.recv(4096):
                 pass
-        end_orphaned()
+        if os.getpgid(0) == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+        os._exit(ExitCode.ORPHANED)
 
 
 def attach(*, awaits_go: bool = False) -> Channel | None:
-    """Set up this process and connect it to its supervisor; None where there is no channel (started
-    by hand).
+    """Set up this process and connect it to its supervisor. Return the channel, or None if the process
+    was started by hand.
 
     Children inherit neither the descriptor nor its variable: a child that held the socket would
     hide its end-of-file.
@@ -79,33 +81,20 @@ def attach(*, awaits_go: bool = False) -> Channel | None:
         return None
     end = socket.socket(fileno=int(number))
     end.set_inheritable(False)
-    if awaits_go and not _wait_for_go(end):
-        os._exit(ExitCode.ORPHANED)
+    if awaits_go:
+        answer = b""
+        with contextlib.suppress(OSError):  # the supervisor is gone
+            answer = end.recv(len(GO))
+        if answer != GO:  # it is gone, or could not set this process up
+            os._exit(ExitCode.ORPHANED)
     channel = Channel(end)
     threading.Thread(target=channel.watch, name="lifeline", daemon=True).start()
     return channel
 
 
-def _wait_for_go(end: socket.socket) -> bool:
-    """Whether :data:`GO` came; False where the supervisor is gone, or could not set this process
-    up.
-    """
-    try:
-        return end.recv(len(GO)) == GO
-    except OSError:  # the supervisor is gone
-        return False
-
-
-def end_orphaned() -> None:
-    """End this process at once, and its whole process group where it leads one."""
-    if os.getpgid(0) == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os._exit(ExitCode.ORPHANED)
-
-
 def end_if_superseded(next_attempt: Path) -> None:
-    """End this process at once when the job's next attempt has begun, which owns the job directory
-    from then on.
+    """End this process at once if the job's next attempt has begun, which owns the job directory from
+    then on.
 
     That happens to a worker that was cut off or suspended for long, on a file system that nodes
     share.
@@ -118,15 +107,3 @@ def end_if_superseded(next_attempt: Path) -> None:
             flush=True,
         )
         os._exit(ExitCode.ORPHANED)
-
-
-def process_start() -> float:
-    """When the kernel started this process, as :func:`time.monotonic` (to 10 ms); the present where
-    it is unknown.
-    """
-    now = time.monotonic()
-    stat = process_stat("self")
-    if stat is None:
-        return now
-    since_boot = stat.start_ticks / TICKS_PER_S
-    return now - max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)

@@ -47,28 +47,23 @@ def load(entry_point: str) -> Callable[..., Any]:
     :raises EntryPointError: there is no such module, or nothing to call in it. Errors inside the
         module pass through.
     """
-    module_name, colon, path = entry_point.partition(":")
-    if not (module_name and colon and path):
+    module_name, _, path = entry_point.partition(":")
+    if not (module_name and path):
         raise EntryPointError('expected "package.module:make_env"')
     try:
         target: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name is not None and (
-            module_name == error.name or module_name.startswith(f"{error.name}.")
-        ):
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
             searched = f"looked in {sys.path[0] or 'the current directory'}, and among the installed packages"
             raise EntryPointError(f"there is no module {error.name!r} ({searched})") from None
         raise
     for name in path.split("."):
-        holder = target
-        target = getattr(holder, name, None)
+        names = dir(target)
+        target = getattr(target, name, None)
         if target is None:
             break
     if not callable(target):
-        callables = [
-            attribute for attribute in dir(holder) if callable(getattr(holder, attribute, None))
-        ]
-        matches = difflib.get_close_matches(name, callables, n=1)
-        hint = f"; did you mean {matches[0]!r}?" if matches else ""
+        matches = difflib.get_close_matches(name, names, n=1)
+        hint = f"; did you mean {matches[0]!r}?" if matches and matches[0] != name else ""
         raise EntryPointError(f"module {module_name!r} has nothing to call named {path!r}{hint}")
     return target  # type: ignore[no-any-return]

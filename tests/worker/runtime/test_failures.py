@@ -37,6 +37,15 @@ def test_the_place_is_the_last_line_of_the_users_own_code_also_behind_an_error_t
     assert failures.describe(error) == f"ValueError: cannot step ({tmp_path / 'gait.py'}:2)"
 
 
+def test_a_memory_limit_is_named_where_memory_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ImportError("importing the C-extensions failed")
+    error.__cause__ = ImportError("libtorch_cpu.so: failed to map segment from shared object")
+    assert "ulimit" not in failures.describe(error)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (300 << 20, -1))
+    assert "limited to 300 MiB" in failures.describe(error)
+    assert "ulimit" not in failures.describe(ValueError("of the user"))
+
+
 @pytest.mark.parametrize(
     ("number", "code"), [(errno.ENOSPC, ExitCode.DISK_FULL), (errno.EFBIG, ExitCode.ERROR)]
 )
@@ -44,11 +53,3 @@ def test_a_full_disk_concerns_all_jobs_and_a_file_at_its_limit_one(
     number: int, code: ExitCode
 ) -> None:
     assert failures.classify(OSError(number, os.strerror(number)))[0] == code
-
-
-def test_a_small_address_space_is_named_with_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = ImportError("libtorch_cpu.so: failed to map segment from shared object")
-    assert "ulimit" not in failures.describe(error)
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (400_000 << 10, -1))
-    assert "limited to 390 MiB (`ulimit -v` is 400000)" in failures.describe(error)
-    assert "ulimit" not in failures.describe(KeyError("knee"))

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from pathlib import Path
 
 import pytest
 import torch
 import worker_helpers as helpers
-from command_helpers import wait_until
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.timing_columns import COLUMNS
 from orchestrator.worker.runtime.csv_tables import CsvTable
-from orchestrator.worker.runtime.resources import RunDelay, UsageReader
+from orchestrator.worker.runtime.resources import UsageReader
 from orchestrator.worker.training import nan_guard
 
 HYPERPARAMETERS = {"n_steps": 256, "batch_size": 64, "n_epochs": 4}
@@ -78,28 +76,6 @@ def test_nothing_of_torch_stays_patched_after_a_training_that_fails(
     record, _ = helpers.train_here(helpers.job(tmp_path, helpers.spec()))
     assert "knee" in record.message
     assert torch.Tensor.backward is plain
-
-
-def test_threads_that_ended_leave_their_delay_and_nothing_else() -> None:
-    meter = RunDelay()
-    if meter.total_s() is None:
-        pytest.skip("the kernel keeps no scheduler statistics")
-    totals = []
-    others = len(os.listdir("/proc/self/task"))
-    for _ in range(50):
-        go = threading.Event()
-        threads = [threading.Thread(target=go.wait) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        totals.append(meter.total_s())
-        go.set()
-        for thread in threads:
-            thread.join()
-    assert totals == sorted(totals)
-    # The kernel removes a thread a moment after it has been joined.
-    wait_until(lambda: len(os.listdir("/proc/self/task")) <= others, "the end of the threads")
-    assert meter.total_s() is not None
-    assert len(meter._running_ns) < others + 4
 
 
 def test_table_is_cut_back_to_the_rows_of_the_checkpoint(tmp_path: Path) -> None:

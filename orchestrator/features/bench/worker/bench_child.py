@@ -62,7 +62,7 @@ def train(job_dir: str, threads: int | None, *, over_processes: bool = False) ->
     :param over_processes: whether each environment has a process of its own.
     """
     paths = JobPaths(Path(job_dir))
-    facts = AttemptFacts(started=supervisor_connection.process_start())
+    facts = AttemptFacts()
     try:
         _import()
         import torch
@@ -92,7 +92,7 @@ def train(job_dir: str, threads: int | None, *, over_processes: bool = False) ->
 
 
 def _import() -> None:
-    with import_speed.without_garbage_collection(), import_speed.without_unused_packages():
+    with import_speed.fast_imports():
         from orchestrator.worker.runtime import sb3_internals
         from orchestrator.worker.training import train  # noqa: F401 - torch and all the rest with it
     sb3_internals.keep_compiler_out()

@@ -66,7 +66,7 @@ def export(options: argparse.Namespace) -> None:
     spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
     spec = dataclasses.replace(spec, device="cpu", n_envs=1)
     trained = trained_policy.read_checkpoint(paths, options.checkpoint)
-    with import_speed.without_garbage_collection(), import_speed.without_unused_packages():
+    with import_speed.fast_imports():
         # Before the user's folder is on the path: it may contain a random.py.
         import stable_baselines3  # noqa: F401
 
