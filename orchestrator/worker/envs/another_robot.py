@@ -35,14 +35,9 @@ def with_robot(spec: WorkerSpec, job_dir: Path, xml: Path, *, nominal: bool = Fa
         raise UsageError(
             f"{spec.job_id}: xml = {xml}: this job has no MJCF that could be replaced; leave out xml"
         )
-    if not xml.is_file():
-        raise UsageError(f"{spec.job_id}: xml = {xml}: no such file; expected an MJCF")
-    other_format = format_of(xml.name)
-    if other_format is not None:
+    if not xml.is_file() or format_of(xml.name) is not None:
         raise UsageError(
-            f"{spec.job_id}: xml = {xml}: is {other_format.with_article}; expected an MJCF, such as that of this job, "
-            f"{job_dir / spec.xml}: the directory of a job whose robot is {other_format.with_article} has the MJCF "
-            "that was made of it in robot/"
+            f"{spec.job_id}: xml = {xml}: expected the file of an MJCF, such as {job_dir / spec.xml}"
         )
     changed = dataclasses.replace(spec, xml=str(xml.absolute()))
     settings: dict[str, Any] = {"n_envs": 1, "seed": 0, "nominal": nominal}
