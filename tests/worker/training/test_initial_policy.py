@@ -158,10 +158,7 @@ def test_each_observation_has_the_name_of_the_joint_that_it_depends_on(
         model.nu,
     )
     qpos, qvel = simulation.task.pose[None], np.zeros((1, model.nv))
-    fields = {
-        name: np.zeros((1, *np.shape(getattr(simulation.data(0), name))))
-        for name in simulation.task.all_fields
-    }
+    fields = {name: np.zeros_like(field) for name, field in simulation.states.fields.items()}
     goals = np.zeros((1, simulation.task.goal_size))
 
     def observed(position: int, velocity: int) -> np.ndarray:
