@@ -66,7 +66,7 @@ class Entry:
 _KP = (Entry("gainprm", 0), Entry("biasprm", 1, factor=-1.0))
 _KV = (Entry("biasprm", 2, factor=-1.0),)
 _DAMPRATIO = (Entry("biasprm", 2),)
-SHORTCUTS = {
+SHORTCUTS: dict[Any, dict[str, tuple[Entry, ...]]] = {
     mujoco.mjtActuator.mjACTUATOR_POSITION: {"kp": _KP, "kv": _KV, "dampratio": _DAMPRATIO},
     mujoco.mjtActuator.mjACTUATOR_VELOCITY: {"kv": (Entry("gainprm", 0), *_KV)},
 }
@@ -143,7 +143,7 @@ def _set_numbers(element: Any, kind: str, attribute: str, value: Any) -> bool:
     if isinstance(current, int) and not (new[0].is_integer() and abs(new[0]) < 2**31):
         raise AttributeEditError(f"{attribute} takes a whole number of 32 bits, found {new[0]:g}")
     setattr(element, name, type(current)(new[0]) if isinstance(current, int | float) else new)
-    return new != old
+    return bool(new != old)
 
 
 def _unknown(element: Any, kind: str, attribute: str) -> AttributeEditError:
