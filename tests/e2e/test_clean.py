@@ -126,7 +126,7 @@ def test_what_is_listed_is_removed_and_nothing_else(littered: Experiment) -> Non
     assert gone < before.keys()
     done = invoke("clean", "run", cwd=littered.cwd)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"removed {9 + len(without_preview)} items" in done.stdout
+    assert f"removed {8 + len(without_preview)} items" in done.stdout
     assert before.keys() - contents(littered.cwd).keys() == gone
     assert "nothing to remove" in invoke("clean", "run", cwd=littered.cwd).stdout
 

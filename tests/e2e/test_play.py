@@ -122,7 +122,10 @@ def pixels(video: Path) -> bytes:
             "hopper-s0 has no checkpoint 5; expected a file, latest or env_steps; existing checkpoints: 384, 512",
         ),
         (("hopper", "--seconds", "0"), "--seconds"),
-        (("hopper", "--xml", "gone.xml"), "hopper-s0: xml = gone.xml: expected the file of an MJCF"),
+        (
+            ("hopper", "--xml", "gone.xml"),
+            "hopper-s0: xml = gone.xml: expected the file of an MJCF",
+        ),
         (("--all", "--xml", "any.xml"), "leave out --checkpoint, --policy, --xml"),
         (("hopper", "--all"), "name a job, or give --all"),
         ((), "name a job, or give --all"),

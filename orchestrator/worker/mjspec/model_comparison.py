@@ -17,21 +17,15 @@ write "none"."""
 
 
 def differing_fields(first: mujoco.MjModel, second: mujoco.MjModel) -> Iterator[str]:
-    """Names of the fields of MjModel (and its ``opt``, ``vis``, ``stat``) that differ by more than
-    rounding.
+    """Yield the names of the fields of MjModel that differ by more than rounding; those of ``opt``
+    as ``opt.gravity``.
     """
-    return (name for name, _, _ in differences(first, second))
-
-
-def differences(first: mujoco.MjModel, second: mujoco.MjModel) -> Iterator[tuple[str, Any, Any]]:
-    """The same fields with their values in both; those of ``opt`` are named ``opt.gravity``."""
     # Usually they are equal, and this is much faster than field by field.
-    if model_bytes(first) != model_bytes(second):
+    if _saved_bytes(first) != _saved_bytes(second):
         yield from _differences(first, second, "")
 
 
-def model_bytes(model: mujoco.MjModel) -> bytes:
-    """Everything that MuJoCo saves of a model."""
+def _saved_bytes(model: mujoco.MjModel) -> bytes:
     buffer = np.empty(mujoco.mj_sizeModel(model), np.uint8)
     mujoco.mj_saveModel(model, None, buffer)
     return buffer.tobytes()
@@ -42,14 +36,14 @@ def _names(kind: Any) -> Sequence[str]:
     return [name for name in dir(kind) if not _NOT_THE_ROBOT.match(name)]
 
 
-def _differences(first: Any, second: Any, prefix: str) -> Iterator[tuple[str, Any, Any]]:
+def _differences(first: Any, second: Any, prefix: str) -> Iterator[str]:
     kind: Any = type(first)
     for name in _names(kind):
         value = getattr(first, name)
         other = getattr(second, name)
         if isinstance(value, np.ndarray | int | float | bytes):
             if not _are_equal(np.asarray(value), np.asarray(other)):
-                yield prefix + name, value, other
+                yield prefix + name
         elif type(value).__module__ == "mujoco._structs":
             yield from _differences(value, other, f"{prefix}{name}.")
 

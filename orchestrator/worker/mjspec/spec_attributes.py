@@ -82,8 +82,6 @@ ENUMS = {
 class AttributeEditError(Exception):
     """The element has no such attribute, or the value does not fit it."""
 
-    is_unknown = False
-
 
 def attribute_names(element: Any, kind: str) -> list[str]:
     """Every attribute that can be edited, as MJCF spells it."""
@@ -162,7 +160,7 @@ def _set_entries(element: Any, entries: tuple[Entry, ...], attribute: str, value
     [new] = _numbers([math.nan if old < 0 else old], attribute, value)
     for entry in entries:
         getattr(element, entry.vector)[entry.index] = new * entry.factor
-    return new != old
+    return bool(new != old)
 
 
 def _set_orientation(element: Any, attribute: str, value: Any) -> bool:

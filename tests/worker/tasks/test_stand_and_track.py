@@ -250,9 +250,9 @@ def test_the_last_action_is_the_policys_own_and_0_at_the_start(
         assert with_penalty.observations[0, column] == pytest.approx(action)
         assert without.rewards - with_penalty.rewards == pytest.approx((action - last) ** 2)
         last = action
-    resumed = make_simulation(robot, "track", {"observe": observe}, None, n_envs=1, seed=0)
-    if not delay:
-        assert resumed.set_state(costly.get_state())[0, column] == pytest.approx(last)
+    late = {"action.delay": f"choice({delay}, {delay})"}
+    resumed = make_simulation(robot, "track", {"observe": observe}, late, n_envs=1, seed=0)
+    assert resumed.set_state(costly.get_state())[0, column] == pytest.approx(last)
 
 
 def test_a_robot_is_paid_for_what_the_policy_gave_though_it_takes_effect_late() -> None:

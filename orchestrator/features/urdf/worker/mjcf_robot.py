@@ -26,7 +26,7 @@ from orchestrator.features.urdf.worker.joint_values import JointValueError, valu
 from orchestrator.features.urdf.worker.servo_gains import Floats
 from orchestrator.features.urdf.worker.start_pose import CLEARANCE_M, lowest_point
 from orchestrator.features.urdf.worker.urdf_structure import shown
-from orchestrator.worker.mjmodel.actuators import position_servos
+from orchestrator.worker.mjmodel.actuators import actuator_of_control, position_controls
 from orchestrator.worker.mjmodel.joints import FREE, HINGE, SLIDE, joint_type
 from orchestrator.worker.mjspec.spec_elements import suggestion
 from orchestrator.worker.robots.bundle import collect
@@ -275,6 +275,5 @@ def _lengths_of_servos(model: mujoco.MjModel, keyframe: int) -> Floats:
     data = mujoco.MjData(model)
     data.qpos[:] = model.key_qpos[keyframe]
     mujoco.mj_fwdPosition(model, data)
-    actuator = np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum)
-    lengths = data.actuator_length[model.actuator_outadr[actuator]]
-    return np.where(position_servos(model)[actuator], lengths, 0.0)
+    lengths = data.actuator_length[model.actuator_outadr[actuator_of_control(model)]]
+    return np.where(position_controls(model), lengths, 0.0)
