@@ -173,7 +173,8 @@ class RobotPreparation:
                 other = self._convert(
                     robot_format, dataclasses.replace(request, robot_settings=settings)
                 )
-                if other.answer.problem is None and not other.answer.diverges:
+                is_better = problem is not None or not other.answer.diverges
+                if other.answer.problem is None and is_better:
                     chosen = (*other.answer.chosen_settings, *made.if_diverging)
                     return _changed(other, chosen_settings=chosen)
             if problem is not None:

@@ -127,7 +127,7 @@ ROBOTS = [
         *("Iris", _DATA, "iris_description/robots/iris.urdf"),
         refused="rotors without effort",
         cure="`urdf.effort`",
-        parts=("joints have no effort", "urdf.effort"),
+        parts=("joints have no finite effort", "urdf.effort"),
     ),
     _robot("Go1", "mjlab", "unitree_go1/xmls/go1.xml", **_NO_ACTUATORS),
     _robot("Go1", "mjlab", "unitree_go1/xmls/go1.xml", options={"actuators": "position"}, task="forward"),
