@@ -17,6 +17,8 @@ def with_address_limit(message: str, causes: Sequence[str] = ()) -> str:
     """Append the limit and its value, if there is one and ``message``, or one of its causes, says
     that memory ran out.
     """
+    if "ulimit -v" in message:  # a child has said it
+        return message
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY or not any(map(_OUT_OF_MEMORY.search, (message, *causes))):
         return message

@@ -32,7 +32,7 @@ from orchestrator.experiment.planning import run_plan
 from orchestrator.experiment.resuming import declared_changes, resume
 from orchestrator.features.pool import submitted_files
 from orchestrator.features.pool.points import Scalar
-from orchestrator.features.pool.submitted_files import is_policy_unchanged, policy_digest
+from orchestrator.features.pool.submitted_files import is_policy_unchanged
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.ledger import JobRow, Ledger, Request, Verb, job_figures
@@ -168,9 +168,9 @@ class OpenJob:
         spec = first.job.spec
         other = submission.job.spec
         return (
-            sorted(first.digests.values()) == sorted(submission.digests.values())
+            first.digests == submission.digests
             and spec.fingerprint() == other.fingerprint()
-            and policy_digest(spec.init) == policy_digest(other.init)
+            and spec.init == other.init
         )
 
 

@@ -38,25 +38,6 @@ def digests(of_robot: Mapping[str, bytes], init: str | None) -> dict[str, str]:
     return {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
 
 
-def policy_digest(init: str | None) -> str | None:
-    """SHA-256 of the policy at ``init``, the same wherever its files lie; ``init`` itself where they
-    are no finished policy.
-    """
-    if init is None:
-        return None
-    given = Path(init)
-    of_job = JobPaths(given)
-    files = [of_job.model, of_job.vecnormalize] if given.is_dir() else [given]
-    found = _read({str(file): file for file in files})
-    if not found:
-        return init
-    return hashlib.sha256(b"".join(map(_sha256, found.values()))).hexdigest()
-
-
-def _sha256(content: bytes) -> bytes:
-    return hashlib.sha256(content).digest()
-
-
 def _read(files: Mapping[str, Path]) -> dict[str, bytes]:
     """By the same names, without what cannot be read, such as a folder."""
     found = {}

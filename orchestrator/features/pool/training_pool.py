@@ -52,7 +52,7 @@ from orchestrator.features.pool.pool_jobs import (
     Submission,
     TrainingFuture,
 )
-from orchestrator.features.pool.submitted_files import contents, digests, policy_digest
+from orchestrator.features.pool.submitted_files import contents, digests
 from orchestrator.features.pool.supervisor_process import SupervisorProcess
 from orchestrator.jobfile import Experiment, from_mapping, is_job_key
 from orchestrator.jobfile.robot_arguments import (
@@ -448,9 +448,6 @@ class TrainingPool:
         :param files: of the robot.
         """
         declared = as_plain([self._defaults, settings])
-        for table in declared:
-            if "init" in table:  # known by its content: a copied run directory has other paths
-                table["init"] = policy_digest(table["init"])
         digest = hashlib.sha256(json.dumps(declared, sort_keys=True, default=str).encode())
         for path, content in files.items():
             digest.update(path.encode(errors="surrogateescape") + b"\0" + content)

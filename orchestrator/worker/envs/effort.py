@@ -37,6 +37,7 @@ _TORQUE = "qfrc_actuator"
 _VELOCITY = "qvel"
 _ON_TENDON = (int(mujoco.mjtTrn.mjTRN_TENDON), int(mujoco.mjtTrn.mjTRN_SLIDERCRANK))
 _STAGE_NONE: int = mujoco.mjtStage.mjSTAGE_NONE.value
+_STAGE_VEL: int = mujoco.mjtStage.mjSTAGE_VEL.value
 
 
 class EffortMeter:
@@ -55,11 +56,16 @@ class EffortMeter:
         self._frame_skip = frame_skip
         self._stage = stage
         n_envs = batch.nsim
-        shape = (n_envs, frame_skip, model.nv)
-        self._records = {_TORQUE: np.zeros(shape), _VELOCITY: np.zeros(shape)}
-        """Of the latest control step: torques of its physics steps, velocities after them."""
-        self._velocities = np.zeros(shape)
-        """The velocities before them."""
+        # With the stage VEL, what depends on accelerations stays that of the last physics step: it
+        # has to be the one that computes the stage, because environments share memory.
+        n_recorded = frame_skip - 1 if stage == _STAGE_VEL else frame_skip
+        recorded = (n_envs, n_recorded, model.nv)
+        self._records = {_TORQUE: np.zeros(recorded), _VELOCITY: np.zeros(recorded)}
+        """Torques of the recorded physics steps of the latest control step, velocities after them."""
+        self._torques = np.zeros((n_envs, frame_skip, model.nv))
+        """Of all of its physics steps."""
+        self._velocities = np.zeros((n_envs, frame_skip, model.nv))
+        """Before each of them."""
         self._torques_now = batch.bind(_TORQUE)
         """``(n_envs, nv)`` a view of the batch, as :attr:`_velocities_now`."""
         self._velocities_now = batch.bind(_VELOCITY)
@@ -77,21 +83,34 @@ class EffortMeter:
     def step(self) -> None:
         """One control step of the physics."""
         batch = self._batch
+        self._velocities[:, 0] = self._velocities_now
+        n_recorded = self._records[_TORQUE].shape[1]
+        if n_recorded:
+            self._record(n_recorded)
+            self._torques[:, :n_recorded] = self._records[_TORQUE]
+            n_following = self._frame_skip - 1
+            self._velocities[:, 1:] = self._records[_VELOCITY][:, :n_following]
+        if self._stage == _STAGE_VEL:
+            batch.step(nstep=1, stage=self._stage)
+            self._torques[:, -1] = self._torques_now
+        elif self._stage != _STAGE_NONE:
+            batch.forward(stage=self._stage)
+
+    def _record(self, n_steps: int) -> None:
+        """Step the physics ``n_steps`` times in one call; one by one where MuJoCo warns of anything,
+        because its recording then stops early.
+        """
+        batch = self._batch
         np.copyto(self._state_before, batch.state)
         np.copyto(self._warnings_before, batch.warning)
-        self._velocities[:, 0] = self._velocities_now
-        batch.rollout(self._frame_skip, record=(_TORQUE, _VELOCITY), out=self._records)
+        batch.rollout(n_steps, record=(_TORQUE, _VELOCITY), out=self._records)
         if not np.array_equal(batch.warning, self._warnings_before):
-            # The recording stops early where MuJoCo warns of anything; steps do not.
             batch.state[:] = self._state_before
             batch.warning[:] = self._warnings_before
-            for number in range(self._frame_skip):
+            for number in range(n_steps):
                 batch.step(nstep=1, stage=_STAGE_NONE)
                 self._records[_TORQUE][:, number] = self._torques_now
                 self._records[_VELOCITY][:, number] = self._velocities_now
-        self._velocities[:, 1:] = self._records[_VELOCITY][:, :-1]
-        if self._stage != _STAGE_NONE:
-            batch.forward(stage=self._stage)
 
     def begin(self, envs: NDArray[np.intp]) -> None:
         """New episodes begin in ``envs``."""
@@ -104,7 +123,7 @@ class EffortMeter:
         :param distance_m: ``(n_envs,)`` by which the robots have moved; None: nobody moves them.
         :param diverged: environments whose step does not count: their torques mean nothing.
         """
-        torques = self._records[_TORQUE]
+        torques = self._torques
         torques[diverged] = 0.0
         self._velocities[diverged] = 0.0
         rows = len(torques)

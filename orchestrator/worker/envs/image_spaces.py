@@ -10,6 +10,8 @@ import numpy as np
 from gymnasium import spaces
 
 HIGHEST_PIXEL = 255
+LEAST_SIDE = 36
+"""Pixels that Stable-Baselines3's ``NatureCNN`` (Mnih et al. 2015) needs along each side."""
 
 
 def is_image(space: spaces.Space[Any]) -> bool:

@@ -546,6 +546,8 @@ class Simulation:
         """
         try:
             restore_arrays(self._arrays(), state["arrays"])
+            sums = {name: values for name, values in self._sums().items() if name in state["sums"]}
+            restore_arrays(sums, {name: state["sums"][name] for name in sums})
         except ValueError as error:
             raise ValueError(f"{self.robot}: {error}") from None
         for own, saved in zip(self.generators, state["generators"], strict=True):
@@ -554,7 +556,8 @@ class Simulation:
         self._count_steps_to_limit()
         unknown = np.where(state["episode_lengths"] > 0, np.nan, 0.0)
         for name, values in self._sums().items():
-            values[:] = state["sums"].get(name, unknown)
+            if name not in sums:
+                values[:] = unknown
         sensed = self._sensed_last() if self._history is None else self._history.together()
         return self._with_privileged(sensed, self._all_envs)
 

@@ -142,10 +142,14 @@ def _job(job_dir: StrPath) -> tuple[JobPaths, WorkerSpec]:
     :raises UsageError: it is not the directory of a job that has been launched.
     """
     paths, spec = read_job(absolute(job_dir))
-    with contextlib.suppress(FileNotFoundError):  # a benchmark's jobs have no record of their robot
+    try:
         altered = altered_since_training(paths, spec.xml)
-        if altered is not None:
-            warnings.warn(altered, AlteredRobotWarning, stacklevel=3)
+    except FileNotFoundError:  # a benchmark's jobs have no record of their robot
+        altered = None
+    except (OSError, ValueError) as error:
+        altered = f"{paths.root}: whether its robot was altered is not known: {error}"
+    if altered is not None:
+        warnings.warn(altered, AlteredRobotWarning, stacklevel=3)
     return paths, spec
 
 
@@ -249,7 +253,9 @@ def _refuse_modules_of_others(spec: WorkerSpec, folder: str) -> None:
         module = name.partition(":")[0].partition(".")[0]
         loaded = getattr(sys.modules.get(module), "__file__", None)
         own = PathFinder.find_spec(module, [folder])
-        if loaded is not None and own is not None and own.origin != loaded:
+        if loaded is None or own is None or own.origin is None:
+            continue
+        if Path(own.origin).resolve() != Path(loaded).resolve():
             raise UsageError(
                 f"{spec.job_id}: its module {module} is {own.origin}, and this program has imported"
                 f" {loaded} under that name; load the job in a program that has not"

@@ -16,6 +16,7 @@ from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.poses import Pose, pose_of, pose_of_data
 from orchestrator.worker.rendering import gl_library, offscreen, scenery
+from orchestrator.worker.runtime import failures
 
 if TYPE_CHECKING:
     import mujoco
@@ -106,9 +107,14 @@ def _measured_period_s(venv: VecEnv, data: mujoco.MjData, seed: int) -> float:
 
 
 def _own_picture(env: Any, name: str) -> offscreen.Picture:
-    picture = env.render()
-    if not isinstance(picture, np.ndarray):
+    try:
+        picture = env.render()
+    except Exception as error:  # such as a package for drawing that is not installed
+        raise gl_library.CannotRender(f"{name}: {failures.describe(error)}") from error
+    shape = getattr(picture, "shape", None)
+    if not (isinstance(picture, np.ndarray) and picture.ndim == 3 and picture.shape[2] == 3):
         raise gl_library.CannotRender(
-            f"{name}: render() returned a {type(picture).__name__}, expected an array of shape (height, width, 3)"
+            f"{name}: render() returned a {type(picture).__name__} of shape {shape}, expected an array of shape "
+            "(height, width, 3)"
         )
     return picture.astype(np.uint8)

@@ -84,9 +84,11 @@ def main(job_dirs: Sequence[str]) -> None:
                 draw(JobPaths(path))
             except OSError as error:  # such as a full disk: a later run may draw it
                 problems[path.name] = failures.describe(error)
-            except Exception as error:  # of a robot, such as one whose file was changed
+            except ValueError as error:  # the robot was changed: it cannot be drawn later, either
                 problems[path.name] = failures.describe(error)
                 JobPaths(path).moment.unlink(missing_ok=True)
+            except Exception as error:  # of OpenGL
+                problems[path.name] = failures.describe(error)
     if problems:
         [first, *_] = problems.values()
         raise OrchestratorError(f"{listed(list(problems), SHOWN)}: {first}")

@@ -189,7 +189,10 @@ def _refuse_unsupported(space: gymnasium.Space[Any], what: str, algorithm: str) 
             f"{what} is {space}, which does not start at 0; Stable-Baselines3 ignores the start and counts from 0: "
             f"let it start at 0, and add {space.start} in the environment"
         )
-    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim > 1:
+    if len(space.shape or ()) > 1 and (
+        isinstance(space, spaces.MultiDiscrete)
+        or (isinstance(space, spaces.MultiBinary) and "action" in what)
+    ):
         raise UnfitError(f"{what} is {space}; {algorithm} needs it in one dimension: flatten it")
 
 
@@ -227,6 +230,16 @@ def _check_policy(observations: gymnasium.Space[Any], request: ExaminationReques
         raise UnfitError(
             f"its observation space is {observations}: {policy} does not fit, use {expected}"
         )
+    parts = (
+        observations.spaces.values() if isinstance(observations, spaces.Dict) else [observations]
+    )
+    for part in parts:
+        is_seen = policy != "MlpPolicy" and image_spaces.is_image(part)
+        if is_seen and sorted(part.shape or ())[-2] < image_spaces.LEAST_SIDE:
+            raise UnfitError(
+                f"its images are {part}; {policy} needs at least {image_spaces.LEAST_SIDE} pixels along each side: make "
+                "them larger"
+            )
     if policy == "CnnPolicy":
         is_raw = not request.normalize_images
         if not image_spaces.is_image(observations) and not (

@@ -37,6 +37,7 @@ SHORTEST_TIMESTEP_S = 1e-7
 HEAVIEST_KG = 1e6
 DEEP_PENETRATION = 1.25
 """Depth of a penetration at the start, in half-widths of the thinner part."""
+HFIELD: int = mujoco.mjtGeom.mjGEOM_HFIELD.value
 WIDE_CTRLRANGE = 4.0
 """Ratio of a servo's ctrlrange to the range of its joint, beyond which the unit must be wrong (a
 degree: 57)."""
@@ -201,7 +202,8 @@ def start_contacts(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[str]:
         first, second = (int(geom) for geom in contact.geom)
         if min(first, second) < 0:  # of a flex
             continue
-        half_width = float(model.geom_aabb[[first, second], 3:].min())
+        thin = [geom for geom in (first, second) if model.geom_type[geom] != HFIELD]
+        half_width = float(model.geom_aabb[thin, 3:].min())
         if -contact.dist >= DEEP_PENETRATION * half_width:
             pair = f"{_geom(model, first)} and {_geom(model, second)}"
             depths[pair] = max(depths.get(pair, 0.0), -float(contact.dist))

@@ -177,7 +177,7 @@ class RobotPreparation:
                 if other.answer.problem is None and is_better:
                     chosen = (*other.answer.chosen_settings, *made.if_diverging)
                     return _changed(other, chosen_settings=chosen)
-            if problem is not None:
+            elif problem is not None:
                 problem += f"; try {_settings_text(robot_format, made.if_diverging)}"
         outside = () if made.outside is None else (made.outside,)
         return _changed(

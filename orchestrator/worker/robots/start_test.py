@@ -13,7 +13,12 @@ import numpy as np
 
 from orchestrator.core.text import listed
 from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.mjmodel.actuators import position_servos, scalar_gear, scalar_joints
+from orchestrator.worker.mjmodel.actuators import (
+    actuator_of_control,
+    position_controls,
+    scalar_gear,
+    scalar_joints,
+)
 from orchestrator.worker.mjmodel.joints import joint_name
 from orchestrator.worker.mjmodel.root import NoRootError, find_root
 from orchestrator.worker.robots.model_checks import ModelFindings
@@ -64,7 +69,7 @@ def check_start(simulation: Simulation, findings: ModelFindings, most_s: float) 
         root = find_root(task.model, task.pose)
     except NoRootError:
         root = None
-    holds_pose = bool(position_servos(task.model).any())
+    holds_pose = bool(position_controls(task.model).any())
     sunk_m = 0.0 if root is None else float(start.xpos[root.body, 2] - data.xpos[root.body, 2])
     time_s = steps * task.step_s
     if not ends:
@@ -122,12 +127,16 @@ def _servos_unlike_pose(model: mujoco.MjModel, key: int) -> list[str]:
         return []
     joints = scalar_joints(model)
     unlike = []
-    for actuator in np.flatnonzero(position_servos(model) & (joints >= 0)).tolist():
+    of_control = actuator_of_control(model)
+    for control in np.flatnonzero(position_controls(model)).tolist():
+        actuator = int(of_control[control])
         joint = int(joints[actuator])
+        if joint < 0:
+            continue
         gear = scalar_gear(model, actuator)
         width = float(np.ptp(model.jnt_range[joint])) if model.jnt_limited[joint] else 1.0
         at = float(model.key_qpos[key, model.jnt_qposadr[joint]])
-        told = float(model.key_ctrl[key, model.actuator_ctrladr[actuator]]) / gear if gear else at
+        told = float(model.key_ctrl[key, control]) / gear if gear else at
         if abs(told - at) > UNLIKE * width:
             unlike.append(f"joint {joint_name(model, joint)} at {at:.3g}, ctrl {told:.3g}")
     return unlike

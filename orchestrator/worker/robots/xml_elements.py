@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 _TAG = re.compile(rb"""<(/?)([^\s<>/!?="']++)((?:[^<>"']|"[^"]*+"|'[^']*+')*+)>""")
-_ATTRIBUTE = re.compile(rb"""([^\s=/"'<>]++)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)')""")
+_ATTRIBUTE = re.compile(rb"""(?<![^\s"'])([^\s=/"'<>]++)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)')""")
 _NO_TAGS = ((b"<!--", b"-->"), (b"<![CDATA[", b"]]>"), (b"<?", b"?>"), (b"<!", b">"))
 """How other markup begins and ends; longer beginnings first."""
 
@@ -57,6 +57,13 @@ class Tag:
                 )
             )
         return found
+
+    def check(self) -> None:
+        """:raises MalformedXmlError: a part of it is no attribute, or two have the same name."""
+        rest = _ATTRIBUTE.sub(b"", self._content[self._start : self._end])
+        names = [one.name for one in self.attributes]
+        if rest.strip() not in (b"", b"/") or len(set(names)) < len(names):
+            raise MalformedXmlError(self.line)
 
 
 def tags(content: bytes) -> Iterator[Tag]:

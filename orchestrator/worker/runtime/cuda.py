@@ -73,6 +73,6 @@ def prepare_device(device: torch.device) -> Iterator[None]:
         raise GpuMemoryError(
             f"The GPU memory of the job is used up: resources.gpus = {share:g} allows {limit_mib:,} MiB of the GPU "
             f"({name}). This process held {held_mib:,} MiB, and {free_mib:,} MiB of the GPU are free. Raise "
-            "resources.gpus, end other programs on the GPU (nvidia-smi lists them), or lower batch_size, n_envs or "
-            "net_arch"
+            "resources.gpus if it is below 1, end other programs on the GPU (nvidia-smi lists them), or lower "
+            "batch_size, n_envs or net_arch"
         ) from error

@@ -90,7 +90,7 @@ def describe(error: BaseException) -> str:
     message = f"{type(error).__name__}{': ' if text else ''}{text} ({_place(error)})"
     # Libraries hide the error behind their own.
     return with_address_limit(
-        message, [f"{type(cause).__name__}: {cause}" for cause in _chain(error)]
+        message, [f"{type(cause).__name__}: {shortened(str(cause))}" for cause in _chain(error)]
     )
 
 

@@ -180,12 +180,14 @@ def _holding_controls(model: mujoco.MjModel, key: int) -> Floats:
 
 def _half_joint_ranges(model: mujoco.MjModel) -> Floats:
     """``(nu,)`` half the range of each control's joint in units of the control, which are those of
-    the joint times the gear; 1 where the joint has no range.
+    the joint times the gear; 1 where the joint has no range, or the transmission is by
+    ``jointinparent``.
     """
     joints = scalar_joints(model)
     half = np.ones(model.nactuator)
     for actuator, joint in enumerate(joints.tolist()):
-        if joint >= 0 and model.jnt_limited[joint]:
+        is_on_joint = model.actuator_trntype[actuator] == mujoco.mjtTrn.mjTRN_JOINT
+        if is_on_joint and joint >= 0 and model.jnt_limited[joint]:
             low, high = model.jnt_range[joint]
             half[actuator] = (high - low) / 2 * abs(scalar_gear(model, actuator))
     return half[actuator_of_control(model)]

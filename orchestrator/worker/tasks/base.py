@@ -214,6 +214,8 @@ class Task:
         """``(n_envs, observation_size)`` float32 or float64, a new array; by default the terms. Row i
         must depend on environment i alone. What another method makes has neither names nor bounds.
         """
+        if not self.observation_terms.names:
+            raise NotImplementedError("define make_observation_terms() or observe()")
         return self.observation_terms.observe(states)
 
     def reward_and_terminated(

@@ -88,7 +88,13 @@ class BestMoment:
         """
         if self._chosen is None:
             return None
-        pose, own_model = self._chosen
+        try:
+            return self._file(*self._chosen)
+        except Exception as error:  # of a model of the user's: the evaluation needs no picture
+            say(f"no preview: {failures.describe(error)}")
+            return None
+
+    def _file(self, pose: Pose, own_model: mujoco.MjModel | None) -> bytes | None:
         model = np.empty(0, np.uint8)
         if own_model is not None:
             import mujoco

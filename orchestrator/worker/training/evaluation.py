@@ -24,6 +24,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.episode_conditions import DRAWN, GridPlaces
 from orchestrator.worker.runtime import sb3_internals
+from orchestrator.worker.runtime.failures import Diverged
 from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training.acting import ActingPolicy
 from orchestrator.worker.training.algorithms import Model
@@ -86,7 +87,7 @@ class EvaluationResult:
         text = count(len(figures["returns"]), "episode")
         if figures["diverged"]:
             text += f" ({figures['diverged']} diverged)"
-        if figures["mean"] is not None:
+        if figures["mean"] is not None and figures["std"] is not None:
             text += f": return {figures['mean']:,.1f} ± {figures['std']:,.1f}"
         means = {name: measure["mean"] for name, measure in figures["measures"].items()}
         shown = [f"{name} {mean:,.4g}" for name, mean in means.items() if mean is not None]
@@ -175,10 +176,12 @@ def _figures(episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def _mean_and_std(values: Sequence[float]) -> dict[str, float | None]:
-    """None without values."""
+    """None without values, and where a figure is too large."""
     if not values:
         return {"mean": None, "std": None}
-    return {"mean": float(np.mean(values)), "std": float(np.std(values))}
+    with np.errstate(over="ignore", invalid="ignore"):
+        figures = {"mean": float(np.mean(values)), "std": float(np.std(values))}
+    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
 
 def environment_seed(spec: WorkerSpec) -> int:
@@ -242,6 +245,10 @@ def _run(
             venv.close()
 
 
+def _arrays_of(observations: Any) -> list[np.ndarray]:
+    return list(observations.values()) if isinstance(observations, dict) else [observations]
+
+
 def _run_episodes(
     model: Model,
     venv: Any,
@@ -260,6 +267,8 @@ def _run_episodes(
         moment.begin(venv)
     policy = ActingPolicy(model, len(remaining))
     while remaining.any():
+        if not all(np.isfinite(part).all() for part in _arrays_of(observations)):
+            raise Diverged("an observation is not finite")
         observations, rewards, dones, infos = venv.step(policy.act(observations))
         policy.see_ends(dones)
         returns += rewards

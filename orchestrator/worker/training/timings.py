@@ -90,8 +90,12 @@ class Timings:
             seconds[phase] += perf_counter() - begun
             return result
 
+        is_own = method in vars(owner)
         setattr(owner, method, timed)
-        undo.callback(setattr, owner, method, plain)
+        if is_own:
+            undo.callback(setattr, owner, method, plain)
+        else:
+            undo.callback(delattr, owner, method)
 
     def begin_iteration(self) -> None:
         self._seconds = dict.fromkeys(OF_LOOP, 0.0)

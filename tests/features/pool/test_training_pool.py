@@ -9,7 +9,6 @@ import gc
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -38,7 +37,6 @@ from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import attach
 from orchestrator.features.pool import supervisor_process
 from orchestrator.features.pool.pool_jobs import TrainingFuture
-from orchestrator.features.pool.submitted_files import policy_digest
 
 NEARNESS = "-abs(json.loads((job / 'spec.json').read_text())['hyperparameters']['gamma'] - 0.95)}"
 """The return of an instant training, which depends on a setting."""
@@ -283,42 +281,6 @@ def test_a_file_that_is_written_again_before_its_training_is_not_trained_in_sile
             with pytest.raises(UsageError, match=str(file)):
                 future.result(commands.PATIENCE_S)
     assert not (here / "run/jobs/rewritten-s0").exists()
-
-
-def test_a_policy_to_start_from_is_known_by_its_content(here: Path) -> None:
-    digests = []
-    for folder, content in (("a", b"one"), ("b", b"one"), ("c", b"other")):
-        (here / folder).mkdir()
-        (here / folder / "model.zip").write_bytes(content)
-        digests.append(policy_digest(str(here / folder)))
-    assert digests[0] == digests[1] != digests[2]
-    assert policy_digest("job:first") == "job:first"
-
-
-@pytest.mark.nightly
-def test_a_copied_run_directory_trains_no_job_with_a_start_policy_again(here: Path) -> None:
-    settings: dict[str, Any] = {
-        "total_timesteps": 128,
-        "ppo": {"n_steps": 64, "batch_size": 32},
-        "n_envs": 2,
-        "eval_episodes": 1,
-        "task_options": {"max_episode_steps": 50},
-    }
-
-    def trained(run_dir: str) -> list[Path | None]:
-        with orchestrator.TrainingPool(max_parallel=1, run_dir=run_dir, **EXEC, **settings) as pool:
-            parent = pool.submit(HOPPER).result(commands.PATIENCE_S)
-            child = pool.submit(HOPPER, seed=1, init=parent).result(commands.PATIENCE_S)
-        return [parent.job_dir, child.job_dir]
-
-    trained("run")
-    shutil.copytree("run", "copy")
-    directories = trained("copy")
-    assert sorted(Path("copy/jobs").iterdir()) == sorted(
-        Path("copy/jobs", str(directory).rpartition("/")[2]) for directory in directories
-    )
-    rows = commands.summary(here / "copy")
-    assert [row["attempts"] for row in rows.values()] == [1, 1]
 
 
 def ended(run_dir: Path) -> tuple[str, int]:

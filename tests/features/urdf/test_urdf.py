@@ -39,6 +39,7 @@ def with_mesh(name: str, extension: str = "") -> str:
 
 BAD: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "torn": ("<robot>\n<link", {}, ("line 2", "not well-formed XML")),
+    "unquoted": (robot("<link name=a/>"), {}, ("line 2", "not well-formed XML")),
     "empty": ("", {}, ("not well-formed XML",)),
     "mjcf": ("<mujoco/>", {}, ("the root element is <mujoco>, expected <robot>",)),
     "xacro": (robot('<xacro:property name="a"/>'), {}, ("line 2", "xacro FILE.xacro > FILE.urdf")),

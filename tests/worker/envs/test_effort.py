@@ -15,7 +15,7 @@ import pytest
 from orchestrator.core.task_names import EFFORT, GYMNASIUM_TASKS, MEASURES, TASKS
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.simulation_factory import make_simulation
-from orchestrator.worker.tasks import CommonOptions, States, Task, find_task
+from orchestrator.worker.tasks import CommonOptions, Forward, States, Task, find_task
 from orchestrator.worker.tasks.base import Measure, RewardAndTermination
 from orchestrator.worker.tasks.gymnasium_tasks import default_xml
 
@@ -333,3 +333,33 @@ def test_the_mass_is_that_of_the_robot_that_the_episode_has_drawn() -> None:
             assert episode.measures["torque_rms"] == pytest.approx(gears[episode.env], rel=1e-6)
             masses.add(episode.measures["mass_kg"])
     assert len(masses) == 6
+
+
+class Sensing(Forward):
+    """Observes what MuJoCo computes with accelerations."""
+
+    fields = ("sensordata",)
+
+    def observe(self, states: States) -> Any:
+        return states.fields["sensordata"].astype(np.float32)
+
+
+def test_measuring_changes_no_accelerometer_of_any_environment(tmp_path: Path) -> None:
+    robot = tmp_path / "hopper.xml"
+    spec = mujoco.MjSpec.from_file(str(MJCF / "hopper.xml"))
+    body = spec.worldbody.first_body()
+    body.add_site(name="imu")
+    accelerometer = mujoco.mjtSensor.mjSENS_ACCELEROMETER
+    spec.add_sensor(type=accelerometer, objtype=mujoco.mjtObj.mjOBJ_SITE, objname="imu")
+    robot.write_text(spec.to_xml())
+    observed = []
+    for measuring in (False, True):
+        model = mujoco.MjModel.from_xml_path(str(robot))
+        task = Sensing(model, find_task("forward").Options())
+        simulation = Simulation(
+            model, task, robot="hopper", n_envs=3, seed=4, n_threads=1, measuring=measuring
+        )
+        simulation.reset()
+        actions = np.random.default_rng(2).uniform(-1, 1, (5, 3, model.nu))
+        observed.append([simulation.step(action).observations for action in actions])
+    assert np.array_equal(*observed)

@@ -25,6 +25,7 @@ from orchestrator.core.messages import Progress
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.runtime.failures import Diverged
 from orchestrator.worker.training import evaluation
 from orchestrator.worker.training.evaluation import EvaluationResult
 
@@ -83,6 +84,12 @@ class Talker(gymnasium.Env):
 
 class Endless(Talker):
     reward = float("inf")
+
+
+class Blinded(Talker):
+    def step(self, action):
+        observation, *others = super().step(action)
+        return observation * float("nan"), *others
 
 
 def make_env(xml, seed, kind="Talker"):
@@ -257,6 +264,14 @@ def test_a_return_that_is_not_finite_is_counted_and_left_out_of_the_figures(
     figures = content(evaluate(spec, tmp_path, model))["deterministic"]
     assert (figures["diverged"], figures["returns"], figures["mean"]) == (2, [None, None], None)
     assert figures["lengths"] == [5, 5]
+
+
+def test_an_observation_that_is_not_finite_ends_the_evaluation_as_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, model = talker(tmp_path, monkeypatch, eval_episodes=1, env_kwargs={"kind": "Blinded"})
+    with pytest.raises(Diverged, match="observation"):
+        evaluate(spec, tmp_path, model)
 
 
 @pytest.mark.parametrize("on_divergence", ["fail", "end-episode"])

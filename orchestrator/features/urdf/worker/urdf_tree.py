@@ -101,6 +101,7 @@ def _tree(content: bytes) -> Node:
     above: list[Node] = []
     try:
         for tag in tags(content):
+            tag.check()
             if tag.opens:
                 attributes = {one.name: one.value for one in tag.attributes}
                 node = Node(tag.name, attributes, tag.line)

@@ -233,5 +233,7 @@ def _noisy_columns(
     columns = [column for column, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)]
     if not columns:
         reason = f"no observation of the task matches {pattern!r}{suggestion(pattern, names)}"
+        if not names:
+            reason = f"the observations of this task have no names; write {NOISE}"
         raise refusal(key, randomize, reason)
     return as_index(np.array(columns, np.intp))

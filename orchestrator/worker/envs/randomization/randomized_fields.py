@@ -147,6 +147,7 @@ def randomized_keys(
         for key, value in randomize.items()
         if key != TERRAIN and disturbance(key) is None
     ]
+    of_grid = {axis.key for axis in (grid.axes if grid else ())}
     keys: list[RandomizedKey] = []
     owners: dict[tuple[str, int], RandomizedKey] = {}
     """Of each entry, the key that changes it."""
@@ -155,6 +156,8 @@ def randomized_keys(
             found = _keys_of(model, table, name, value)
         except ValueError as error:
             raise RandomizeError(f"{table}.{name}: {error}") from None
+        if table == TABLE:
+            found = [key for key in found if key.key not in of_grid]
         for key in found:
             for entry in list(key.entries):
                 owner = owners.setdefault(entry, key)
@@ -276,6 +279,8 @@ def _reason_against(model: mujoco.MjModel, what: str, number: int, is_named: boo
         joint = model.body_jntadr[number]
         if number == 0 or (joint >= 0 and model.jnt_type[joint] == FREE):
             return "moves freely or not at all; draw start.height of a robot's base"
+        if model.body_mocapid[number] >= 0:
+            return "is a mocap body, which its environment places"
     if kind == "joint" and not is_named and model.jnt_type[number] == FREE:
         return "is a free joint, which patterns leave out"
     limited = {
@@ -324,6 +329,8 @@ def _entries_of(
         columns = columns[int(index) : int(index) + 1]
     elif found.first_is_enough and not multiplies:
         columns = columns[:1]
+        if what == "geom.size":
+            raise RandomizeError("takes no index: all numbers of a size are scaled together")
     places = [(found.field, column, 1.0) for column in columns]
     if what in SERVO_GAINS:
         places = _servo_places(model, what.partition(".")[2], number)
