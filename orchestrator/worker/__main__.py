@@ -13,7 +13,6 @@ import functools
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -38,7 +37,6 @@ from orchestrator.worker.runtime.signal_requests import SignalRequests
 
 
 def main(arguments: list[str]) -> NoReturn:
-    started = time.monotonic()
     block_checkpoint_signal()
     channel = supervisor_connection.attach(awaits_go=True)
     # SIGTERM ends the process at once until there is something to save.
@@ -54,7 +52,7 @@ def main(arguments: list[str]) -> NoReturn:
     exit_path = paths.attempt(number).exit_of(int(os.environ.get(RANK_VARIABLE, "0")))
     how = os.environ.pop(START_VARIABLE, "")
     facts = AttemptFacts(
-        started=started,
+        started=supervisor_connection.process_start(),
         start="fork" if how == FORKED else "exec",
         why_exec="" if how == FORKED else how,
     )

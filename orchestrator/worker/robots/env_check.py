@@ -237,7 +237,7 @@ def _check_policy(observations: gymnasium.Space[Any], request: ExaminationReques
         is_seen = policy != "MlpPolicy" and image_spaces.is_image(part)
         if is_seen and sorted(part.shape or ())[-2] < image_spaces.LEAST_SIDE:
             raise UnfitError(
-                f"its images are {part}; {policy} needs at least {image_spaces.LEAST_SIDE} pixels along each side: make "
+                f"its images are {part}; {policy} needs at least {image_spaces.LEAST_SIDE} pixels a side: make "
                 "them larger"
             )
     if policy == "CnnPolicy":

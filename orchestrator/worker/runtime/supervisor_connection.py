@@ -13,12 +13,14 @@ import os
 import signal
 import socket
 import threading
+import time
 from pathlib import Path
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.processes.environment_variables import CHANNEL_VARIABLE, GO
 from orchestrator.core.processes.parent_death import die_with_parent
 from orchestrator.core.processes.process_setup import set_up_process
+from orchestrator.core.processes.procfs import TICKS_PER_S, process_stat
 
 
 class Channel:
@@ -107,3 +109,15 @@ def end_if_superseded(next_attempt: Path) -> None:
             flush=True,
         )
         os._exit(ExitCode.ORPHANED)
+
+
+def process_start() -> float:
+    """Return when this process was started, as :func:`time.monotonic` (to 10 ms), or the present if
+    that is not known.
+    """
+    now = time.monotonic()
+    stat = process_stat("self")
+    if stat is None:
+        return now
+    since_boot = stat.start_ticks / TICKS_PER_S
+    return now - max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
