@@ -46,8 +46,8 @@ def describe(model: mujoco.MjModel, warning: mujoco.mjtWarning, index: int) -> s
     """
     import numpy as np
 
+    from orchestrator.worker.mjmodel.actuators import control_name
     from orchestrator.worker.mjmodel.joints import joint_name
-    from orchestrator.worker.tasks.base import control_name
 
     quantity = quantities()[warning]
     if quantity == "control":

@@ -17,7 +17,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.divergence_wrapper import DivergenceCheck, simulates_with_mujoco
 from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.envs.normalize import FastVecNormalize
-from orchestrator.worker.envs.sequential import SequentialVecEnv, environment_seed
+from orchestrator.worker.envs.sequential import SequentialVecEnv, numbered_seed
 from orchestrator.worker.runtime import user_env
 
 
@@ -81,9 +81,7 @@ def makers(
     + i``.
     """
     return [
-        functools.partial(
-            _make_one, spec, robot_path(spec, job_dir), environment_seed(seed, number)
-        )
+        functools.partial(_make_one, spec, robot_path(spec, job_dir), numbered_seed(seed, number))
         for number in numbers
     ]
 

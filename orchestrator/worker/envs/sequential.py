@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env.util import dict_to_obs
 from orchestrator.worker.runtime.sb3_internals import ExtendedDummyVecEnv
 
 
-def environment_seed(seed: int, number: int) -> int:
+def numbered_seed(seed: int, number: int) -> int:
     """Return the seed of environment ``number``: ``seed + number`` below NumPy's limit."""
     return (seed + number) % 2**32
 
@@ -40,7 +40,7 @@ class SequentialVecEnv(ExtendedDummyVecEnv):
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
         seeds: Any = super().seed(seed)
-        seeds[:] = [environment_seed(own, self._first_env) for own in seeds]  # those of reset()
+        seeds[:] = [numbered_seed(own, self._first_env) for own in seeds]  # those of reset()
         return list(seeds)
 
     def step_wait(self) -> VecEnvStepReturn:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.mjmodel.joints import HINGE, SLIDE
+from orchestrator.worker.mjmodel.structure import Floats, posed_data
 
 _GAINS = {
     mujoco.mjtGain.mjGAIN_MUSCLE: "muscle",
@@ -84,6 +85,20 @@ def control_inputs(model: mujoco.MjModel) -> list[str]:
 def actuator_of_control(model: mujoco.MjModel) -> NDArray[np.intp]:
     """``(nu,)`` the actuator of each control."""
     return np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum)
+
+
+def control_name(model: mujoco.MjModel, control: int) -> str:
+    """Return the name of a control's actuator in quotes, or its number if it has no name."""
+    actuator = int(actuator_of_control(model)[control])
+    return f"'{model.actuator(actuator).name or actuator}'"
+
+
+def lengths_in_pose(model: mujoco.MjModel, pose: Floats) -> Floats:
+    """``(nu,)`` the length of each control's actuator in ``pose`` ``(nq,)``: the control with which a
+    position servo holds it.
+    """
+    lengths = posed_data(model, pose).actuator_length
+    return np.array(lengths[model.actuator_outadr[actuator_of_control(model)]])
 
 
 def position_controls(model: mujoco.MjModel) -> NDArray[np.bool_]:

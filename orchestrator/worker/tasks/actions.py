@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.mjmodel.actuators import (
     actuator_of_control,
+    lengths_in_pose,
     position_controls,
     scalar_gear,
     scalar_joints,
 )
-from orchestrator.worker.mjmodel.structure import Bools, Floats, Numbers, posed_data
+from orchestrator.worker.mjmodel.structure import Bools, Floats, Numbers
 
 SERVO_SCALE = 0.5
 """Default share of a servo's range around its keyframe: the robot explores near its starting
@@ -173,9 +174,7 @@ def _holding_controls(model: mujoco.MjModel, key: int) -> Floats:
     """``(nu,)`` target positions that hold the keyframe's pose: its ``ctrl``, if it has one."""
     if model.key_ctrl[key].any():
         return np.array(model.key_ctrl[key])
-    data = posed_data(model, model.key_qpos[key])
-    outputs = model.actuator_outadr[actuator_of_control(model)]
-    return np.array(data.actuator_length[outputs])
+    return lengths_in_pose(model, model.key_qpos[key])
 
 
 def _half_joint_ranges(model: mujoco.MjModel) -> Floats:

@@ -321,9 +321,3 @@ def start_noise(model: mujoco.MjModel, scale: float) -> tuple[Floats, Floats]:
     positions = scale * np.where(of_positions == "m", small, 1.0)
     velocities = scale * np.where(of_velocities == "m/s", small, 1.0)
     return positions, velocities
-
-
-def control_name(model: mujoco.MjModel, control: int) -> str:
-    """The name of a control's actuator, or its number where it has no name."""
-    actuator = int(np.searchsorted(model.actuator_ctrladr, control, side="right")) - 1
-    return f"'{model.actuator(actuator).name or actuator}'"

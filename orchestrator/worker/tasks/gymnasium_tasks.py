@@ -20,6 +20,7 @@ import mujoco
 import numpy as np
 
 from orchestrator.core.task_names import GYMNASIUM_TASKS
+from orchestrator.worker.mjmodel.actuators import control_name
 from orchestrator.worker.mjmodel.joints import FREE, HINGE, SLIDE, joint_type, type_name
 from orchestrator.worker.mjmodel.structure import Bools, Floats, Numbers
 from orchestrator.worker.tasks import input_names
@@ -28,7 +29,6 @@ from orchestrator.worker.tasks.base import (
     RewardAndTermination,
     States,
     Task,
-    control_name,
     declared_measures,
     load_built_in,
 )

@@ -26,6 +26,7 @@ from orchestrator.worker.envs.episode_conditions import DRAWN, GridPlaces
 from orchestrator.worker.runtime import sb3_internals
 from orchestrator.worker.runtime.failures import Diverged
 from orchestrator.worker.runtime.progress import say
+from orchestrator.worker.training import nan_guard
 from orchestrator.worker.training.acting import ActingPolicy
 from orchestrator.worker.training.algorithms import Model
 from orchestrator.worker.training.best_moment import BestMoment
@@ -245,10 +246,6 @@ def _run(
             venv.close()
 
 
-def _arrays_of(observations: Any) -> list[np.ndarray]:
-    return list(observations.values()) if isinstance(observations, dict) else [observations]
-
-
 def _run_episodes(
     model: Model,
     venv: Any,
@@ -267,8 +264,9 @@ def _run_episodes(
         moment.begin(venv)
     policy = ActingPolicy(model, len(remaining))
     while remaining.any():
-        if not all(np.isfinite(part).all() for part in _arrays_of(observations)):
-            raise Diverged("an observation is not finite")
+        problem = nan_guard.observation_problem(observations)
+        if problem is not None:
+            raise Diverged(problem)
         observations, rewards, dones, infos = venv.step(policy.act(observations))
         policy.see_ends(dones)
         returns += rewards

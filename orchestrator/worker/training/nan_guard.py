@@ -52,6 +52,13 @@ def check_parameters(model: Model) -> None:
         raise NonFinite(problem)
 
 
+def observation_problem(observations: Any) -> str | None:
+    """Name what is not finite in observations ``(n_envs, …)``, or those of each key, and the
+    environment. Return None if all is.
+    """
+    return _problem_in(_as_one_step(observations))
+
+
 @contextmanager
 def explaining_divergence(model: Model, iteration: int) -> Iterator[None]:
     """Turn failed checks, and errors while numbers are not finite, into :class:`Diverged`.
@@ -93,7 +100,7 @@ def _latest_observations(model: Model) -> list[tuple[str, Any]]:
     normalization = model.get_vec_normalize_env()
     original = None if normalization is None else getattr(normalization, "old_obs", None)
     latest = vars(model)[LAST_OBS] if original is None else original
-    return [(name, array[None]) for name, array in _by_name(latest) if array is not None]
+    return _as_one_step(latest)
 
 
 def _rollout(model: Model, steps: int) -> list[tuple[str, Any]]:
@@ -116,6 +123,11 @@ def _by_name(observations: Any) -> list[tuple[str, Any]]:
     """The arrays of observations, each with its name."""
     is_dict = isinstance(observations, dict)
     return list(observations.items()) if is_dict else [("observations", observations)]
+
+
+def _as_one_step(observations: Any) -> list[tuple[str, Any]]:
+    """Names and arrays ``(1, n_envs, …)`` of the observations that there are."""
+    return [(name, array[None]) for name, array in _by_name(observations) if array is not None]
 
 
 def _problem_in(arrays: list[tuple[str, Any]]) -> str | None:

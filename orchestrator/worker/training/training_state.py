@@ -142,8 +142,7 @@ def restore(model: Model, state: dict[str, Any]) -> LoopState:
             f"the environments' state could not be saved ({state['unsaveable']}): new episodes begin"
         )
         seeds = np.random.SeedSequence([model.seed or 0, model.num_timesteps])
-        # Halved, as each environment adds its number, and numpy takes seeds below 2**32.
-        model.env.seed(int(seeds.generate_state(1)[0]) >> 1)
+        model.env.seed(int(seeds.generate_state(1)[0]))
     else:
         if isinstance(venv, DummyVecEnv):
             _restore_envs(venv.envs, state["envs"])

@@ -26,7 +26,7 @@ from orchestrator.features.urdf.worker.joint_values import JointValueError, valu
 from orchestrator.features.urdf.worker.servo_gains import Floats
 from orchestrator.features.urdf.worker.start_pose import CLEARANCE_M, lowest_point
 from orchestrator.features.urdf.worker.urdf_structure import shown
-from orchestrator.worker.mjmodel.actuators import actuator_of_control, position_controls
+from orchestrator.worker.mjmodel.actuators import lengths_in_pose, position_controls
 from orchestrator.worker.mjmodel.joints import FREE, HINGE, SLIDE, joint_type
 from orchestrator.worker.mjspec.spec_elements import suggestion
 from orchestrator.worker.robots.bundle import collect
@@ -272,8 +272,5 @@ def _lengths_of_servos(model: mujoco.MjModel, keyframe: int) -> Floats:
     """``(nu,)`` of position servos in the pose of a keyframe, as far as their joints have moved it:
     the controls that hold it; 0 for other actuators.
     """
-    data = mujoco.MjData(model)
-    data.qpos[:] = model.key_qpos[keyframe]
-    mujoco.mj_fwdPosition(model, data)
-    lengths = data.actuator_length[model.actuator_outadr[actuator_of_control(model)]]
+    lengths = lengths_in_pose(model, model.key_qpos[keyframe])
     return np.where(position_controls(model), lengths, 0.0)
