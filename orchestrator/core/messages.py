@@ -242,7 +242,7 @@ class ExaminationAnswer(JsonLine):
     """Whether the process ends after this answer, because what this robot did might affect the next
     one."""
     figures: Mapping[str, Any] = field(default_factory=dict)
-    """Key figures of the compiled model (see ``worker/robots/model_summary.py``); empty without a
+    """Key figures of the compiled model (see ``worker/robots/model_examination.py``); empty without a
     model."""
     measured: Mapping[str, Any] = field(default_factory=dict)
     """By the ``measurement``; empty without one."""

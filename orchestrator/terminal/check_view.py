@@ -33,19 +33,11 @@ def _columns(rows: Sequence[RobotCheck]) -> list[Column[RobotCheck]]:
     def figure(title: str, name: str, form: str, rank: int) -> Column[RobotCheck]:
         return number_column(title, lambda row: number_or_dash(row.figures.get(name), form), rank)
 
-    def length(name: str) -> Column[RobotCheck]:
-        return number_column(
-            name, lambda row: str(len(row.figures[name])) if name in row.figures else NONE, rank=7
-        )
-
     def actuators(row: RobotCheck) -> str:
         return (
             ", ".join(f"{count} {kind}" for kind, count in row.figures.get("actuators", {}).items())
             or NONE
         )
-
-    def memory_mib(row: RobotCheck) -> float | None:
-        return row.figures["model_mib"] + row.figures["data_mib"] if row.figures else None
 
     columns: list[Column[RobotCheck]] = [
         Column("robot", lambda row: row.path),
@@ -56,13 +48,9 @@ def _columns(rows: Sequence[RobotCheck]) -> list[Column[RobotCheck]]:
         figure("nv", "nv", "d", 3),
         figure("nu", "nu", "d", 1),
         Column("actuators", actuators, rank=4),
-        length("keyframes"),
-        length("sensors"),
-        length("cameras"),
         figure("mass kg", "mass_kg", ",.3g", 5),
         figure("timestep s", "timestep_s", "g", 5),
         figure("steps/s", "steps_per_s", ",.0f", 1),
-        number_column("MiB", lambda row: number_or_dash(memory_mib(row), ",.1f"), rank=6),
         Column("hash", lambda row: (row.hash or NONE)[:HASH_SHOWN], rank=8),
     ]
     if any(row.job for row in rows):

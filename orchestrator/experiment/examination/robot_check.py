@@ -30,26 +30,17 @@ FIGURES = (
     "nq",
     "nv",
     "nu",
-    "na",
     "nbody",
     "ngeom",
-    "nmesh",
     "root",
     "actuators",
-    "keyframes",
-    "sensors",
-    "cameras",
     "mass_kg",
     "timestep_s",
-    "integrator",
     "steps_per_s",
     "control_period_s",
     "episode_steps",
-    "model_mib",
-    "data_mib",
-    "bytes_per_env",
 )
-"""Keys of a model's summary; see ``orchestrator/worker/robots/model_summary.py`` and
+"""Keys of a model's summary; see ``orchestrator/worker/robots/model_examination.py`` and
 docs/check.md."""
 
 

@@ -6,24 +6,16 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.worker.mjmodel.joints import HINGE, SLIDE
+from orchestrator.worker.mjmodel.joints import SCALAR
 from orchestrator.worker.mjmodel.structure import Floats, posed_data
 
-_GAINS = {
-    mujoco.mjtGain.mjGAIN_MUSCLE: "muscle",
-    mujoco.mjtGain.mjGAIN_DCMOTOR: "dcmotor",
-    mujoco.mjtGain.mjGAIN_PID: "pid",
-    mujoco.mjtGain.mjGAIN_SO3: "orientation",
-    mujoco.mjtGain.mjGAIN_USER: "user",
-}
 _PID_INPUTS = {1: "pos", 2: "vel", 4: "ff"}
 """Bit of ``actuator_ctrlspec`` → the input of ``<pid>``, in the order of its controls."""
 _ON_JOINT = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
-_SCALAR = (int(HINGE), int(SLIDE))
 
 
 def actuator_kind(model: mujoco.MjModel, number: int) -> str:
-    """The MJCF element that gives such an actuator; ``general`` where no special one does.
+    """The MJCF element that gives such an actuator; ``general`` for rare ones.
 
     The compiled model has only gain, bias and activation; what each element sets them to is
     documented in MuJoCo's XML reference, section "actuator".
@@ -31,25 +23,25 @@ def actuator_kind(model: mujoco.MjModel, number: int) -> str:
     gain = mujoco.mjtGain(int(model.actuator_gaintype[number]))
     bias = mujoco.mjtBias(int(model.actuator_biastype[number]))
     dynamics = mujoco.mjtDyn(int(model.actuator_dyntype[number]))
-    gains = model.actuator_gainprm[number]
+    strength = model.actuator_gainprm[number, 0]
     biases = model.actuator_biasprm[number]
     if int(model.actuator_trntype[number]) == int(mujoco.mjtTrn.mjTRN_BODY):
         return "adhesion"
-    if gain in _GAINS:
-        return _GAINS[gain]
-    if dynamics == mujoco.mjtDyn.mjDYN_MUSCLE:
+    if gain == mujoco.mjtGain.mjGAIN_PID:
+        return "pid"
+    if gain == mujoco.mjtGain.mjGAIN_MUSCLE or dynamics == mujoco.mjtDyn.mjDYN_MUSCLE:
         return "muscle"
-    if dynamics == mujoco.mjtDyn.mjDYN_INTEGRATOR:
-        return "intvelocity" if bias == mujoco.mjtBias.mjBIAS_AFFINE else "general"
-    if gain == mujoco.mjtGain.mjGAIN_AFFINE:
+    if gain != mujoco.mjtGain.mjGAIN_FIXED:
         return "general"
-    if bias == mujoco.mjtBias.mjBIAS_NONE:
-        return "motor" if dynamics == mujoco.mjtDyn.mjDYN_NONE else "general"
+    if bias == mujoco.mjtBias.mjBIAS_NONE and dynamics == mujoco.mjtDyn.mjDYN_NONE:
+        return "motor"
     if bias != mujoco.mjtBias.mjBIAS_AFFINE:
         return "general"
-    if gains[0] != 0 and np.isclose(biases[1], -gains[0]):
+    if dynamics == mujoco.mjtDyn.mjDYN_INTEGRATOR:
+        return "intvelocity"
+    if strength != 0 and np.isclose(biases[1], -strength):
         return "position"
-    if gains[0] != 0 and biases[1] == 0 and np.isclose(biases[2], -gains[0]):
+    if strength != 0 and biases[1] == 0 and np.isclose(biases[2], -strength):
         return "velocity"
     return "general"
 
@@ -60,12 +52,15 @@ def position_servos(model: mujoco.MjModel) -> NDArray[np.bool_]:
     Actuators with several controls (``pid``) are excluded, because not all of their controls are
     positions.
     """
-    kinds = [actuator_kind(model, number) for number in range(model.nactuator)]
-    is_position = np.array([kind == "position" for kind in kinds], bool)
-    has_stiffness = model.actuator_gainprm[:, 0] > 0
-    is_single = model.actuator_ctrlnum == 1
-    servos: NDArray[np.bool_] = is_position & has_stiffness & is_single
-    return servos
+    return np.array(
+        [
+            actuator_kind(model, number) == "position"
+            and model.actuator_gainprm[number, 0] > 0
+            and model.actuator_ctrlnum[number] == 1
+            for number in range(model.nactuator)
+        ],
+        bool,
+    )
 
 
 def control_inputs(model: mujoco.MjModel) -> list[str]:
@@ -118,7 +113,7 @@ def scalar_joints(model: mujoco.MjModel) -> NDArray[np.intp]:
     joints = np.where(np.isin(model.actuator_trntype, _ON_JOINT), target, -1)
     is_on_joint = joints >= 0
     is_scalar = np.zeros(len(joints), bool)
-    is_scalar[is_on_joint] = np.isin(model.jnt_type[joints[is_on_joint]], _SCALAR)
+    is_scalar[is_on_joint] = np.isin(model.jnt_type[joints[is_on_joint]], SCALAR)
     return np.where(is_scalar, joints, -1)
 
 

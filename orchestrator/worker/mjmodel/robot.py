@@ -3,8 +3,6 @@ and what is fixed to it.
 
 The rules differ on purpose:
 
-- :func:`moving_bodies`: everything that has joints, loose objects included. Bodies that mocap moves
-  are none, though :func:`.is_fixed` is false for them as well.
 - :func:`bodies_of_robot`: what actuators move, whatever the task is about.
 - :func:`joints_of_robot`: the same and the tree of the root that a task is about, which is the robot
   also where nothing is driven.
@@ -27,12 +25,6 @@ def driven_trees(model: mujoco.MjModel, data: mujoco.MjData) -> NDArray[np.int32
     return trees
 
 
-def moving_bodies(model: mujoco.MjModel) -> NDArray[np.bool_]:
-    """``(nbody,)`` which bodies are in a kinematic tree."""
-    is_moving: NDArray[np.bool_] = model.body_treeid >= 0
-    return is_moving
-
-
 def bodies_of_robot(model: mujoco.MjModel, pose: Floats) -> NDArray[np.bool_]:
     """``(nbody,)`` which bodies are parts of the robot that move: those of the kinematic trees that
     actuators move, and of all trees where there is no actuator. Loose objects, the world and what
@@ -40,11 +32,10 @@ def bodies_of_robot(model: mujoco.MjModel, pose: Floats) -> NDArray[np.bool_]:
 
     :param pose: ``(nq,)`` the starting pose.
     """
-    is_moving = moving_bodies(model)
     trees = driven_trees(model, posed_data(model, pose))
-    if not len(trees):
-        return is_moving
-    return is_moving & np.isin(model.body_treeid, trees)
+    is_driven: NDArray[np.bool_] = np.isin(model.body_treeid, trees)
+    is_moving: NDArray[np.bool_] = model.body_treeid >= 0
+    return is_driven if len(trees) else is_moving
 
 
 def joints_of_robot(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> list[int]:

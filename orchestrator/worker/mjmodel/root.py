@@ -10,11 +10,9 @@ import numpy as np
 
 from orchestrator.worker.mjmodel.floor import ground_below
 from orchestrator.worker.mjmodel.joints import (
-    BALL,
     FREE,
     HINGE,
     SLIDE,
-    joint_name,
     joint_type,
     joints_of,
     type_name,
@@ -94,7 +92,21 @@ def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
         height = float(data.xpos[body, 2]) - ground_below(model, data, data.xpos[body])
         for joint in joints_of(model, body):
             if joint_type(model, joint) == FREE:
-                return _free_root(model, body, joint, height)
+                address = int(model.jnt_qposadr[joint])
+                dof = int(model.jnt_dofadr[joint])
+                x, y, z = (
+                    Coordinate(address=address + axis, dof=dof + axis, sign=1.0)
+                    for axis in range(3)
+                )
+                return Root(
+                    body=body,
+                    start_height=height,
+                    x=x,
+                    y=y,
+                    z=z,
+                    quaternion=slice(address + 3, address + 7),
+                    free_dof=dof,
+                )
         coordinates = _coordinates(model, data, body)
         if "x" in coordinates:
             return Root(
@@ -107,7 +119,7 @@ def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
             )
     raise NoRootError(
         "needs a free joint or a slide joint along x at the root (usually slide x, slide z and hinge y); "
-        f"this robot has {_describe_roots(model, bodies)}"
+        f"this robot has there: {root_type(model)}"
     )
 
 
@@ -120,22 +132,6 @@ def _root_bodies(model: mujoco.MjModel, data: mujoco.MjData) -> list[int]:
     trees = driven_trees(model, data).tolist()
     driven = [body for body in bodies if model.body_treeid[body] in trees]
     return driven or bodies
-
-
-def _free_root(model: mujoco.MjModel, body: int, joint: int, height: float) -> Root:
-    """The root ``body`` with its free joint."""
-    address = int(model.jnt_qposadr[joint])
-    dof = int(model.jnt_dofadr[joint])
-    x, y, z = (Coordinate(address=address + axis, dof=dof + axis, sign=1.0) for axis in range(3))
-    return Root(
-        body=body,
-        start_height=height,
-        x=x,
-        y=y,
-        z=z,
-        quaternion=slice(address + 3, address + 7),
-        free_dof=dof,
-    )
 
 
 def _coordinates(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> dict[str, Coordinate]:
@@ -161,33 +157,11 @@ def _coordinates(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> dict[
     return coordinates
 
 
-def _describe_roots(model: mujoco.MjModel, bodies: list[int]) -> str:
-    return (
-        ", ".join(
-            f"{type_name(joint_type(model, joint))} joint {joint_name(model, joint)} with the axis "
-            f"{model.jnt_axis[joint].round(3).tolist()}"
-            for body in bodies
-            for joint in joints_of(model, body)
-        )
-        or "no joint there"
-    )
-
-
 def root_type(model: mujoco.MjModel) -> str:
-    """Return how the robot is connected to the world.
-
-    ``free``; ``planar`` (two or three slides and a hinge); ``slide`` (on a rail); ``ball``;
-    ``fixed`` (bolted to the world, or turning about a fixed hinge); ``none`` where nothing moves.
+    """Return the types of the joints that connect the robot to the world, as in ``"slide slide
+    hinge"``; ``none`` where nothing moves.
     """
     if model.nv == 0:
         return "none"
     root = _root_bodies(model, posed_data(model, model.qpos0))[0]
-    kinds = [joint_type(model, joint) for joint in joints_of(model, root)]
-    slides = kinds.count(SLIDE)
-    if FREE in kinds:
-        return "free"
-    if slides >= 2 and len(kinds) > slides:
-        return "planar"
-    if slides:
-        return "slide"
-    return "ball" if BALL in kinds else "fixed"
+    return " ".join(type_name(joint_type(model, joint)) for joint in joints_of(model, root))

@@ -11,8 +11,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from orchestrator.core.text import count
-from orchestrator.worker.mjspec.spec_elements import suggestion
+from orchestrator.worker.mjspec.spec_elements import EditError, suggestion
 
 
 def _names(text: str) -> frozenset[str]:
@@ -25,13 +24,8 @@ RENAMED = {
     "actuatorgravcomp": "actgravcomp",
     "diaginertia": "inertia",
     "fluidcoef": "fluid_coefs",
-    "focal": "focal_length",
-    "focalpixel": "focal_pixel",
     "hfield": "hfieldname",
     "mesh": "meshname",
-    "principal": "principal_length",
-    "principalpixel": "principal_pixel",
-    "sensorsize": "sensor_size",
     "solimpfriction": "solimp_friction",
     "solimplimit": "solimp_limit",
     "solreffriction": "solref_friction",
@@ -73,30 +67,27 @@ SHORTCUTS: dict[Any, dict[str, tuple[Entry, ...]]] = {
 """Attributes of an actuator that depend on its MJCF element. Those of other elements are edited as
 entries of gainprm, biasprm and dynprm."""
 ENUMS = {
-    name: getattr(mujoco, f"mjt{name.title()}")
-    for name in ("cone", "integrator", "jacobian", "solver")
+    "cone": mujoco.mjtCone,
+    "integrator": mujoco.mjtIntegrator,
+    "jacobian": mujoco.mjtJacobian,
+    "solver": mujoco.mjtSolver,
 }
 """Options that MjOption stores as numbers."""
-
-
-class AttributeEditError(Exception):
-    """The element has no such attribute, or the value does not fit it."""
 
 
 def attribute_names(element: Any, kind: str) -> list[str]:
     """Every attribute that can be edited, as MJCF spells it."""
     mjcf_names = {spec: name for name, spec in RENAMED.items()}
-    names = set(_shortcuts(element, kind))
-    for name in dir(type(element)):
-        if name.startswith("_") or callable(getattr(type(element), name)):
-            continue
-        if name in mjcf_names:
-            names.add(mjcf_names[name])
-        elif name not in HIDDEN:
-            names.add(name)
+    members = {
+        name
+        for name in dir(type(element))
+        if not name.startswith("_") and not callable(getattr(type(element), name))
+    }
+    names = {mjcf_names.get(name, name) for name in members} - HIDDEN
+    names.update(_shortcuts(element, kind))
     if kind in ("geom", "site"):
         names.add("type")
-    if hasattr(element, "alt"):
+    if "alt" in members:
         names.update(ORIENTATIONS)
     return sorted(names)
 
@@ -104,16 +95,19 @@ def attribute_names(element: Any, kind: str) -> list[str]:
 def set_attribute(element: Any, kind: str, attribute: str, value: Any) -> bool:
     """Set an attribute of an MjSpec element; return whether its value changed.
 
-    :raises AttributeEditError: there is no such attribute, or ``value`` does not fit it.
+    :raises EditError: there is no such attribute, or ``value`` does not fit it.
     """
-    if attribute not in attribute_names(element, kind):
-        raise _unknown(element, kind, attribute)
+    names = attribute_names(element, kind)
+    if attribute not in names:
+        hint = suggestion(attribute, names)
+        raise EditError(f"{kind} has no attribute {attribute!r} to edit{hint}")
     if entries := _shortcuts(element, kind).get(attribute):
         return _set_entries(element, entries, attribute, value)
     if attribute in ORIENTATIONS or attribute == "quat":
         return _set_orientation(element, attribute, value)
     name = RENAMED.get(attribute, attribute)
     current = getattr(element, name)
+    old: Any = current
     new: Any
     if kind == "option" and attribute in ENUMS:
         new = int(_choice(ENUMS[attribute], attribute, value))
@@ -122,31 +116,18 @@ def set_attribute(element: Any, kind: str, attribute: str, value: Any) -> bool:
     elif isinstance(current, bool | str):
         if type(value) is not type(current):
             expected = "true or false" if isinstance(current, bool) else "text"
-            raise AttributeEditError(f"expected {expected}, found {value!r}")
+            raise EditError(f"expected {expected}, found {value!r}")
         new = value
+    elif isinstance(current, int | float):
+        [number] = _numbers([float(current)], attribute, value)
+        if isinstance(current, int) and not number.is_integer():
+            raise EditError(f"{attribute} takes a whole number, found {number:g}")
+        new = type(current)(number)
     else:
-        return _set_numbers(element, kind, attribute, value)
-    setattr(element, name, new)
-    return bool(new != current)
-
-
-def _set_numbers(element: Any, kind: str, attribute: str, value: Any) -> bool:
-    name = RENAMED.get(attribute, attribute)
-    current = getattr(element, name)
-    try:
         old = np.ravel(current).astype(float).tolist()
-    except (TypeError, ValueError):  # it holds elements or texts
-        raise _unknown(element, kind, attribute) from None
-    new = _numbers(old, attribute, value)
-    if isinstance(current, int) and not (new[0].is_integer() and abs(new[0]) < 2**31):
-        raise AttributeEditError(f"{attribute} takes a whole number of 32 bits, found {new[0]:g}")
-    setattr(element, name, type(current)(new[0]) if isinstance(current, int | float) else new)
+        new = _numbers(old, attribute, value)
+    setattr(element, name, new)
     return bool(new != old)
-
-
-def _unknown(element: Any, kind: str, attribute: str) -> AttributeEditError:
-    hint = suggestion(attribute, attribute_names(element, kind))
-    return AttributeEditError(f"{kind} has no attribute {attribute!r} to edit{hint}")
 
 
 def _shortcuts(element: Any, kind: str) -> dict[str, tuple[Entry, ...]]:
@@ -179,34 +160,31 @@ def _choice(kind: Any, attribute: str, value: Any) -> Any:
     members = {name.rpartition("_")[2].lower(): member for name, member in kind.__members__.items()}
     text = str(value).lower()
     if text not in members:
-        raise AttributeEditError(f"{attribute} is one of {', '.join(members)}; found {value!r}")
+        raise EditError(f"{attribute} is one of {', '.join(members)}; found {value!r}")
     return members[text]
 
 
 def _numbers(old: list[float], attribute: str, value: Any) -> list[float]:
     """``value`` in place of ``old``; a text such as ``"*1.2"`` multiplies the old number."""
-    if isinstance(value, str):
-        values: list[Any] = [value] * len(old)
-    else:
-        values = list(value) if isinstance(value, list | tuple) else [value]
+    values = [value] * len(old) if isinstance(value, str) else value
+    if not isinstance(values, list | tuple):
+        values = [values]
     least = 1 if attribute in SHORTER else len(old)
     if not least <= len(values) <= len(old):
-        expected = count(len(old), "value")
-        expected = f"{least} to {expected}" if least < len(old) else expected
-        raise AttributeEditError(f"{attribute} takes {expected}, found {len(values)}")
-    new = [_number(*pair, attribute) for pair in zip(old, values, strict=False)]
-    return new + old[len(values) :]
-
-
-def _number(old: float, value: Any, attribute: str) -> float:
-    if isinstance(value, str) and value.startswith("*"):
-        if math.isnan(old):
-            raise AttributeEditError(
-                f"{attribute} is not given in the robot: nothing to multiply; set a value"
+        expected = f"{least} to {len(old)}" if least < len(old) else len(old)
+        raise EditError(f"{attribute} takes {expected} values, found {len(values)}")
+    new = list(old)
+    for index, given in enumerate(values):
+        if isinstance(given, str) and given.startswith("*"):
+            if math.isnan(old[index]):
+                raise EditError(
+                    f"{attribute} is not given in the robot: nothing to multiply; set a value"
+                )
+            new[index] *= float(given[1:])
+        elif isinstance(given, bool | str):
+            raise EditError(
+                f'{attribute} takes numbers, or "*1.2" to multiply what it has; found {given!r}'
             )
-        return old * float(value[1:])
-    if isinstance(value, bool | str):
-        raise AttributeEditError(
-            f'{attribute} takes numbers, or "*1.2" to multiply what it has; found {value!r}'
-        )
-    return float(value)
+        else:
+            new[index] = float(given)
+    return new

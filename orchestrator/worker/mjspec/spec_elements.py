@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import re
 from collections.abc import Iterable
 from typing import Any
 
 import mujoco
 
+from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import SINGLE_KINDS
 
-SINGLE = SINGLE_KINDS
 _PLURALS = {"body": "bodies", "equality": "equalities", "mesh": "meshes"}
 """Kind of element → the MjSpec's list of them, where that is not the kind with an s."""
 MOST_LISTED = 40
@@ -37,7 +36,7 @@ def matching_elements(spec: mujoco.MjSpec, table: str, key: str) -> list[tuple[i
     """
     kind, _, rest = key.partition(".")
     name = rest.rpartition(".")[0]
-    if kind in SINGLE and not name:
+    if kind in SINGLE_KINDS and not name:
         return [(0, getattr(spec, kind))]
     elements = list(enumerate(getattr(spec, _PLURALS.get(kind, f"{kind}s"), ())))
     names = [element.name for _, element in elements if element.name]
@@ -56,13 +55,9 @@ def matching_elements(spec: mujoco.MjSpec, table: str, key: str) -> list[tuple[i
 def suggestion(word: str, valid: Iterable[str]) -> str:
     """A hint with similar names, or with all names where none is similar."""
     names = list(dict.fromkeys(valid))
-    plain = re.sub(r"[*?\[\]]", "", word)
     near = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
-    if plain:
-        near += [name for name in names if plain in name and name not in near]
     if near:
-        return f"; did you mean {' or '.join(map(repr, near[:3]))}?"
+        return f"; did you mean {' or '.join(map(repr, near))}?"
     if not names:
         return "; there is none"
-    more = " …" if len(names) > MOST_LISTED else ""
-    return f"; there are {', '.join(names[:MOST_LISTED])}{more}"
+    return f"; there are {listed(names, MOST_LISTED)}"

@@ -14,77 +14,64 @@ import mujoco
 from orchestrator.core.processes.address_space import with_address_limit
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.robots.bundle import Bundle
-from orchestrator.worker.robots.env_check import UnfitError
-from orchestrator.worker.robots.model_checks import ModelFindings
-
-
-class MujocoAbortedError(UnfitError):
-    """MuJoCo aborted, perhaps with locks held, so that the next robot might hang in this
-    process.
-    """
-
+from orchestrator.worker.robots.unfit import UnfitError
 
 _WARNING = "MuJoCo warning: "
 _LINE = re.compile(r"line(?: number=)?\s*([1-9]\d*)", re.IGNORECASE)
-_KEYFRAME_SIZE = re.compile(r"keyframe .*invalid \w+ size")
-_KEYFRAME_ADVICE = (
-    "; a keyframe has numbers for all joints in the order of the file (qpos: 7 for a free joint, 4 for a ball, 1 for "
-    "others) and one ctrl for each actuator: correct it, or remove it"
-)
 
 
-def compile_staged(
-    staged: Path, bundle: Bundle, findings: ModelFindings, memory_mib: int | None
-) -> mujoco.MjModel:
-    """Compile the copy of a robot, which is what will be trained, and add MuJoCo's warnings to
-    ``findings``.
+def compile_copy(copy: Path, bundle: Bundle) -> tuple[mujoco.MjModel, list[str]]:
+    """Compile the copy of a robot, which is what will be trained. Return the model and MuJoCo's
+    warnings.
 
+    :param copy: its main MJCF.
     :raises UnfitError: MuJoCo cannot compile it.
     """
     output = io.StringIO()  # for MuJoCo's warnings
     try:
         with contextlib.redirect_stderr(output):
-            model = load_model(staged)
+            model = load_model(copy)
     except ValueError as error:
-        message = bundle.with_users_paths(str(error), staged).strip()
+        message = bundle.with_users_paths(str(error), copy).strip()
         if "allocate memory" in message:
-            raise MujocoAbortedError(f"{bundle.xml}: {too_large(memory_mib)}") from None
-        advice = _KEYFRAME_ADVICE if _KEYFRAME_SIZE.search(message) else ""
+            raise MemoryError from None
         # The last line: an error inside an include ends with the line of the <include>.
         lines = _LINE.findall(message)
         place = f"{bundle.xml}, line {lines[-1]}" if lines else str(bundle.xml)
-        raise UnfitError(f"{place}: MuJoCo cannot compile it: {message}{advice}") from None
-    lines = [" ".join(text.split()) for text in output.getvalue().split(_WARNING)]
-    for warning in dict.fromkeys(filter(None, lines)):
-        if "contains a 'NaN'" in warning:
-            raise UnfitError(f"{bundle.xml}: contains NaN, expected a number")
-        known = findings.notes if "deprecated" in warning else findings.warnings
-        known.append(f"MuJoCo says: {warning}")
-    return model
+        raise UnfitError(f"{place}: MuJoCo cannot compile it: {message}") from None
+    said = output.getvalue()
+    if "contains a 'NaN'" in said:
+        raise UnfitError(f"{bundle.xml}: contains NaN, expected a number")
+    lines = [" ".join(text.split()) for text in said.split(_WARNING)]
+    return model, [f"MuJoCo says: {text}" for text in dict.fromkeys(filter(None, lines))]
 
 
 def too_large(memory_mib: int | None) -> str:
     """The message for a robot that needs more memory than is available."""
     limit = f"more than the {memory_mib:,} MiB available" if memory_mib else "too much"
-    return f"compiling and simulating it takes {limit} of memory; check <size memory=…> and <replicate>"
+    return (
+        f"making and simulating it takes {limit} of memory; check <size memory=…> and <replicate>"
+    )
 
 
 @contextlib.contextmanager
 def guard_compiler(xml: Path, memory_mib: int | None) -> Iterator[None]:
-    """Limit the memory, and turn MuJoCo's fatal errors into :class:`MujocoAbortedError`."""
+    """Limit the memory, and turn MuJoCo's fatal errors into :class:`UnfitError`."""
     try:
         with memory_limit(memory_mib):
             yield
     except mujoco.FatalError as error:
-        text = f"{xml}: MuJoCo cannot simulate it: {error}"
-        raise MujocoAbortedError(with_address_limit(text)) from None
+        problem = with_address_limit(f"MuJoCo cannot simulate it: {error}")
     except MemoryError:
-        raise MujocoAbortedError(f"{xml}: {too_large(memory_mib)}") from None
+        problem = too_large(memory_mib)
     except RuntimeError as error:
         # So MuJoCo's compiler says that it has run out of memory.
         if "unknown exception" not in str(error):
             raise
-        raise MujocoAbortedError(f"{xml}: {too_large(memory_mib)} (MuJoCo says: {error})") from None
+        problem = too_large(memory_mib)
+    else:
+        return
+    raise UnfitError(f"{xml}: {problem}", process_exits=True)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """A robot with changed attributes: ``model.*`` keys of the job file, applied to MuJoCo's MjSpec.
 
 ``{"geom.thigh.size": [0.05, 0.2], "actuator.*.gear": "*1.2", "option.timestep": 0.004}``: kind of
-element, name or pattern (``fnmatch``), attribute as MJCF spells it; the kinds in :data:`SINGLE`
+element, name or pattern (``fnmatch``), attribute as MJCF spells it; ``option`` and ``compiler``
 have no name. A list may be shorter where MJCF's may. ``"*1.2"``, alone or within a list, multiplies
 the robot's value. Patterns are applied before names.
 
@@ -21,43 +21,16 @@ import mujoco
 
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.worker.envs.model_loading import for_simulation
-from orchestrator.worker.mjmodel.joints import qpos_layout
 from orchestrator.worker.mjspec.model_comparison import differing_fields
-from orchestrator.worker.mjspec.spec_attributes import (
-    AttributeEditError,
-    set_attribute,
-)
-from orchestrator.worker.mjspec.spec_elements import (
-    EditError,
-    is_pattern,
-    matching_elements,
-)
+from orchestrator.worker.mjspec.spec_attributes import set_attribute
+from orchestrator.worker.mjspec.spec_elements import EditError, is_pattern, matching_elements
 from orchestrator.worker.robots.bundle import Bundle, collect
-from orchestrator.worker.robots.file_collector import BundleError
+from orchestrator.worker.robots.unfit import UnfitError
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class EditedRobot:
-    """A robot with edits, written as MJCF."""
-
-    bundle: Bundle
-    model: mujoco.MjModel = dataclasses.field(repr=False)
-    """As compiled from the specification, with which the MJCF is to be compared."""
-
-    def check(self, written: mujoco.MjModel) -> None:
-        """Compare the robot with ``written``, which was compiled from a copy of the bundle.
-
-        :raises EditError: it is another robot.
-        """
-        if differing := list(differing_fields(self.model, written)):
-            lost = ", ".join(differing[:5])
-            raise EditError(
-                f"the edited robot cannot be written: MuJoCo's MJCF writer loses {lost}; edit a copy by hand"
-            )
-
-
-def edited_robot(bundle: Bundle, edits: Mapping[str, Any]) -> EditedRobot:
-    """Edit a robot. The same edits give the same bundle.
+def edit_robot(bundle: Bundle, edits: Mapping[str, Any]) -> tuple[Bundle, mujoco.MjModel]:
+    """Edit a robot. Return it written as MJCF, and as compiled from the specification, with which a
+    copy of that is to be compared. The same edits give the same bundle.
 
     :param edits: ``KIND.NAME.ATTRIBUTE`` → number, text, true or false, or a list.
     :raises EditError: an edit matches nothing, does not fit or changes nothing, or MuJoCo
@@ -78,37 +51,45 @@ def edited_robot(bundle: Bundle, edits: Mapping[str, Any]) -> EditedRobot:
             spec.compiler.savecompiled = spec.compiler.savecanonical = False
             main.write_text(spec.to_xml(), encoding="utf-8")
             written = collect(main)
-        except (ValueError, BundleError) as error:
+        except (ValueError, UnfitError) as error:
             text = bundle.with_users_paths(str(error), main)
             raise EditError(f"the robot cannot be edited: {' '.join(text.split())}") from None
-    return EditedRobot(dataclasses.replace(written, xml=bundle.xml), for_simulation(model))
+    return dataclasses.replace(written, xml=bundle.xml), for_simulation(model)
+
+
+def check_written(edited: mujoco.MjModel, written: mujoco.MjModel) -> None:
+    """Compare an edited robot with what was compiled from a copy of its MJCF.
+
+    :raises EditError: it is another robot.
+    """
+    if lost := ", ".join(list(differing_fields(edited, written))[:5]):
+        raise EditError(
+            f"the edited robot cannot be written: MuJoCo's MJCF writer loses {lost}; edit a copy by hand"
+        )
 
 
 def _apply(spec: mujoco.MjSpec, before: mujoco.MjModel, key: str, value: Any) -> mujoco.MjModel:
     """Apply one edit to ``spec``, of which ``before`` was compiled; return what it compiles to
     then.
     """
-    kind = key.partition(".")[0]
-    attribute = key.rpartition(".")[2]
-    here = f"model.{key}"
     is_factor = isinstance(value, str) and value.startswith("*")
     must_change = is_factor and float(value[1:]) != 1
     for _, element in matching_elements(spec, "model", key):
         try:
-            must_change |= set_attribute(element, kind, attribute, value)
-        except AttributeEditError as problem:
-            hint = ""
-            if (kind, attribute) == ("key", "qpos"):
-                hint = f"; the joints are {qpos_layout(before)}"
-            raise EditError(f"{here}: {problem}{hint}") from None
+            must_change |= set_attribute(
+                element, key.partition(".")[0], key.rpartition(".")[2], value
+            )
+        except EditError as problem:
+            raise EditError(f"model.{key}: {problem}") from None
     try:
         model = spec.copy().compile()
     except ValueError as error:
         text = " ".join(str(error).split())
-        raise EditError(f"{here} = {value!r}: MuJoCo refuses it: {text}") from None
+        raise EditError(f"model.{key} = {value!r}: MuJoCo refuses it: {text}") from None
     if must_change and next(differing_fields(before, model), None) is None:
         raise EditError(
-            f"{here} = {value!r}: changes nothing in the compiled robot: it is 0 there, another attribute overrides it "
-            "(fromto overrides pos and quat, mass density, <inertial> the geoms' masses), or nothing uses it"
+            f"model.{key} = {value!r}: changes nothing in the compiled robot: it is 0 there, another attribute "
+            "overrides it (fromto overrides pos and quat, mass density, <inertial> the geoms' masses), or nothing "
+            "uses it"
         )
     return model

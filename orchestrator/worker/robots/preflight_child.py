@@ -9,49 +9,27 @@ input or an answer with ``process_exits``. Anything wrong with a robot or enviro
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import sys
-from collections.abc import Callable
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.processes import users_code
 from orchestrator.worker.robots.compiling import too_large
-from orchestrator.worker.robots.env_check import UnfitError
-from orchestrator.worker.robots.file_collector import BundleError
-from orchestrator.worker.robots.robot_preparation import (
-    ModelMeasurement,
-    RobotPreparation,
-    refusal,
-    unfit,
-)
+from orchestrator.worker.robots.robot_preparation import prepare, refusal, unfit
+from orchestrator.worker.robots.unfit import UnfitError
 from orchestrator.worker.runtime import failures, supervisor_connection
-
-EnvironmentUse: TypeAlias = Callable[[ExaminationAnswer, Any], ExaminationAnswer]
-"""Called with the simulation of a task, or with the spaces of another environment's observations
-and actions."""
 
 
 def check(request: ExaminationRequest) -> ExaminationAnswer:
     """Answer one request; never raises because of what the request names."""
     try:
         with contextlib.ExitStack() as cleanup:
-            measure_model: ModelMeasurement | None = None
-            use: EnvironmentUse | None = None
-            if request.measured_by is not None:
-                measure_model = importlib.import_module(request.measured_by).measured_model
-            else:
-                use = _start_policy_check(request, cleanup)
-            preparation = RobotPreparation(
-                cleanup, makes_simulation=use is not None, measure_model=measure_model
-            )
-            prepared = preparation.prepared(request)
-            if use is None or prepared.environment is None:
-                return prepared.answer
-            return use(prepared.answer, prepared.environment)
-    except (BundleError, UnfitError) as error:
+            if request.init:
+                return _check_with_init(request, cleanup)
+            return prepare(request, cleanup).answer
+    except UnfitError as error:
         return unfit(error)
     except OSError as error:
         return refusal(
@@ -63,40 +41,33 @@ def check(request: ExaminationRequest) -> ExaminationAnswer:
         return refusal(failures.describe(error))
 
 
-def _start_policy_check(
+def _check_with_init(
     request: ExaminationRequest, cleanup: contextlib.ExitStack
-) -> EnvironmentUse | None:
-    """Checks ``init``; None where there is none, or it cannot be checked.
+) -> ExaminationAnswer:
+    """Answer a request of a job that starts from another policy.
 
-    The environment of a source that is still to be trained is made before that of the job.
+    :raises UnfitError: it cannot be trained, or cannot start from that policy.
     """
-    if not request.init:
-        return None
     # Here, before the user's folder is on the path.
     from orchestrator.worker.training import start_policy
 
+    of_source = None
     source = start_policy.untrained_source(request)
-    of_source = None if source is None else _environment_of(source, cleanup)
-    if source is not None and of_source is None:  # which the examination of the source tells
-        return None
-
-    def check_init(answer: ExaminationAnswer, environment: Any) -> ExaminationAnswer:
-        try:
-            return start_policy.check(request, answer, environment, of_source or environment)
-        except start_policy.UnfitStartPolicyError as error:
-            raise UnfitError(f"init: {error}", "init") from None
-        except UsageError as error:
-            raise UnfitError(f"init: {error}", "settings") from None
-
-    return check_init
-
-
-def _environment_of(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> Any:
-    """The environment that a request names; None where something is wrong with it."""
-    preparation = RobotPreparation(cleanup, makes_simulation=True)
-    with contextlib.suppress(BundleError, UnfitError, OSError, ValueError):
-        return preparation.prepared(request).environment
-    return None
+    if source is not None:
+        with contextlib.suppress(UnfitError, OSError, ValueError):
+            make_source = prepare(source, cleanup).make_environment
+            of_source = make_source() if make_source else None
+    prepared = prepare(request, cleanup)
+    # What is wrong with a source is told by its own examination.
+    if prepared.make_environment is None or (source is not None and of_source is None):
+        return prepared.answer
+    environment = prepared.make_environment()
+    try:
+        return start_policy.check(request, prepared.answer, environment, of_source or environment)
+    except start_policy.UnfitStartPolicyError as error:
+        raise UnfitError(f"init: {error}", "init") from None
+    except UsageError as error:
+        raise UnfitError(f"init: {error}", "settings") from None
 
 
 def main() -> NoReturn:

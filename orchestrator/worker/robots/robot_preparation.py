@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
-
-import mujoco
+from typing import Any
 
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, RobotSetting
@@ -28,44 +26,17 @@ from orchestrator.core.robot_sources import (
 from orchestrator.core.worker_spec import is_algorithm_class
 from orchestrator.worker.envs.simulation_factory import observed_simulation
 from orchestrator.worker.mjspec.spec_elements import EditError
-from orchestrator.worker.robots import made_robot, model_checks
-from orchestrator.worker.robots.bundle import collect
-from orchestrator.worker.robots.compiling import (
-    MujocoAbortedError,
-    compile_staged,
-    guard_compiler,
-)
+from orchestrator.worker.robots.bundle import Bundle, collect
+from orchestrator.worker.robots.compiling import compile_copy, guard_compiler, memory_limit
 from orchestrator.worker.robots.converted_robot import ConvertedRobot
-from orchestrator.worker.robots.env_check import UnfitError, check_environment
-from orchestrator.worker.robots.file_collector import (
-    MAX_TOTAL_BYTES,
-    BundleError,
-    files_read,
-    read_regular_file,
-)
-from orchestrator.worker.robots.model_checks import ModelFindings
-from orchestrator.worker.robots.model_edits import EditedRobot, edited_robot
-from orchestrator.worker.robots.model_examination import examined_model
-from orchestrator.worker.robots.xml_elements import elements
-from orchestrator.worker.runtime import failures
+from orchestrator.worker.robots.env_check import check_environment
+from orchestrator.worker.robots.model_edits import check_written, edit_robot
+from orchestrator.worker.robots.model_examination import examine_model
+from orchestrator.worker.robots.unfit import UnfitError, WrongRootError
+from orchestrator.worker.runtime import failures, user_env
 from orchestrator.worker.tasks import find_task, gymnasium_tasks
 
 GYMNASIUM = "gymnasium:"
-ModelMeasurement: TypeAlias = Callable[[mujoco.MjModel], dict[str, Any]]
-"""Gives values for JSON by name."""
-_NAME = re.compile(r"[A-Za-z_][\w.:-]*", re.ASCII)
-
-
-def refusal(problem: str, *, errno: int | None = None) -> ExaminationAnswer:
-    return ExaminationAnswer(problem=" ".join(problem.split()), errno=errno)
-
-
-def unfit(error: BundleError | UnfitError) -> ExaminationAnswer:
-    answer = refusal(str(error))
-    if isinstance(error, BundleError):
-        return answer
-    exits = isinstance(error, MujocoAbortedError)
-    return dataclasses.replace(answer, cause=error.cause, key=error.key, process_exits=exits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,239 +44,67 @@ class Prepared:
     """What a request names, as far as it could be made."""
 
     answer: ExaminationAnswer
-    environment: Any = None
-    """The simulation of a task, or the spaces of another environment's observations and actions;
-    None where something is wrong, or a simulation is not asked for."""
+    make_environment: Callable[[], Any] | None = None
+    """Makes the simulation of the task, or returns the spaces of another environment's observations
+    and actions; None where something is wrong."""
 
+    def with_answer(self, **fields: Any) -> Prepared:
+        answer = dataclasses.replace(self.answer, **fields)
+        return dataclasses.replace(self, answer=answer)
 
-class RobotPreparation:
-    """Prepares robots and environments.
-
-    :param cleanup: removes afterwards what was made for it.
-    :param makes_simulation: whether the simulation of a task is wanted, too.
-    :param measure_model: measures the compiled model, of which nothing else is examined then.
-    """
-
-    def __init__(
-        self,
-        cleanup: contextlib.ExitStack,
-        *,
-        makes_simulation: bool,
-        measure_model: ModelMeasurement | None = None,
-    ) -> None:
-        self._cleanup = cleanup
-        self._makes_simulation = makes_simulation
-        self._measure_model = measure_model
-
-    def prepared(self, request: ExaminationRequest) -> Prepared:
-        """What ``request`` names. :raises BundleError, UnfitError: it cannot be trained."""
-        _import_before_users(request)
-        if request.robot_maker is not None:
-            return self._made(request)
-        xml = _xml(request)
-        if not request.is_environment and (xml is None or not (request.task or request.alone)):
-            raise UnfitError("expected a robot (xml) and a task, or an env or entry_point")
-        if xml is None:
-            warnings: list[str] = []
-            spaces = check_environment(request, None, warnings)
-            answer = ExaminationAnswer(warnings=tuple(warnings))
-            return Prepared(answer=answer, environment=spaces)
-        if how := how_made(xml.name):
-            raise UnfitError(f"{xml}: {how}")
-        converter = converter_of(xml.name, request.robot_settings)
-        if converter is not None and converter.suffix == MJCF_SUFFIX and request.alone:
-            # It may be a part of a robot; an MJCF without actuators is completed.
-            plain = self._alone(dataclasses.replace(request, robot_settings={}), xml)
-            if plain.answer.fragment is not None or not plain.answer.figures:
-                return plain
-            completed = self._converted(converter, request)
-            includes, outside = plain.answer.includes, plain.answer.outside
-            return _changed(completed, includes=includes, outside=outside)
-        if converter is not None:
-            return self._converted(converter, request)
-        return self._alone(request, xml) if request.alone else self._robot(request, xml)
-
-    def _prepared_or_unfit(self, request: ExaminationRequest) -> Prepared:
-        try:
-            return self.prepared(request)
-        except (BundleError, UnfitError) as error:
-            return Prepared(answer=unfit(error))
-
-    def _temporary_folder(self) -> Path:
-        return Path(self._cleanup.enter_context(TemporaryFolder()))
-
-    def _made(self, request: ExaminationRequest) -> Prepared:
-        """A robot that a function of the user makes."""
-        folder = self._temporary_folder()
-        xml = made_robot.make(request, folder)
-        made = self._prepared_or_unfit(dataclasses.replace(request, xml=str(xml), robot_maker=None))
-        made = _with_texts(made, f"{folder}{os.sep}", "")
-        problem = made.answer.problem
-        if problem is None or problem.startswith(str(request.robot_maker)):
-            return made
-        return _changed(made, problem=f"{request.robot}: {problem}")
-
-    def _converted(self, robot_format: RobotFormat, request: ExaminationRequest) -> Prepared:
-        """A robot in a file of another format, with a note of the settings that were chosen for it."""
-        prepared = self._convert(robot_format, request)
-        chosen = prepared.answer.chosen_settings
-        if not chosen:
-            return prepared
-        reasons = "; ".join(one.reason for one in chosen)
-        needed = _settings_text(robot_format, chosen)
-        note = f"a job needs {needed}, which `init` writes; {reasons}"
-        return _changed(prepared, notes=(note, *prepared.answer.notes))
-
-    def _convert(self, robot_format: RobotFormat, request: ExaminationRequest) -> Prepared:
-        """The robot as MJCF. Where its physics diverges, other settings are chosen if it is examined
-        alone, and otherwise recommended.
-        """
-        worker = importlib.import_module(robot_format.worker)
-        made: ConvertedRobot = worker.make_robot(request, self._temporary_folder())
-        as_mjcf = dataclasses.replace(request, xml=str(made.xml), robot_settings={})
-        prepared = _with_texts(self._prepared_or_unfit(as_mjcf), str(made.xml), str(request.xml))
-        answer = prepared.answer
-        problem = answer.problem
-        if answer.diverges and made.if_diverging:
-            others = {one.key: one.value for one in made.if_diverging}
-            if request.alone and not others.keys() & request.robot_settings.keys():
-                settings = {**request.robot_settings, **others}
-                other = self._convert(
-                    robot_format, dataclasses.replace(request, robot_settings=settings)
-                )
-                is_better = problem is not None or not other.answer.diverges
-                if other.answer.problem is None and is_better:
-                    chosen = (*other.answer.chosen_settings, *made.if_diverging)
-                    return _changed(other, chosen_settings=chosen)
-            elif problem is not None:
-                problem += f"; try {_settings_text(robot_format, made.if_diverging)}"
-        outside = () if made.outside is None else (made.outside,)
-        return _changed(
-            prepared,
-            problem=problem,
-            warnings=(*made.warnings, *outside, *answer.warnings),
-            notes=(*made.notes, *(f"added: {text}" for text in made.added), *answer.notes),
-            outside=made.outside,
-            chosen_settings=made.chosen,
-            includes=(),
+    def with_texts(self, old: str, new: str) -> Prepared:
+        """Replace ``old`` by ``new`` in all messages of the answer."""
+        answer = self.answer
+        return self.with_answer(
+            problem=None if answer.problem is None else answer.problem.replace(old, new),
+            warnings=tuple(text.replace(old, new) for text in answer.warnings),
+            notes=tuple(text.replace(old, new) for text in answer.notes),
         )
 
-    def _alone(self, request: ExaminationRequest, xml: Path) -> Prepared:
-        """A file that may be no robot, but a part of one."""
-        root, includes = _root_and_includes(xml)
-        for one in robot_formats():
-            if root == one.root:
-                raise UnfitError(
-                    f"{xml}: is {one.with_article}; rename it to {xml.stem}{one.suffix}, by which "
-                    f"{one.with_article} is known"
-                )
-        if root == "mujocoinclude":
-            part = "a part for other files to include (<mujocoinclude>), not a robot"
-            return Prepared(answer=ExaminationAnswer(fragment=part))
-        if root is not None and root.lower() != "mujoco":
-            what = f"the root element is <{root}>"
-            answer = refusal(f"{xml}: {what}, expected <mujoco>")
-            return Prepared(answer=dataclasses.replace(answer, fragment=f"not an MJCF: {what}"))
-        try:
-            robot = self._robot(request, xml)
-        except (BundleError, UnfitError) as error:  # its includes are reported nevertheless
-            robot = Prepared(answer=unfit(error))
-        return _changed(robot, includes=includes)
 
-    def _robot(self, request: ExaminationRequest, xml: Path) -> Prepared:
-        """Copy, edit, compile and check an MJCF, and make what the job simulates."""
-        findings = ModelFindings()
-        memory_mib = request.memory_mib
-        limit_bytes = MAX_TOTAL_BYTES
-        if memory_mib is not None:
-            limit_bytes = min(limit_bytes, memory_mib << 20)
-        source = collect(xml, limit_bytes)
-        outside = None if request.allow_outside else source.outside(request.job_folder)
-        if outside is not None:
-            if not request.alone:
-                raise UnfitError(outside)
-            findings.warnings.append(outside)
-        edited: EditedRobot | None = None
-        try:
-            with guard_compiler(xml, memory_mib):
-                if request.model_edits:
-                    edited = edited_robot(source, request.model_edits)
-                    if self._measure_model is not None:
-                        return _measured(self._measure_model(edited.model))
-                bundle = source if edited is None else edited.bundle
-                folder = request.stage_to or self._temporary_folder()
-                staged = bundle.write(Path(folder))
-                model = compile_staged(staged, bundle, findings, memory_mib)
-                if edited is not None:
-                    edited.check(model)
-                elif model.nkey:
-                    spec = mujoco.MjSpec.from_file(str(staged))
-                    findings.warnings += model_checks.short_keyframes(spec, model)
-                if self._measure_model is not None:
-                    return _measured(self._measure_model(model))
-                answer = ExaminationAnswer(
-                    xml=bundle.main, hash=bundle.hash, source_hash=source.hash, outside=outside
-                )
-                edited = None  # the memory of its model
-                answer = examined_model(model, answer, findings, request, staged)
-        except EditError as error:
-            raise UnfitError(f"{xml}: {error}") from None
-        if answer.problem is not None:
-            problem = f"{bundle.xml}: {answer.problem}"
-            robot_hash = answer.hash if request.alone else None
-            return _changed(Prepared(answer=answer), problem=problem, xml=None, hash=robot_hash)
-        environment: Any = None
-        if request.is_environment:
-            warnings = list(answer.warnings)
-            environment = check_environment(request, staged, warnings)
-            answer = dataclasses.replace(answer, warnings=tuple(warnings))
-        elif self._makes_simulation and answer.task is not None:
-            environment = observed_simulation(
-                staged,
-                answer.task,
-                request.task_options,
-                request.randomize,
-                asymmetric=request.asymmetric,
-            )
-        return Prepared(answer=answer, environment=environment)
+def refusal(problem: str, **fields: Any) -> ExaminationAnswer:
+    return ExaminationAnswer(problem=" ".join(problem.split()), **fields)
 
 
-def _measured(measures: dict[str, Any]) -> Prepared:
-    return Prepared(answer=ExaminationAnswer(measured=measures))
+def unfit(error: UnfitError) -> ExaminationAnswer:
+    return refusal(str(error), cause=error.cause, key=error.key, process_exits=error.process_exits)
 
 
-def _changed(prepared: Prepared, **fields: Any) -> Prepared:
-    """``prepared`` with other fields of its answer."""
-    answer = dataclasses.replace(prepared.answer, **fields)
-    return dataclasses.replace(prepared, answer=answer)
+def prepare(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> Prepared:
+    """Examine what ``request`` names.
 
-
-def _with_texts(prepared: Prepared, old: str, new: str) -> Prepared:
-    """``prepared`` with ``new`` in the place of ``old`` in all messages of its answer."""
-    answer = prepared.answer
-    return _changed(
-        prepared,
-        problem=None if answer.problem is None else answer.problem.replace(old, new),
-        warnings=tuple(text.replace(old, new) for text in answer.warnings),
-        notes=tuple(text.replace(old, new) for text in answer.notes),
-    )
-
-
-def _settings_text(robot_format: RobotFormat, settings: Sequence[RobotSetting]) -> str:
-    """As in a job file: ``urdf.base = "floating", urdf.actuators = "position"``."""
-    return ", ".join(f"{robot_format.name}.{one.key} = {json.dumps(one.value)}" for one in settings)
-
-
-def _xml(request: ExaminationRequest) -> Path | None:
-    """The robot: where none is given, that of gymnasium's task."""
+    :param cleanup: removes afterwards what was made for it.
+    :raises UnfitError: it cannot be trained.
+    """
+    _import_before_users(request)
+    if request.robot_maker is not None:
+        return _prepare_made(request, cleanup)
     if request.xml is not None:
-        return Path(request.xml)
-    if request.task is None or not request.task.startswith(GYMNASIUM):
-        return None
-    try:
-        return gymnasium_tasks.default_xml(request.task)
-    except ValueError as error:
-        raise UnfitError(str(error), "settings") from None
+        xml = Path(request.xml)
+    elif request.is_environment:
+        spaces, warnings = check_environment(request, None)
+        answer = ExaminationAnswer(warnings=tuple(warnings))
+        return Prepared(answer=answer, make_environment=lambda: spaces)
+    elif request.task is not None and request.task.startswith(GYMNASIUM):
+        try:
+            xml = gymnasium_tasks.default_xml(request.task)
+        except ValueError as error:
+            raise UnfitError(str(error), "settings") from None
+    else:
+        raise UnfitError("expected a robot (xml) and a task, or an env or entry_point")
+    if how := how_made(xml.name):
+        raise UnfitError(f"{xml}: {how}")
+    converter = converter_of(xml.name, request.robot_settings)
+    if converter is None:
+        return _prepare_mjcf(request, xml, cleanup)
+    if converter.suffix != MJCF_SUFFIX or not request.alone:
+        return _prepare_converted(converter, request, cleanup)
+    # It may be a part of a robot; an MJCF without actuators is completed.
+    plain = _prepare_mjcf(dataclasses.replace(request, robot_settings={}), xml, cleanup)
+    if plain.answer.fragment is not None or not plain.answer.figures:
+        return plain
+    completed = _prepare_converted(converter, request, cleanup)
+    return completed.with_answer(includes=plain.answer.includes, outside=plain.answer.outside)
 
 
 def _import_before_users(request: ExaminationRequest) -> None:
@@ -317,6 +116,8 @@ def _import_before_users(request: ExaminationRequest) -> None:
     :raises UnfitError: the algorithm is to be a class, and there is none.
     """
     robot_formats()  # features are found in the path as it is now
+    if request.measured_by is not None:
+        importlib.import_module(request.measured_by)
     if request.is_environment:
         import gymnasium  # noqa: F401
     has_class = is_algorithm_class(request.algo)
@@ -334,14 +135,174 @@ def _import_before_users(request: ExaminationRequest) -> None:
             find_task(request.task)
 
 
-def _root_and_includes(xml: Path) -> tuple[str | None, tuple[str, ...]]:
-    """Tag of the root element (None if the file has none) and the real paths of the MJCFs that it
-    names.
+def _prepare_made(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> Prepared:
+    """Call the user's function that makes a robot, ``make(params, folder) -> path``, and examine
+    that.
     """
-    found = list(elements(read_regular_file(xml, str(xml)), ("include", "model")))
-    if not found or not _NAME.fullmatch(found[0].name):
-        return None, ()
-    names = [one.value for tag in found for one in files_read(tag)]
-    return found[0].name, tuple(
-        os.path.realpath(xml.parent / name.replace("\\", "/")) for name in names
+    maker = str(request.robot_maker)
+    folder = Path(cleanup.enter_context(TemporaryFolder()))
+    try:
+        function = user_env.load(maker)
+        with memory_limit(request.memory_mib):
+            made = function(dict(request.params), folder)
+    except user_env.EntryPointError as error:
+        raise UnfitError(f"{maker}: {error}", "settings") from None
+    except MemoryError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UnfitError(f"{request.robot}: {failures.describe(error)}") from None
+    path = folder / made if isinstance(made, str | os.PathLike) else folder
+    if not path.is_file():
+        returned = str(made).removeprefix(f"{folder}{os.sep}")
+        raise UnfitError(
+            f"{request.robot}: returns {returned:.80}, expected the path of the MJCF that it has written"
+        )
+    as_file = dataclasses.replace(request, xml=str(path), robot_maker=None)
+    prepared = _prepared_or_unfit(as_file, cleanup).with_texts(f"{folder}{os.sep}", "")
+    problem = prepared.answer.problem
+    return prepared.with_answer(problem=problem and f"{request.robot}: {problem}")
+
+
+def _prepared_or_unfit(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> Prepared:
+    try:
+        return prepare(request, cleanup)
+    except UnfitError as error:
+        return Prepared(answer=unfit(error))
+
+
+def _prepare_converted(
+    robot_format: RobotFormat, request: ExaminationRequest, cleanup: contextlib.ExitStack
+) -> Prepared:
+    """Write a robot in a file of another format as MJCF, and examine that. Note the settings that
+    were chosen for it.
+    """
+    prepared = _convert(robot_format, request, cleanup)
+    chosen = prepared.answer.chosen_settings
+    if not chosen:
+        return prepared
+    reasons = "; ".join(setting.reason for setting in chosen)
+    needed = _settings_text(robot_format, chosen)
+    note = f"a job needs {needed}, which `init` writes; {reasons}"
+    return prepared.with_answer(notes=(note, *prepared.answer.notes))
+
+
+def _convert(
+    robot_format: RobotFormat, request: ExaminationRequest, cleanup: contextlib.ExitStack
+) -> Prepared:
+    """The robot as MJCF. Where its physics diverges, other settings are chosen if it is examined
+    alone, and otherwise recommended.
+    """
+    worker = importlib.import_module(robot_format.worker)
+    folder = Path(cleanup.enter_context(TemporaryFolder()))
+    made: ConvertedRobot = worker.make_robot(request, folder)
+    as_mjcf = dataclasses.replace(request, xml=str(made.xml), robot_settings={})
+    prepared = _prepared_or_unfit(as_mjcf, cleanup).with_texts(str(made.xml), str(request.xml))
+    answer = prepared.answer
+    problem = answer.problem
+    others = {setting.key: setting.value for setting in made.if_diverging}
+    if answer.diverges and others:
+        if request.alone and not others.keys() & request.robot_settings.keys():
+            settings = {**request.robot_settings, **others}
+            other = _convert(
+                robot_format, dataclasses.replace(request, robot_settings=settings), cleanup
+            )
+            is_better = problem is not None or not other.answer.diverges
+            if other.answer.problem is None and is_better:
+                chosen = (*other.answer.chosen_settings, *made.if_diverging)
+                return other.with_answer(chosen_settings=chosen)
+        elif problem is not None:
+            problem += f"; try {_settings_text(robot_format, made.if_diverging)}"
+    outside = () if made.outside is None else (made.outside,)
+    return prepared.with_answer(
+        problem=problem,
+        warnings=(*made.warnings, *outside, *answer.warnings),
+        notes=(*made.notes, *(f"added: {text}" for text in made.added), *answer.notes),
+        outside=made.outside,
+        chosen_settings=made.chosen,
+        includes=(),
     )
+
+
+def _settings_text(robot_format: RobotFormat, settings: Sequence[RobotSetting]) -> str:
+    """As in a job file: ``urdf.base = "floating", urdf.actuators = "position"``."""
+    return ", ".join(
+        f"{robot_format.name}.{setting.key} = {json.dumps(setting.value)}" for setting in settings
+    )
+
+
+def _prepare_mjcf(
+    request: ExaminationRequest, xml: Path, cleanup: contextlib.ExitStack
+) -> Prepared:
+    """Examine an MJCF, which may be a part of a robot if it is examined alone."""
+    try:
+        source = collect(xml, request.memory_mib)
+    except WrongRootError as error:
+        if not request.alone:
+            raise
+        if error.root == "mujocoinclude":
+            part = "a part for other files to include (<mujocoinclude>), not a robot"
+            return Prepared(answer=ExaminationAnswer(fragment=part))
+        fragment = f"not an MJCF: the root element is <{error.root}>"
+        return Prepared(answer=dataclasses.replace(unfit(error), fragment=fragment))
+    if not request.alone:
+        return _prepare_bundle(request, source, cleanup)
+    try:
+        prepared = _prepare_bundle(request, source, cleanup)
+    except UnfitError as error:  # its includes are reported nevertheless
+        prepared = Prepared(answer=unfit(error))
+    return prepared.with_answer(includes=source.includes)
+
+
+def _prepare_bundle(
+    request: ExaminationRequest, source: Bundle, cleanup: contextlib.ExitStack
+) -> Prepared:
+    """Copy, edit, compile and check an MJCF."""
+    xml = source.xml
+    warnings: list[str] = []
+    outside = None if request.allow_outside else source.outside(request.job_folder)
+    if outside is not None:
+        if not request.alone:
+            raise UnfitError(outside)
+        warnings.append(outside)
+    bundle = source
+    edited = None
+    try:
+        with guard_compiler(xml, request.memory_mib):
+            if request.model_edits:
+                bundle, edited = edit_robot(source, request.model_edits)
+            copy = bundle.write(Path(request.stage_to or cleanup.enter_context(TemporaryFolder())))
+            model, said = compile_copy(copy, bundle)
+            if edited is not None:
+                check_written(edited, model)
+            if request.measured_by is not None:
+                measured = importlib.import_module(request.measured_by).measured_model(model)
+                return Prepared(answer=ExaminationAnswer(measured=measured))
+            answer = ExaminationAnswer(
+                xml=bundle.main,
+                hash=bundle.hash,
+                source_hash=source.hash,
+                outside=outside,
+                warnings=(*warnings, *said),
+            )
+            answer = examine_model(model, answer, request, copy)
+    except EditError as error:
+        raise UnfitError(f"{xml}: {error}") from None
+    if answer.problem is not None:
+        robot_hash = answer.hash if request.alone else None
+        failed = Prepared(answer=answer)
+        return failed.with_answer(problem=f"{xml}: {answer.problem}", xml=None, hash=robot_hash)
+    if request.is_environment:
+        spaces, found = check_environment(request, copy)
+        answer = dataclasses.replace(answer, warnings=(*answer.warnings, *found))
+        return Prepared(answer=answer, make_environment=lambda: spaces)
+    if answer.task is None:
+        return Prepared(answer=answer)
+    make_simulation = functools.partial(
+        observed_simulation,
+        copy,
+        answer.task,
+        request.task_options,
+        request.randomize,
+        asymmetric=request.asymmetric,
+    )
+    return Prepared(answer=answer, make_environment=make_simulation)

@@ -233,12 +233,6 @@ def test_what_is_wrong_is_named_with_line_and_element_and_what_to_do(
     assert [fragment for fragment in fragments if fragment not in problem] == [], problem
 
 
-def test_urdf_by_another_name_is_told_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "r.xml").write_text(GOOD)
-    answer = parts.check(parts.ExaminationRequest(xml=str(tmp_path / "r.xml"), alone=True))
-    assert "is a URDF; rename it to r.urdf" in str(answer.problem)
-
-
 def test_servo_is_critically_damped_at_the_given_frequency(tmp_path: Path) -> None:
     model = staged(tmp_path, examiner(tmp_path)(PENDULUM, actuators="position", frequency=4.0))
     omega = 2 * math.pi * 4

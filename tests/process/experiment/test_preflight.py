@@ -165,7 +165,6 @@ def test_task_and_robot_problems_name_the_robot() -> None:
     assert problem_of(HOPPER, task="fly")
     assert problem_of(HOPPER, speed=2)
     assert problem_of(HOPPER, task="balance")
-    assert check(ExaminationRequest(xml=str(HOPPER))).problem is not None
 
 
 def test_an_edited_robot_is_what_is_examined_and_bundled(tmp_path: Path) -> None:

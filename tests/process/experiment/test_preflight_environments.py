@@ -107,7 +107,6 @@ class Shaped(gymnasium.Env):
         "whole": spaces.Box(-3, 3, (2,), np.int64),
         "shifted": spaces.Discrete(3, start=-1),
         "several": spaces.MultiDiscrete([3, 2], start=[0, 5]),
-        "buttons": spaces.MultiBinary([2, 3]),
         "flat": spaces.Box(np.array([-1, 2], np.float32), np.array([1, 2], np.float32)),
     }
     SPACES["dict"] = spaces.Dict({"a": SPACES["vector"]})
@@ -219,7 +218,6 @@ def test_spaces_that_the_fast_learner_cannot_train_are_refused_where_it_is_deman
         ("ppo", "vector", "shifted", "action space is Discrete(3, start=-1)", None),
         ("ppo", "vector", "several", "add [0 5]", None),
         ("ppo", "several", "vector", "observation space", None),
-        ("ppo", "vector", "buttons", "flatten it", None),
         ("ppo", "shifted_dict", "vector", "observation 'b'", None),
         ("ppo", "vector", "flat", None, "component [1]"),
         ("sac", "vector", "flat", "component [1]", None),

@@ -21,7 +21,7 @@ MAKES = """
 from pathlib import Path
 
 from orchestrator.worker.robots.converted_robot import ConvertedRobot
-from orchestrator.worker.robots.env_check import UnfitError
+from orchestrator.worker.robots.unfit import UnfitError
 
 def make_robot(request, folder):
     text = Path(request.xml).read_text()
@@ -76,13 +76,3 @@ def test_what_is_wrong_with_it_is_told_of_the_users_file(robot: Path) -> None:
         robot.write_text(text)
         answer = check(ExaminationRequest(xml=str(robot), task="stand"))
         assert str(answer.problem).startswith(problem)
-
-
-def test_a_file_of_another_name_is_known_by_its_root_element(robot: Path) -> None:
-    xml = robot.with_name("pole.xml")
-    xml.write_text("<sketch/>")
-    answer = check(ExaminationRequest(xml=str(xml), alone=True))
-    assert (
-        answer.problem
-        == f"{xml}: is a sketch; rename it to pole.sketch, by which a sketch is known"
-    )

@@ -13,9 +13,9 @@ import pytest
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.mjmodel.root import root_type
-from orchestrator.worker.robots import model_checks, stability_test, start_test
+from orchestrator.worker.robots import stability_test, start_test
 from orchestrator.worker.robots.model_checks import ModelFindings
-from orchestrator.worker.robots.model_examination import examine
+from orchestrator.worker.robots.model_examination import examine_physics
 from orchestrator.worker.tasks import make_task
 
 MJCF = Path(__file__).parents[3] / "mjcf"
@@ -43,7 +43,7 @@ def arm(
 
 def found_in(model: mujoco.MjModel) -> ModelFindings:
     findings = ModelFindings()
-    examine(model, findings, simulate_s=5.0)
+    examine_physics(model, findings, 5.0)
     return findings
 
 
@@ -61,8 +61,6 @@ def test_our_own_robots_are_sound(xml: Path) -> None:
         ({"more": '<worldbody><body name="w"><freejoint/><geom size="1" mass="1e9"/></body></worldbody>'},
          r"implausible mass \(body 'w': 1e\+09 kg\)"),
         ({"joint": 'range="0.5 1"'}, r"1 joint starts outside the limits \('elbow' at 0, range 0.5 to 1\)"),
-        ({"more": '<keyframe><key name="a" ctrl="4"/></keyframe>'}, r"keyframe 'a' has ctrl outside ctrlrange"),
-        ({"option": 'timestep="0.1"'}, "option timestep is 0.1 s"),
     ],
 )  # fmt: skip
 def test_what_speaks_against_a_robot_is_told_with_its_element(
@@ -72,9 +70,8 @@ def test_what_speaks_against_a_robot_is_told_with_its_element(
     assert any(re.search(message, warning) for warning in found), found
 
 
-@pytest.mark.parametrize("integrator", ["Euler", "RK4"])
 def test_as_many_steps_are_simulated_however_busy_the_machine_is(
-    integrator: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     steps: list[int] = []
     step = mujoco.mj_step
@@ -88,7 +85,7 @@ def test_as_many_steps_are_simulated_however_busy_the_machine_is(
     for slower in (0.2, 1.0, 2.0):
         steps.append(0)
         monkeypatch.setattr(time, "thread_time", lambda slower=slower: slower * clock())
-        examine(arm(option=f'integrator="{integrator}"'), ModelFindings(), simulate_s=0.02)
+        examine_physics(arm(), ModelFindings(), 0.02)
     whole = 2 * round(stability_test.SIMULATED_S / 0.002)
     assert steps[0] == steps[1] == steps[2] < whole
 
@@ -107,31 +104,15 @@ def test_a_robot_that_starts_in_the_ground_or_in_itself_is_told() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("field", "message"),
-    [
-        ("body_pos", r"body_pos\[1\]"),
-        ("dof_damping", r"dof_damping\[1\]"),
-    ],
-)
-def test_a_number_that_is_none_is_placed(field: str, message: str) -> None:
-    model = arm()
-    getattr(model, field)[1] = np.inf
-    (found,) = model_checks.numbers(model)
-    assert re.match(f"{message}: not a finite number", found)
-
-
-def test_divergence_under_random_actions_is_an_error_with_a_cure_where_there_is_one() -> None:
+def test_divergence_under_random_actions_is_an_error_with_its_place() -> None:
     stiff = arm(actuator=f'<position joint="elbow" kp="50" kv="30" {LIMITS}/>')
-    (problem,) = found_in(stiff).problems
+    findings = found_in(stiff)
+    (problem,) = findings.problems
+    assert findings.diverges
     assert re.search(
-        r"physics diverges .* \(after .* s, \w+ of joint '(elbow|shoulder)'\); with timestep = 0\.00",
+        r"physics diverges .* \(after .* s, \w+ of joint '(elbow|shoulder)'\); shorten the timestep",
         problem,
     )
-    assert stiff.opt.timestep == 0.002
-    (problem,) = found_in(arm(actuator=f'<motor joint="elbow" gear="1e11" {LIMITS}/>')).problems
-    assert "physics diverges under random actions" in problem
-    assert "even with timestep" in problem
 
 
 def test_divergence_under_extreme_actions_alone_is_a_warning() -> None:
@@ -164,16 +145,14 @@ def test_what_mujoco_counts_as_warnings_is_told() -> None:
     assert "close to singular" in inertia
 
 
-@pytest.mark.parametrize("ctrl", [None, "0.1", "0.5"])
-def test_a_keyframe_without_ctrl_is_no_finding_where_0_is_out_of_range(ctrl: str | None) -> None:
-    given = "" if ctrl is None else f'ctrl="{ctrl}"'
+def test_a_keyframe_without_ctrl_is_no_finding_where_0_is_out_of_range() -> None:
     found = found_in(
         arm(
             actuator='<position joint="elbow" kp="5" ctrlrange="0.4 0.6"/>',
-            more=f'<keyframe><key name="home" qpos="0 0.5" {given}/></keyframe>',
+            more='<keyframe><key name="home" qpos="0 0.5"/></keyframe>',
         )
     )
-    assert any("ctrl outside ctrlrange" in text for text in found.warnings) == (ctrl == "0.1")
+    assert found.warnings == []
 
 
 def start_of(model: mujoco.MjModel, **options: object) -> list[str]:
@@ -201,13 +180,11 @@ def test_a_robot_that_starts_in_the_air_is_warned_of_with_or_without_servos() ->
 def test_a_keyframe_that_commands_another_pose_is_warned_of() -> None:
     model = load_model(MJCF / "dog.xml")
     model.actuator_ctrlrange[:] = -2, 2
-    assert start_of(model, terminate_when_unhealthy=False) == []
+    assert start_of(model) == []
     model.key_ctrl[0] = model.key_ctrl[0].reshape(4, 3).T.ravel()  # joint by joint, not leg by leg
     (warning,) = start_of(model)
     assert "the task ends the episode after 0.2 s (tilt beyond max_tilt = 1)" in warning
-    assert "ctrl of keyframe 'home' differs from its pose" in warning
-    (warning,) = start_of(model, terminate_when_unhealthy=False)
-    assert "its root sinks by" in warning
+    assert "in the order of <actuator>" in warning
 
 
 def test_a_robot_of_motors_is_warned_of_only_if_it_falls_at_once() -> None:
@@ -224,12 +201,12 @@ def test_a_robot_of_motors_is_warned_of_only_if_it_falls_at_once() -> None:
         ("<freejoint/>", "free"),
         (
             '<joint type="slide" axis="1 0 0"/><joint type="slide" axis="0 0 1"/><joint axis="0 1 0"/>',
-            "planar",
+            "slide slide hinge",
         ),
         ('<joint type="slide" axis="1 0 0"/>', "slide"),
         ('<joint type="ball"/>', "ball"),
-        ("<joint/>", "fixed"),
-        ("", "fixed"),
+        ("<joint/>", "hinge"),
+        ("", "hinge"),
     ],
 )
 def test_the_root_is_told_by_its_joints(joints: str, root: str) -> None:

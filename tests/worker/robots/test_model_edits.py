@@ -21,7 +21,7 @@ from orchestrator.core.files import temporary_folder
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.mjspec.spec_elements import EditError
 from orchestrator.worker.robots.bundle import Bundle, collect
-from orchestrator.worker.robots.model_edits import edited_robot
+from orchestrator.worker.robots.model_edits import check_written, edit_robot
 
 ROBOT = """<mujoco>
 <option timestep="0.002"/>
@@ -57,9 +57,9 @@ def robot(tmp_path: Path) -> Path:
 
 def edited(bundle: Bundle, edits: Mapping[str, Any], folder: Path) -> Bundle:
     """The edited robot, which was compiled in ``folder`` and compared with what was edited."""
-    robot = edited_robot(bundle, edits)
-    robot.check(load_model(robot.bundle.write(folder)))
-    return robot.bundle
+    robot, model = edit_robot(bundle, edits)
+    check_written(model, load_model(robot.write(folder)))
+    return robot
 
 
 def compiled(xml: Path, edits: Mapping[str, Any], folder: Path) -> mujoco.MjModel:
@@ -137,17 +137,13 @@ def test_an_edit_is_what_writing_it_into_the_file_would_be(
         ({"option.x.timestep": 1}, "no option of the robot is called 'x'"),
         ({"geom.trunk.size": [1, 2, 3, 4]}, "size takes 1 to 3 values, found 4"),
         ({"body.trunk.pos": [1]}, "pos takes 3 values, found 1"),
-        ({"actuator.servo.kp": [1, 2]}, "kp takes 1 value, found 2"),
+        ({"actuator.servo.kp": [1, 2]}, "kp takes 1 values, found 2"),
         (
             {"geom.trunk.size": True},
             'size takes numbers, or "*1.2" to multiply what it has; found True',
         ),
         ({"geom.trunk.size": "wide"}, "size takes numbers"),
-        ({"geom.trunk.condim": 2.5}, "condim takes a whole number of 32 bits, found 2.5"),
-        (
-            {"geom.trunk.contype": 2**40},
-            "contype takes a whole number of 32 bits, found 1.09951e+12",
-        ),
+        ({"geom.trunk.condim": 2.5}, "condim takes a whole number, found 2.5"),
         ({"option.integrator": "RK5"}, "integrator is one of euler, rk4, implicit, implicitfast"),
         ({"joint.left.hip.actuatorgravcomp": 1}, "expected true or false, found 1"),
         ({"geom.trunk.mass": "*2"}, "mass is not given in the robot"),
@@ -160,7 +156,7 @@ def test_an_edit_is_what_writing_it_into_the_file_would_be(
         ({"geom.trunk.size": -1}, "MuJoCo refuses it: Error: size 0 must be positive in geom"),
         (
             {"key.home.qpos": [1, 2]},
-            "qpos takes 9 values, found 2; the joints are 0 to 6 'root' (free: x y z, quaternion w x y z), 7",
+            "qpos takes 9 values, found 2",
         ),
     ],
 )
@@ -209,12 +205,12 @@ def test_an_edit_leaves_all_else_of_a_robot_as_it_was(xml: Path, tmp_path: Path)
 def test_a_name_is_stronger_than_a_pattern_whatever_their_order(robot: Path) -> None:
     edits = {"geom.trunk.density": 100, "geom.*.density": 700}
     first, again = (
-        edited_robot(collect(robot), dict(order))
+        edit_robot(collect(robot), dict(order))
         for order in (edits.items(), reversed(edits.items()))
     )
-    mass = first.model.body("trunk").mass[0]
+    mass = first[1].body("trunk").mass[0]
     assert mass == pytest.approx(100 * 8 * 0.3 * 0.2 * 0.1)
-    assert first.bundle.hash == again.bundle.hash
+    assert first[0].hash == again[0].hash
 
 
 @pytest.mark.nightly

@@ -30,11 +30,9 @@ from orchestrator.worker.mjmodel.actuators import lengths_in_pose, position_cont
 from orchestrator.worker.mjmodel.joints import FREE, HINGE, SLIDE, joint_type
 from orchestrator.worker.mjspec.spec_elements import suggestion
 from orchestrator.worker.robots.bundle import collect
-from orchestrator.worker.robots.compiling import compile_staged, guard_compiler
+from orchestrator.worker.robots.compiling import compile_copy, guard_compiler
 from orchestrator.worker.robots.converted_robot import ConvertedRobot
-from orchestrator.worker.robots.env_check import UnfitError
-from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES
-from orchestrator.worker.robots.model_checks import ModelFindings
+from orchestrator.worker.robots.unfit import UnfitError
 
 TABLE = MJCF_PART.name
 OF_ACTUATORS = ("actuators", "frequency", "kp", "kd", "effort", "passive")
@@ -49,21 +47,19 @@ def make_robot(request: ExaminationRequest, folder: Path) -> ConvertedRobot:
     """Write the MJCF ``request.xml`` with what it lacks.
 
     :param folder: an empty one, for the MJCF and its files.
-    :raises BundleError: as :func:`collect`.
-    :raises UnfitError: it does not compile, a file lies elsewhere, or the settings do not fit it;
-        the message says what would.
+    :raises UnfitError: it does not compile, a file is missing or lies elsewhere, or the settings do
+        not fit it; the message says what would.
     """
     xml = Path(str(request.xml))
     given = request.robot_settings
     settings = MjcfSettings(**{**given, "passive": tuple(given.get("passive", ()))})
-    limit_bytes = MAX_TOTAL_BYTES if request.memory_mib is None else request.memory_mib << 20
-    bundle = collect(xml, limit_bytes)
+    bundle = collect(xml, request.memory_mib)
     outside = None if request.allow_outside or request.alone else bundle.outside(request.job_folder)
     if outside is not None:
         raise UnfitError(outside)
     main = bundle.write(folder)
     with guard_compiler(xml, request.memory_mib):
-        model = compile_staged(main, bundle, ModelFindings(), request.memory_mib)
+        model, _ = compile_copy(main, bundle)
         spec = mujoco.MjSpec.from_file(str(main))
         notes = list[str]()
         if settings.actuators is not None and model.nu:

@@ -20,12 +20,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from orchestrator.features.urdf.worker.urdf_tree import Node, UrdfError
-from orchestrator.worker.robots.file_collector import (
-    MAX_TOTAL_BYTES,
-    BundleError,
-    read_regular_file,
-    why_outside,
-)
+from orchestrator.worker.robots.bundle import read_regular_file, why_outside
+from orchestrator.worker.robots.unfit import UnfitError
 
 READABLE = (".stl", ".obj", ".msh")
 PACKAGES = ("package", "model")
@@ -59,7 +55,7 @@ class UrdfMeshes:
         self._user_folders = user_folders
         self._xml = xml
         self._folder = folder
-        self._left = min(limit_bytes, MAX_TOTAL_BYTES)
+        self._left = limit_bytes
         self._asset_paths = [Path(path) for path in asset_paths]
         self._inside = [xml.parent, *self._asset_paths]
         if job_folder is not None:
@@ -152,7 +148,7 @@ class UrdfMeshes:
         if real not in self._copies:
             try:
                 content = read_regular_file(source, f"{here} {source}", self._left)
-            except BundleError as error:
+            except UnfitError as error:
                 raise UrdfError(str(error), line) from None
             why = why_outside(f"{here} {source}", source, self._inside)
             if why is not None and self.outside is None:

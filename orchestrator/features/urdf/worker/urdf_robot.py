@@ -47,10 +47,10 @@ from orchestrator.features.urdf.worker.urdf_structure import (
     shown,
 )
 from orchestrator.features.urdf.worker.urdf_tree import Node, UrdfError, parse, urdf_text
+from orchestrator.worker.robots.bundle import most_bytes, read_regular_file
 from orchestrator.worker.robots.compiling import guard_compiler
 from orchestrator.worker.robots.converted_robot import ConvertedRobot
-from orchestrator.worker.robots.env_check import UnfitError
-from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, read_regular_file
+from orchestrator.worker.robots.unfit import UnfitError
 
 WORLD = "world"
 """A link of this name is MuJoCo's world."""
@@ -74,7 +74,7 @@ def make_robot(request: ExaminationRequest, folder: Path) -> ConvertedRobot:
     """
     xml = Path(str(request.xml))
     settings = _settings(request)
-    limit_bytes = MAX_TOTAL_BYTES if request.memory_mib is None else request.memory_mib << 20
+    limit_bytes = most_bytes(request.memory_mib)
     try:
         robot = parse(read_regular_file(xml, str(xml), limit_bytes))
         structure = read_structure(robot, settings.effort, settings.passive)
