@@ -5,8 +5,9 @@ the compiler's directory, beside the main file and beside the file that names it
 the folders in its name. Every existing candidate is collected, at its own place relative to the main
 file, so that MuJoCo makes the same choice in the copy. A sub-model is a main file of its own.
 
-The copy has the folders that all of the files have in common with one another; an absolute path is
-rewritten as a relative one. All other bytes stay as they are.
+A file with an absolute path is copied to the same place below the folder of the main file, or to its
+whole path below the folder ``elsewhere`` there, and the attribute that names it is rewritten: the copy
+does not depend on where a robot lies that a function makes. All other bytes stay as they are.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ FILE_ATTRIBUTES = {
     "compiler": ("meshdir", "texturedir", "assetdir"),
 }
 """The elements that name files or folders, and their attributes that do."""
+ELSEWHERE = "elsewhere"
 MAX_TOTAL_BYTES = 2 << 30
 """Size of all files of a robot together, which are in memory at once."""
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -159,10 +161,25 @@ def why_outside(named: str, path: Path, folders: Iterable[Path]) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
+class _Place:
+    """A file or folder of the user's, and its path in the copy."""
+
+    source: Path
+    target: Path
+
+    @property
+    def folder(self) -> _Place:
+        return _Place(self.source.parent, self.target.parent)
+
+    def at(self, name: str, in_copy: str) -> _Place:
+        return _Place(_lexical(self.source / name), _lexical(self.target / in_copy))
+
+
+@dataclass(frozen=True, slots=True)
 class _Reference:
     """An attribute that names a file or folder."""
 
-    file: Path
+    file: _Place
     """The MJCF that it is in."""
     element: str
     line: int
@@ -173,57 +190,58 @@ class _Reference:
         return self.attribute.value.replace("\\", "/")
 
     def __str__(self) -> str:
-        return f"{self.file}, line {self.line}: <{self.element}> {self.attribute.value}"
+        return f"{self.file.source}, line {self.line}: <{self.element}> {self.attribute.value}"
 
 
 class _FileCollector:
     """Reads a main MJCF and every file that it names."""
 
     def __init__(self, xml: Path, limit_bytes: int) -> None:
+        self._main = _lexical(xml.absolute())
         self._files: dict[Path, RobotFile] = {}
+        """By path in the copy."""
         self._edits: dict[Path, dict[tuple[int, int], bytes]] = {}
-        """MJCF → what replaces the bytes from start to end there."""
+        """Path in the copy → what replaces the bytes from start to end there."""
         self._left_bytes = limit_bytes
-        self._read_document(_lexical(xml.absolute()), str(xml), ())
+        self._read_document(_Place(self._main, self._main), str(xml), ())
 
     def files(self) -> dict[Path, RobotFile]:
-        """Path in the copy → file, with relative paths in place of absolute ones."""
+        """Path in the copy → file, with absolute paths replaced by those of the copy."""
         files = dict(self._files)
-        for path, edits in self._edits.items():
-            content = files[path].content
+        for target, edits in self._edits.items():
+            content = files[target].content
             for (start, end), text in sorted(edits.items(), reverse=True):
                 content = content[:start] + text + content[end:]
-            files[path] = dataclasses.replace(files[path], content=content)
+            files[target] = dataclasses.replace(files[target], content=content)
         return files
 
-    def _read_document(self, main: Path, named: str, chain: tuple[Path, ...]) -> None:
+    def _read_document(self, main: _Place, named: str, chain: tuple[Path, ...]) -> None:
         """Read a main MJCF or sub-model, what it includes, and then the assets of all of them.
 
         :param chain: the main MJCF and sub-models that lead to it.
         """
-        if main in chain:
+        if main.source in chain:
             raise UnfitError(f"{named}: includes itself; remove this element")
         references: list[_Reference] = []
-        self._read_mjcf(main, named, main.parent, [], references)
-        folders = [main.parent]
+        self._read_mjcf(main, named, main.folder, [], references)
+        folders = [main.folder]
         for reference in references:
             if reference.element == "compiler":
-                folder = self._make_relative(reference, main.parent)
-                folders.append(_lexical(main.parent / folder))
+                folders.append(main.folder.at(reference.name, self._name_in_copy(reference)))
         for reference in references:
-            beside = reference.file.parent
+            beside = reference.file.folder
             if reference.element == "model":
-                sub_model = next(iter(self._find(reference, [beside])))
-                self._read_document(sub_model, str(reference), (*chain, main))
+                sub_model = self._find(reference, [beside])[0]
+                self._read_document(sub_model, str(reference), (*chain, main.source))
             elif reference.element not in ("compiler", "include"):
-                for target, source in self._find(reference, [*folders, beside]).items():
-                    self._take(target, source, str(reference))
+                for found in self._find(reference, [*folders, beside]):
+                    self._take(found, str(reference))
 
     def _read_mjcf(
         self,
-        file: Path,
+        file: _Place,
         named: str,
-        main_folder: Path,
+        main_folder: _Place,
         included: list[Path],
         references: list[_Reference],
     ) -> None:
@@ -231,14 +249,14 @@ class _FileCollector:
 
         :param included: the files that were read so for the same main MJCF.
         """
-        if file in included:  # MuJoCo refuses both
+        if file.source in included:  # MuJoCo refuses both
             raise UnfitError(f"{named}: includes itself or is included twice; remove this element")
-        included.append(file)
-        content = self._take(file, file, named)
+        included.append(file.source)
+        content = self._take(file, named)
         if b"\0" in content or not content.strip():
             raise UnfitError(f"{named}: is empty or no text in UTF-8, expected an MJCF")
         tags = list(elements(content, FILE_ATTRIBUTES))
-        if len(self._files) == 1 and tags and tags[0].name != "mujoco":
+        if file.source == self._main and tags and tags[0].name != "mujoco":
             root = tags[0].name
             raise WrongRootError(f"{named}: the root element is <{root}>, expected <mujoco>", root)
         for tag in tags:
@@ -248,49 +266,48 @@ class _FileCollector:
                 reference = _Reference(file, tag.name, tag.line, attribute)
                 references.append(reference)
                 if tag.name == "include":
-                    inner = next(iter(self._find(reference, [main_folder, file.parent])))
+                    inner = self._find(reference, [main_folder, file.folder])[0]
                     self._read_mjcf(inner, str(reference), main_folder, included, references)
 
-    def _find(self, reference: _Reference, folders: list[Path]) -> dict[Path, Path]:
-        """Path in the copy → path, for all files in ``folders`` that MuJoCo may take for a name, the
-        likeliest first.
-        """
-        base = reference.name.rpartition("/")[2]  # with strippath, MuJoCo uses this part alone
+    def _find(self, reference: _Reference, folders: list[_Place]) -> list[_Place]:
+        """All files in ``folders`` that MuJoCo may take for a name, the likeliest first."""
+        name = reference.name
+        base = name.rpartition("/")[2]  # with strippath, MuJoCo uses this part alone
+        in_copy = self._name_in_copy(reference) if os.path.lexists(name) else name
         candidates = [
-            _lexical(folder / name) for name in (reference.name, base) for folder in folders
+            *(folder.at(name, in_copy) for folder in folders),
+            *(folder.at(base, base) for folder in folders),
         ]
-        found = {path: path for path in candidates if os.path.lexists(path)}
+        found = [place for place in candidates if os.path.lexists(place.source)]
         if not found:
-            searched = ", ".join(dict.fromkeys(str(path.parent) for path in candidates))
+            searched = ", ".join(dict.fromkeys(str(place.source.parent) for place in candidates))
             raise UnfitError(
                 f"{reference}: no such file in {searched}; correct the name or add the file"
             )
-        if reference.name.startswith("/") and os.path.lexists(reference.name):
-            relative = self._make_relative(reference, folders[0])
-            found |= {_lexical(folder / relative): candidates[0] for folder in folders}
         return found
 
-    def _make_relative(self, reference: _Reference, folder: Path) -> str:
-        """Return the path of a reference; an absolute one is replaced by one relative to
-        ``folder``.
+    def _name_in_copy(self, reference: _Reference) -> str:
+        """Return the path that a reference names relative to a folder of the copy. An absolute one is
+        replaced in the MJCF.
         """
         if not reference.name.startswith("/"):
             return reference.name
-        relative = os.path.relpath(reference.name, folder)
+        path = _lexical(Path(reference.name))
+        robot = self._main.parent
+        is_inside = path.is_relative_to(robot)
+        name = str(path.relative_to(robot)) if is_inside else f"{ELSEWHERE}{path}"
         attribute = reference.attribute
-        edits = self._edits.setdefault(reference.file, {})
-        edits[attribute.start, attribute.end] = escaped(relative)
-        return relative
+        edits = self._edits.setdefault(reference.file.target, {})
+        edits[attribute.start, attribute.end] = escaped(name)
+        return name
 
-    def _take(self, target: Path, source: Path, named: str) -> bytes:
+    def _take(self, file: _Place, named: str) -> bytes:
         """Read a file, once for each place in the copy."""
-        if target not in self._files:
-            content = read_regular_file(source, named, self._left_bytes)
+        if file.target not in self._files:
+            content = read_regular_file(file.source, named, self._left_bytes)
             self._left_bytes -= len(content)
-            self._files[target] = RobotFile(content, source, named)
-        if self._files[target].source != source:
-            raise UnfitError(f"{named}: its relative path names another file; rename the file")
-        return self._files[target].content
+            self._files[file.target] = RobotFile(content, file.source, named)
+        return self._files[file.target].content
 
 
 def _lexical(path: Path) -> Path:

@@ -117,12 +117,11 @@ def _check_spaces(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> 
     observations = env.observation_space
     algorithm = f"Stable-Baselines3's {request.algo.upper()}"
     is_dict = isinstance(observations, spaces.Dict)
-    parts = (
-        dict(observations.spaces) if isinstance(observations, spaces.Dict) else {"": observations}
-    )
-    _refuse_unsupported(actions, "its action space", algorithm)
-    for key, part in parts.items():
-        what = f"its observation {key!r}" if is_dict else "its observation space"
+    parts = {"its action space": actions, "its observation space": observations}
+    if isinstance(observations, spaces.Dict):
+        del parts["its observation space"]
+        parts |= {f"its observation {key!r}": part for key, part in observations.spaces.items()}
+    for what, part in parts.items():
         _refuse_unsupported(part, what, algorithm)
     if not isinstance(actions, spaces.Box) and (request.algo in OFF_POLICY or request.use_sde):
         what = "use_sde = true" if request.use_sde else algorithm

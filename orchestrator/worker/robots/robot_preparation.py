@@ -244,13 +244,8 @@ def _prepare_mjcf(
             return Prepared(answer=ExaminationAnswer(fragment=part))
         fragment = f"not an MJCF: the root element is <{error.root}>"
         return Prepared(answer=dataclasses.replace(unfit(error), fragment=fragment))
-    if not request.alone:
-        return _prepare_bundle(request, source, cleanup)
-    try:
-        prepared = _prepare_bundle(request, source, cleanup)
-    except UnfitError as error:  # its includes are reported nevertheless
-        prepared = Prepared(answer=unfit(error))
-    return prepared.with_answer(includes=source.includes)
+    prepared = _prepare_bundle(request, source, cleanup)
+    return prepared.with_answer(includes=source.includes) if request.alone else prepared
 
 
 def _prepare_bundle(
