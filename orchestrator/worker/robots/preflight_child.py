@@ -38,7 +38,8 @@ def check(request: ExaminationRequest) -> ExaminationAnswer:
     except MemoryError:
         return refusal(f"{request.robot}: {too_large(request.memory_mib)}")
     except Exception as error:  # the other requests must be answered, whatever caused this
-        return refusal(failures.describe(error))
+        named = request.robot or request.entry_point or request.env
+        return refusal(f"{named}: {failures.describe(error)}")
 
 
 def _check_with_init(

@@ -110,7 +110,7 @@ def _simulate(
     :param most_s: estimated CPU seconds.
     """
     step_s = float(model.opt.timestep)
-    held = max(1, round(hold_s / step_s))
+    held = max(1, min(round(hold_s / step_s), MAX_STEPS // 10))
     most_actions = max(1, min(round(SIMULATED_S / step_s), MAX_STEPS) // held)
     rng = np.random.default_rng(0)
     mujoco.mj_resetData(model, data)
