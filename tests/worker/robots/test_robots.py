@@ -3,11 +3,8 @@ may ask of it."""
 
 from __future__ import annotations
 
-import importlib.util
-import struct
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from xml.etree import ElementTree
 
 import mujoco
@@ -17,8 +14,6 @@ import pytest
 MJCF = Path(__file__).parents[3] / "mjcf"
 FILES = sorted(MJCF.rglob("*.xml"))
 ROBOTS = [path for path in FILES if ElementTree.parse(path).getroot().tag == "mujoco"]
-TOP = [path for path in ROBOTS if path.parent == MJCF]
-"""Without the variants in ``zoo/``."""
 
 PLAYED_S = 5.0
 HELD_S = 2.0
@@ -177,74 +172,3 @@ def test_robot_is_seen_and_everything_that_matters_has_a_name(robot: Path) -> No
     ):
         names = [getattr(model, kind)(number).name for number in range(count)]
         assert all(names), kind
-
-
-def test_there_are_at_least_ten_robots_of_every_required_kind() -> None:
-    assert len(TOP) >= 10
-    models = {path.stem: load(path) for path in TOP}
-    kinds = {
-        "planar root": [
-            name for name, model in models.items() if root_falls(model) and not floats(model)
-        ],
-        "floating root": [name for name, model in models.items() if floats(model)],
-        "motors": [
-            name
-            for name, model in models.items()
-            if not is_servo(model).any()
-            and (model.actuator_dyntype == mujoco.mjtDyn.mjDYN_NONE).all()
-        ],
-        "servos with keyframe": [
-            name
-            for name, model in models.items()
-            if is_servo(model).all() and model.nkey and model.key("home").ctrl.any()
-        ],
-        "arm with target": [
-            name
-            for name, model in models.items()
-            if not root_falls(model)
-            and {"tip", "target"} <= {model.site(number).name for number in range(model.nsite)}
-        ],
-        "muscles over tendons": [
-            name
-            for name, model in models.items()
-            if model.na
-            and (model.actuator_dyntype == mujoco.mjtDyn.mjDYN_MUSCLE).all()
-            and (model.actuator_trntype == mujoco.mjtTrn.mjTRN_TENDON).all()
-        ],
-        "meshes": [name for name, model in models.items() if model.nmesh],
-        "includes": [
-            path.stem for path in TOP if ElementTree.parse(path).find(".//include") is not None
-        ],
-    }
-    assert [kind for kind, found in kinds.items() if not found] == []
-    assert set(kinds["meshes"]) & set(kinds["includes"])
-
-
-@pytest.fixture
-def mesh_script() -> ModuleType:
-    specification = importlib.util.spec_from_file_location(
-        "make_meshes", MJCF / "dog" / "make_meshes.py"
-    )
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-def test_the_dogs_meshes_are_what_their_script_writes(mesh_script: ModuleType) -> None:
-    folder = MJCF / "dog" / "meshes"
-    written = mesh_script.files()
-    assert {path.name for path in folder.iterdir()} == set(written)
-    for name, content in written.items():
-        assert np.allclose(
-            triangles(content), triangles((folder / name).read_bytes()), atol=1e-6
-        ), name
-    assert sum(map(len, written.values())) < 200_000
-
-
-def triangles(stl: bytes) -> np.ndarray:
-    """``(triangles, corner, xyz)``"""
-    (count,) = struct.unpack_from("<I", stl, 80)
-    record = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attribute", "<u2")])
-    return np.frombuffer(stl, record, count, offset=84)["corners"].astype(float)
