@@ -84,8 +84,9 @@ def memory_limit(memory_mib: int | None) -> Iterator[None]:
         return
     limits = resource.getrlimit(resource.RLIMIT_AS)
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    finite = [limit for limit in limits if limit != resource.RLIM_INFINITY]
-    lowest = min([now + (memory_mib << 20), *finite])
+    lowest = now + (memory_mib << 20)
+    if limits[0] != resource.RLIM_INFINITY:
+        lowest = min(lowest, limits[0])
     resource.setrlimit(resource.RLIMIT_AS, (lowest, limits[1]))
     try:
         yield

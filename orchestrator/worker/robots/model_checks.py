@@ -20,7 +20,7 @@ from orchestrator.worker.mjmodel.actuators import (
     scalar_gear,
     scalar_joints,
 )
-from orchestrator.worker.mjmodel.joints import SCALAR, joint_name
+from orchestrator.worker.mjmodel.joints import joint_name
 from orchestrator.worker.mjmodel.structure import Floats
 
 shown = functools.partial(listed, most=3)
@@ -97,25 +97,6 @@ def masses(model: mujoco.MjModel) -> Iterator[str]:
     if len(heavy):
         named = [f"{_body(model, body)}: {model.body_mass[body]:.3g} kg" for body in heavy.tolist()]
         yield f"implausible mass ({shown(named)}): MuJoCo uses kg and metres; check units and density"
-
-
-def start_pose(model: mujoco.MjModel, start: Floats) -> Iterator[str]:
-    """Joints outside their limits in the pose ``start`` ``(nq,)``."""
-    low, high = model.jnt_range.T
-    at = start[model.jnt_qposadr]
-    slack = 1e-4 + 0.02 * (high - low)
-    is_limited = model.jnt_limited.astype(bool) & np.isin(model.jnt_type, SCALAR)
-    outside = [
-        f"{joint_name(model, joint)} at {at[joint]:.3g}, range {low[joint]:.3g} to {high[joint]:.3g}"
-        for joint in np.flatnonzero(
-            is_limited & ((at < low - slack) | (at > high + slack))
-        ).tolist()
-    ]
-    if outside:
-        yield (
-            f"{count(len(outside), 'joint starts', 'joints start')} outside the limits ({shown(outside)}): the robot "
-            "is accelerated back at once; correct the starting pose or the range (check also compiler angle)"
-        )
 
 
 def start_contacts(model: mujoco.MjModel, start: Floats) -> Iterator[str]:

@@ -148,7 +148,7 @@ def _cause(request: ExaminationRequest, error: Exception) -> Literal["robot", "c
 def examine_physics(
     model: mujoco.MjModel, findings: ModelFindings, simulate_s: float, task: Task | None = None
 ) -> float | None:
-    """Add to ``findings``; return physics steps per second on one thread.
+    """Add to ``findings``; return physics steps per second on one thread, None without actuators.
 
     :param simulate_s: limit of the stability test in CPU seconds.
     :param task: gives the starting pose and the mapping from actions to controls; None for those of
@@ -167,10 +167,11 @@ def examine_physics(
         *model_checks.servo_ranges(model),
         *model_checks.actuators(model, key),
         *model_checks.masses(model),
-        *model_checks.start_pose(model, pose),
         *model_checks.start_contacts(model, pose),
     ]
-    return check_stability(model, pose, actions, simulate_s, findings) if model.nv else None
+    if model.nv == 0 or actions is None:
+        return None
+    return check_stability(model, pose, actions, simulate_s, findings)
 
 
 def _summary(model: mujoco.MjModel) -> dict[str, Any]:

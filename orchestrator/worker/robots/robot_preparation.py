@@ -116,8 +116,6 @@ def _import_before_users(request: ExaminationRequest) -> None:
     :raises UnfitError: the algorithm is to be a class, and there is none.
     """
     robot_formats()  # features are found in the path as it is now
-    if request.measured_by is not None:
-        importlib.import_module(request.measured_by)
     if request.is_environment:
         import gymnasium  # noqa: F401
     has_class = is_algorithm_class(request.algo)

@@ -55,7 +55,7 @@ Controls = Callable[[np.random.Generator], Floats]
 def check_stability(
     model: mujoco.MjModel,
     start: Floats,
-    actions: ActionMap | None,
+    actions: ActionMap,
     cpu_s: float,
     findings: ModelFindings,
 ) -> float | None:
@@ -63,13 +63,10 @@ def check_stability(
     diverges.
 
     :param start: ``(nq,)`` pose from which every trial starts, at rest.
-    :param actions: maps a policy's actions to controls; None without actuators.
+    :param actions: maps a policy's actions to controls.
     :param cpu_s: of all trials together, as estimated.
     """
     data = mujoco.MjData(model)
-    if actions is None:
-        no_controls = np.zeros(model.nu)
-        return _simulate(model, data, start, lambda _: no_controls, HOLD_S, cpu_s)[0]
     low = np.nan_to_num(actions.low, posinf=1.0, neginf=-1.0)
     high = np.nan_to_num(actions.high, posinf=1.0, neginf=-1.0)
 
