@@ -118,6 +118,10 @@ def collect(xml: Path, memory_mib: int | None = None) -> Bundle:
     origin = os.path.commonpath([path.parent for path in files])
     users = next(iter(files))
     main = users.relative_to(origin).as_posix()
+    if main.encode(errors="ignore").decode() != main:
+        raise UnfitError(
+            f"{xml}: MuJoCo reads no name that is not UTF-8; rename the file or folder"
+        )
     named = {path.relative_to(origin).as_posix(): file for path, file in files.items()}
     return Bundle(main=main, xml=users, files=named)
 

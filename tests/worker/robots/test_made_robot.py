@@ -102,7 +102,11 @@ def test_made_robot_is_staged_with_its_name_and_changed_as_a_file(
         ("nothing", "nothing(length=0.5): returns None, expected the path of the MJCF", "robot"),
         ("absent", "absent(length=0.5): returns robot.xml, expected the path of the MJCF", "robot"),
         ("broken", "broken(length=0.5): robot.xml, line 1: MuJoCo cannot compile it", "robot"),
-        ("huge", "huge(length=0.5): takes more than the 2,048 MiB available", "robot"),
+        (
+            "huge",
+            "huge(length=0.5): making and simulating it takes more than the 2,048 MiB available",
+            "robot",
+        ),
         ("maek", "has nothing to call named 'maek'; did you mean 'make'?", "settings"),
         ("nowhere_2:make", "nowhere_2:make: there is no module 'nowhere_2'", "settings"),
     ],
