@@ -43,7 +43,9 @@ def compile_copy(copy: Path, bundle: Bundle) -> tuple[mujoco.MjModel, list[str]]
     if "contains a 'NaN'" in said:
         raise UnfitError(f"{bundle.xml}: contains NaN, expected a number")
     lines = [" ".join(text.split()) for text in said.split(_WARNING)]
-    return model, [f"MuJoCo says: {text}" for text in dict.fromkeys(filter(None, lines))]
+    # What is deprecated still works.
+    told = [f"MuJoCo says: {text}" for text in lines if text and "deprecated" not in text]
+    return model, list(dict.fromkeys(told))
 
 
 def too_large(memory_mib: int | None) -> str:
