@@ -1,9 +1,8 @@
 """Stock PPO over several ranks.
 
-Its update is ``PPO.train`` written out, because all ranks must agree on the gradients before they
-are clipped, on mean and deviation of the advantages, and on the divergence that ends an update. SAC
-and TD3 clip nothing between backward and step: averaging the gradients at each step is enough there
-(:func:`.gradient_exchange.average_gradients`).
+Its update is ``PPO.train`` written out, because all ranks must agree on mean and deviation of the
+advantages, and on the divergence that ends an update. :func:`.gradient_exchange.average_gradients`
+averages and clips the gradients.
 """
 
 from __future__ import annotations

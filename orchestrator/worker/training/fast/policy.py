@@ -81,8 +81,10 @@ class PolicyNetwork:
             passes.forward()
             means.append(passes.mean[:count].copy())
             values.append(passes.value[:count].copy())
-        return np.concatenate(means).reshape(*x.shape[:2], -1), np.concatenate(values).reshape(
-            x.shape[:2]
+        of_steps = x.shape[:2]
+        return (
+            np.concatenate(means).reshape(*of_steps, -1),
+            np.concatenate(values).reshape(of_steps),
         )
 
     def step(self, group: Mapping[str, Any], max_grad_norm: float) -> None:
