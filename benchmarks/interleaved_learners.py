@@ -134,11 +134,14 @@ class Update:
     def seconds(self) -> float:
         """CPU seconds of one minibatch."""
         buffer = self._model.rollout_buffer
-        buffer.reset()
+        is_stock = hasattr(buffer, "reset")
+        if is_stock:
+            buffer.reset()
         for name, values in self._rollout.items():
             getattr(buffer, name)[...] = values
-        buffer.pos = buffer.buffer_size
-        buffer.full = True
+        if is_stock:
+            buffer.pos = buffer.buffer_size
+            buffer.full = True
         self._model.policy.load_state_dict(self._parameters)
         gc.collect()
         return cpu_timed(self._model.train)[0] / self.minibatches

@@ -153,7 +153,7 @@ def fill(model: PPO, rng: np.random.Generator, *, spread: float = 0.2, scale: fl
     """
     shape = model.n_steps, model.n_envs
     space = model.observation_space
-    seen = rng.normal(size=(*shape, *space.shape)).astype(space.dtype)
+    seen = rng.normal(size=(*shape, *space.shape)).astype(np.float32).astype(space.dtype)
     with torch.no_grad():
         observations = torch.from_numpy(seen.reshape(-1, *space.shape)).float()
         distribution = model.policy.get_distribution(observations)
@@ -210,7 +210,7 @@ def to_doubles(model: PPO) -> None:
         state |= {name: state[name].double() for name in ("exp_avg", "exp_avg_sq")}
     if isinstance(model, FastPPO):
         set_rollout(model, rollout_of(model), np.float64)
-        model.network = PolicyNetwork(model.policy, dtype=np.float64)
+        model.network = PolicyNetwork(model.policy)
         return
     buffer, shared = model.rollout_buffer, model.policy.share_features_extractor
     for name in SAMPLES:

@@ -315,7 +315,7 @@ def test_what_is_logged_is_of_all_ranks(sides: Sides, case: Case, mode: Mode) ->
             assert np.mean([of_rank[name] for of_rank in logs]) == pytest.approx(value, rel=1e-4), (
                 name
             )
-        else:
+        elif name != "train/explained_variance":  # of each rank's own values
             assert {of_rank[name] for of_rank in logs} == {logs[0][name]}, name
             assert logs[0][name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
 

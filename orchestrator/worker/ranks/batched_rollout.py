@@ -41,10 +41,9 @@ def collect(model: PPO, env: Any, rows_at_once: int) -> None:
     count_episodes = update_info_buffer(model)
     policy.set_training_mode(False)
     buffer.reset()
-    observations: Any = attributes[LAST_OBS]
-    dones: NDArray[Any] = attributes[LAST_EPISODE_STARTS]
     later = torch.zeros(buffer.n_envs)  # values and log-probabilities
     while not buffer.full:
+        observations = attributes[LAST_OBS]
         with torch.inference_mode(), unchecked_distributions():
             tensor = obs_as_tensor(observations, model.device)
             actions: NDArray[Any] = policy.get_distribution(tensor).get_actions().cpu().numpy()
@@ -52,20 +51,21 @@ def collect(model: PPO, env: Any, rows_at_once: int) -> None:
         if isinstance(space, spaces.Box):
             check_finite(actions)
             env_actions = np.minimum(np.maximum(actions, space.low), space.high)
-        new_observations, rewards, new_dones, infos = env.step(env_actions)
+        new_observations, rewards, dones, infos = env.step(env_actions)
         model.num_timesteps += env.num_envs
-        count_episodes(infos, new_dones)
-        if np.count_nonzero(new_dones):
-            for index, last in truncated_episodes(infos, new_dones):
+        count_episodes(infos, dones)
+        if np.count_nonzero(dones):
+            for index, last in truncated_episodes(infos, dones):
                 with torch.no_grad():
                     value = policy.predict_values(policy.obs_to_tensor(last)[0])
                 rewards[index] += model.gamma * value.item()
-        buffer.add(observations, actions, rewards, dones, later, later)
-        observations = attributes[LAST_OBS] = new_observations
-        dones = attributes[LAST_EPISODE_STARTS] = new_dones
+        starts = attributes[LAST_EPISODE_STARTS]
+        buffer.add(observations, actions, rewards, starts, later, later)
+        attributes[LAST_OBS] = new_observations
+        attributes[LAST_EPISODE_STARTS] = dones
     with torch.no_grad(), unchecked_distributions():
         _evaluate(model, buffer, rows_at_once)
-        last_values = policy.predict_values(obs_as_tensor(observations, model.device))
+        last_values = policy.predict_values(obs_as_tensor(new_observations, model.device))
     buffer.compute_returns_and_advantage(last_values=last_values, dones=dones)
 
 

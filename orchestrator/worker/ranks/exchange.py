@@ -21,7 +21,9 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
+from torch.distributed.rendezvous import rendezvous as meet
 
 from orchestrator.core.processes.environment_variables import RANKS_SECRET_VARIABLE
 from orchestrator.worker.ranks.ranks import Ranks, Values
@@ -68,9 +70,9 @@ class MessageSigner:
             expected = self._signature(call, rank, message[self.BYTES :])
             if not hmac.compare_digest(message[: self.BYTES], expected):
                 raise RankLostError(
-                    f"rank {self._rank} received a message of rank {rank} that is not signed with the secret of this"
-                    f" attempt ({RANKS_SECRET_VARIABLE}), and did not load it: another program writes to the ranks'"
-                    " ports, or they have different secrets"
+                    f"a message of rank {rank} is not signed with the secret of this attempt"
+                    f" ({RANKS_SECRET_VARIABLE}): another program writes to the ranks' ports, or they have different"
+                    " secrets"
                 )
         return [pickle.loads(message[self.BYTES :]) for message in messages]
 
@@ -78,55 +80,37 @@ class MessageSigner:
         return hmac.digest(self._secret, f"{call}/{rank}/".encode() + content, hashlib.sha256)
 
 
-def all_gather_bytes(
-    all_gather_array: Callable[[NDArray[Any]], NDArray[Any]], content: bytes
-) -> list[bytes]:
-    """Return every rank's ``content``, of any length. :param all_gather_array: as in
-    :class:`.Ranks`.
-    """
-    lengths = all_gather_array(np.array([len(content)]))[:, 0]
+def all_gather_bytes(ranks: Ranks, content: bytes) -> list[bytes]:
+    """Return every rank's ``content``, of any length."""
+    lengths = ranks.all_gather_array(np.array([len(content)]))[:, 0]
     padded = np.zeros(lengths.max(), np.uint8)
     padded[: len(content)] = np.frombuffer(content, np.uint8)
-    return [
-        row[:length].tobytes()
-        for row, length in zip(all_gather_array(padded), lengths, strict=True)
-    ]
+    rows = ranks.all_gather_array(padded)
+    return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
 
 
 class NetworkExchange(Ranks):
-    """Collectives over a process group of ``torch.distributed``.
+    """Collectives of arrays over a process group of ``torch.distributed``.
 
     :param device: arrays are copied to it for the exchange.
     """
 
-    def __init__(self, group: Any, size: int, signer: MessageSigner, device: torch.device) -> None:
-        import torch.distributed as dist
-
-        self._dist = dist
+    def __init__(self, group: Any, size: int, device: torch.device) -> None:
         self._group = group
         self.size = size
-        self._signer = signer
         self._device = device
 
     def all_reduce(self, array: Values) -> None:
-        self._on_device(array, lambda tensor: self._dist.all_reduce(tensor, group=self._group))
-
-    def reduce(self, array: Values) -> None:
-        self._on_device(array, lambda tensor: self._dist.reduce(tensor, 0, group=self._group))
+        self._on_device(array, lambda tensor: dist.all_reduce(tensor, group=self._group))
 
     def broadcast(self, array: Values) -> None:
-        self._on_device(array, lambda tensor: self._dist.broadcast(tensor, 0, group=self._group))
+        self._on_device(array, lambda tensor: dist.broadcast(tensor, 0, group=self._group))
 
     def all_gather_array(self, array: NDArray[Any]) -> NDArray[Any]:
         tensor = torch.from_numpy(array).to(self._device)
         tensors = [torch.empty_like(tensor) for _ in range(self.size)]
-        self._dist.all_gather(tensors, tensor, group=self._group)
+        dist.all_gather(tensors, tensor, group=self._group)
         return np.stack([gathered.cpu().numpy() for gathered in tensors])
-
-    def all_gather_object(self, value: Any) -> list[Any]:
-        return self._signer.all_gather_object(
-            value, lambda message: all_gather_bytes(self.all_gather_array, message)
-        )
 
     def _on_device(self, array: Values, collective: Callable[[torch.Tensor], object]) -> None:
         tensor = torch.as_tensor(array)
@@ -143,8 +127,6 @@ def lower_gloo_priority() -> None:
     the waiting thread then waits for the end of a time slice, some 4 ms. Under the batch policy
     they are not preferred when they wake up: an exchange takes a tenth of the time on average.
     """
-    if not hasattr(os, "SCHED_BATCH"):
-        return
     for task in Path("/proc/self/task").iterdir():
         # A thread may end between listing and reading.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -159,29 +141,22 @@ def rank_secret() -> str:
     secret = os.environ.get(RANKS_SECRET_VARIABLE, "")
     if len(secret) < SHORTEST_SECRET:
         raise ValueError(
-            f"{RANKS_SECRET_VARIABLE} has {len(secret)} characters, expected {SHORTEST_SECRET} or more: whoever reaches"
-            " the ranks' ports could run code in them. Start the job with `run`, or set the variable to one value for"
-            " all ranks, such as the output of `openssl rand -hex 32`"
+            f"{RANKS_SECRET_VARIABLE} has {len(secret)} characters, expected {SHORTEST_SECRET} or more: start the job"
+            " with `run`, or set the variable for all ranks, such as to the output of `openssl rand -hex 32`"
         )
     return secret
 
 
-def rendezvous_store(size: int, rendezvous: Path) -> tuple[Any, int]:
-    """Return the store where the ranks meet, and this rank's number. :raises ValueError: the
-    environment is incomplete.
-    """
-    import torch.distributed as dist
-    from torch.distributed.rendezvous import rendezvous as meet
-
+def rendezvous_store(size: int, rendezvous: Path) -> Any:
+    """Return the store where the ranks meet. :raises ValueError: the environment is incomplete."""
     limit = timedelta(seconds=RENDEZVOUS_TIMEOUT_S)
     store: Any
     if "MASTER_ADDR" in os.environ:
-        store, rank, _ = next(meet("env://", timeout=limit))
+        store, *_ = next(meet("env://", timeout=limit))
     else:
         store = dist.FileStore(str(rendezvous), size)  # type: ignore[attr-defined]
-        rank = int(os.environ["RANK"])
     store.set_timeout(limit)
-    return store, rank
+    return store
 
 
 def store_all_gather(

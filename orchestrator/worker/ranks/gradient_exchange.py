@@ -4,7 +4,7 @@ the parameter server, takes it and sends the parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,47 +15,42 @@ from orchestrator.core.worker_spec import Mode
 from orchestrator.worker.ranks.ranks import Ranks
 
 
-def average_gradients(optimizer: torch.optim.Optimizer, ranks: Ranks, mode: Mode) -> None:
-    """Make ``optimizer.step`` use the mean gradient of all ranks."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    step = optimizer.step
-
-    def averaged_step() -> None:
-        step_together(parameters, lambda _: step(), ranks, mode)
-
-    optimizer.step = averaged_step  # type: ignore[method-assign,assignment]
-
-
-def step_together(
-    parameters: Sequence[nn.Parameter],
-    step: Callable[[torch.Tensor], object],
+def average_gradients(
+    optimizer: torch.optim.Optimizer,
     ranks: Ranks,
     mode: Mode,
+    max_grad_norm: float | None = None,
 ) -> None:
-    """Average the gradients over all ranks and take ``step``.
+    """Make ``optimizer.step`` use the mean gradient of all ranks.
 
-    :param step: gets all gradients in one vector, of which each parameter's gradient is a view.
+    :param max_grad_norm: to clip it to.
     """
-    gradients = [
-        torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        for parameter in parameters
-    ]
-    vector = parameters_to_vector(gradients).detach()
-    for parameter, gradient in zip(parameters, _views(parameters, vector), strict=True):
-        parameter.grad = gradient
-    vector.div_(ranks.size)
-    if mode == "allreduce":
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    own_step = optimizer.step
+
+    def step() -> None:
+        gradients = [
+            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            for parameter in parameters
+        ]
+        vector = parameters_to_vector(gradients).detach()
+        for parameter, gradient in zip(parameters, _views(parameters, vector), strict=True):
+            parameter.grad = gradient
+        vector.div_(ranks.size)
         ranks.all_reduce(_exchangeable(vector))
-        step(vector)
-        return
-    ranks.reduce(_exchangeable(vector))
-    if ranks.rank == 0:
-        step(vector)
-    values = parameters_to_vector(parameters).detach()
-    ranks.broadcast(_exchangeable(values))
-    with torch.no_grad():
-        for parameter, value in zip(parameters, _views(parameters, values), strict=True):
-            parameter.copy_(value)
+        if mode == "allreduce" or ranks.rank == 0:
+            if max_grad_norm is not None:  # ``torch.nn.utils.clip_grad_norm_``
+                norm = torch.linalg.vector_norm(vector)
+                vector.mul_((max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
+            own_step()
+        if mode == "parameter-server":
+            values = parameters_to_vector(parameters).detach()
+            ranks.broadcast(_exchangeable(values))
+            with torch.no_grad():
+                for parameter, value in zip(parameters, _views(parameters, values), strict=True):
+                    parameter.copy_(value)
+
+    optimizer.step = step  # type: ignore[method-assign,assignment]
 
 
 def _exchangeable(tensor: torch.Tensor) -> Any:

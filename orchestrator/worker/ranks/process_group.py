@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 
 from orchestrator.core.processes.environment_variables import RANK_VARIABLE, WORLD_SIZE_VARIABLE
@@ -32,24 +33,22 @@ from orchestrator.worker.runtime.failures import RankLostError
 class ProcessGroup(Ranks):
     """Ranks in processes of their own, which meet at a store of ``torch.distributed``.
 
-    :param backend: ``gloo`` or ``nccl``; arrays that nccl adds up travel over ``device``.
+    :param backend: ``"auto"`` is shared memory if all ranks can and ``device`` is a CPU, else gloo,
+        and nccl on a GPU.
     :param store: of ``torch.distributed``, the same for all ranks.
     :param secret: signs the objects that ranks send each other.
-    :param sharing: whether to use shared memory in place of gloo if all ranks can.
     :param timeout_s: how long a rank waits for the others in a collective.
     :raises RankLostError: the ranks did not meet, or have lost each other.
     """
 
     def __init__(
         self,
-        backend: Literal["gloo", "nccl"],
+        backend: Backend,
         store: Any,
         rank: int,
         size: int,
         device: torch.device,
         secret: str,
-        *,
-        sharing: bool = False,
         timeout_s: float = COLLECTIVE_TIMEOUT_S,
     ) -> None:
         self.rank = rank
@@ -57,25 +56,20 @@ class ProcessGroup(Ranks):
         self.seconds = 0.0
         self._store = store  # kept for the others, who may not have read all of it yet
         self._timeout_s = timeout_s
-        signer = MessageSigner(secret, rank)
-        gather = exchange.store_all_gather(store, rank, size, signer)
-        shared = None
-        if sharing:
-            shared = shared_memory.connect(rank, size, gather, timeout_s)
-        self.shares_memory = shared is not None and backend == "gloo"
-        """Whether arrays travel through memory that all ranks share, rather than over the
-        network."""
-        self._large: Ranks
+        self._signer = MessageSigner(secret, rank)
+        self._arrays: Ranks
         """For gradients and parameters."""
-        self._small: Ranks
+        self._messages: Ranks
         """For objects and flags, which are in main memory: never over nccl."""
-        if shared is not None and backend == "gloo":
-            # Without gloo, whose threads would wake up a hundred times a second.
-            self._large = self._small = shared
-            return
-        import torch.distributed as dist
-
-        timeout = timedelta(seconds=timeout_s)
+        if backend == "auto" and device.type == "cpu":
+            gather = exchange.store_all_gather(store, rank, size, self._signer)
+            shared = shared_memory.connect(rank, size, gather, timeout_s)
+            if shared is not None:
+                # Without gloo, whose threads would wake up a hundred times a second.
+                self._arrays = self._messages = shared
+                return
+        if backend == "auto":
+            backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(
             backend,
             store=store,
@@ -83,42 +77,35 @@ class ProcessGroup(Ranks):
             world_size=size,
             timeout=timedelta(seconds=RENDEZVOUS_TIMEOUT_S),
         )
-        cpu = torch.device("cpu")
-        self._small = shared or NetworkExchange(
-            dist.new_group(backend="gloo", timeout=timeout), size, signer, cpu
-        )
-        self._large = NetworkExchange(
-            dist.new_group(backend=backend, timeout=timeout),
-            size,
-            signer,
-            device if backend == "nccl" else cpu,
-        )
+        timeout = timedelta(seconds=timeout_s)
+        gloo = dist.new_group(backend="gloo", timeout=timeout)
+        self._arrays = self._messages = NetworkExchange(gloo, size, torch.device("cpu"))
+        if backend == "nccl":
+            nccl = dist.new_group(backend="nccl", timeout=timeout)
+            self._arrays = NetworkExchange(nccl, size, device)
         exchange.lower_gloo_priority()
 
     def all_reduce(self, array: Values) -> None:
         with self._collective():
-            self._large.all_reduce(array)
-
-    def reduce(self, array: Values) -> None:
-        with self._collective():
-            self._large.reduce(array)
+            self._arrays.all_reduce(array)
 
     def broadcast(self, array: Values) -> None:
         with self._collective():
-            self._large.broadcast(array)
+            self._arrays.broadcast(array)
 
     def all_gather_array(self, array: NDArray[Any]) -> NDArray[Any]:
         with self._collective():
-            return self._small.all_gather_array(array)
+            return self._messages.all_gather_array(array)
 
     def all_gather_object(self, value: Any) -> list[Any]:
         with self._collective():
-            return self._small.all_gather_object(value)
+            return self._signer.all_gather_object(
+                value,
+                lambda message: exchange.all_gather_bytes(self._messages, message),
+            )
 
     def close(self) -> None:
-        if not self.shares_memory:
-            import torch.distributed as dist
-
+        if dist.is_initialized():
             dist.destroy_process_group()
 
     @contextmanager
@@ -127,8 +114,6 @@ class ProcessGroup(Ranks):
         started = perf_counter()
         try:
             yield
-        except torch.OutOfMemoryError:  # a RuntimeError, of this rank alone
-            raise
         except RuntimeError as error:
             raise RankLostError(
                 f"rank {self.rank} of {self.size} has lost the others: one of them has ended, or has not answered for "
@@ -162,15 +147,11 @@ def join(
             f"the job has resources.ranks = {size}, but {WORLD_SIZE_VARIABLE} is {world_size or 'unset'}: start it "
             f"with `run`, or with as many processes as it has ranks (torchrun --nproc-per-node {size})"
         )
-    sharing = backend == "auto"
-    if backend == "auto":
-        backend = "nccl" if device.type == "cuda" else "gloo"
+    rank = int(os.environ[RANK_VARIABLE])
     try:
         secret = exchange.rank_secret()
-        store, rank = exchange.rendezvous_store(size, rendezvous)
-        return ProcessGroup(
-            backend, store, rank, size, device, secret, sharing=sharing, timeout_s=timeout_s
-        )
+        store = exchange.rendezvous_store(size, rendezvous)
+        return ProcessGroup(backend, store, rank, size, device, secret, timeout_s)
     except RuntimeError as error:
         raise RankLostError(f"the ranks could not meet: {_one_line(error)}") from error
     except ValueError as error:

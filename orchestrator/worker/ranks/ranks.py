@@ -7,7 +7,6 @@ depends on the position in the array: the same numbers at other positions may ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,11 +38,6 @@ class Ranks:
 
     def all_reduce(self, array: Values) -> None:
         """Replace ``array`` by the sum over all ranks."""
-
-    def reduce(self, array: Values) -> None:
-        """Replace ``array`` by the sum over all ranks on rank 0; on the others it is undefined
-        afterwards.
-        """
 
     def broadcast(self, array: Values) -> None:
         """Replace ``array`` by rank 0's."""
@@ -98,15 +92,3 @@ def moments_over_ranks(
     mean = means_of_ranks.mean(axis=0)
     between = np.square(means_of_ranks - mean).sum(axis=0)
     return mean, squares_of_ranks.sum(axis=0) + count * between
-
-
-def require_equal(ranks: Ranks, digest: str, what: str) -> None:
-    """Compare ``digest`` over all ranks. :raises RanksError: it differs."""
-    digests: Sequence[str] = ranks.all_gather_object(digest)
-    different = ", ".join(
-        str(number) for number, other in enumerate(digests) if other != digests[0]
-    )
-    if different:
-        raise RanksError(
-            f"{what} of rank {different} differ from those of rank 0: the ranks are no longer in sync"
-        )

@@ -32,7 +32,7 @@ def hide_from_actor(model: Model, count: int) -> None:
         mask[:, -count:] = 0.0
         weights.register_hook(lambda gradient, mask=mask: gradient * mask)  # type: ignore[no-untyped-call]
     if isinstance(model, FastPPO):
-        model.hide_from_actor(count)
+        model.network.hide_from_actor(count)
 
 
 def set_to_zero(model: Model, count: int) -> None:

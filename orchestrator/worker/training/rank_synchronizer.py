@@ -1,5 +1,5 @@
-"""Merges what ranks have in common after every iteration: ended episodes, normalisation statistics,
-and the losses that are logged.
+"""Merges what ranks have in common after every iteration: ended episodes and normalisation
+statistics.
 """
 
 from __future__ import annotations
@@ -7,36 +7,23 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 from orchestrator.core.numbers.changing_numbers import TrainingMoment
-from orchestrator.worker.ranks.ranks import Ranks, require_equal
+from orchestrator.worker.ranks.ranks import Ranks, RanksError
 from orchestrator.worker.runtime.sb3_internals import EPISODE_NUM
 from orchestrator.worker.training import weights
-from orchestrator.worker.training.algorithms import Model, OffPolicy
+from orchestrator.worker.training.algorithms import Model
 from orchestrator.worker.training.loop_parts import LoopPart
 
 COMPARE_VARIABLE = "ORCHESTRATOR_COMPARE_EVERY"
 """Environment variable: iterations between comparisons of what must be equal on all ranks."""
 COMPARE_EVERY = 100
 EPISODE_BUFFERS = ("ep_info_buffer", "ep_success_buffer")
-
-
-class Part(NamedTuple):
-    """What one rank adds to what all have in common."""
-
-    statistics: list[RunningMeanStd]
-    """Of what it has observed since the last merge."""
-    episodes: dict[str, list[Any]]
-    """What the rollout has added to each of the model's :data:`EPISODE_BUFFERS`."""
-    n_episodes: int
-    """Ended episodes, where the algorithm counts them."""
-    losses: dict[str, float]
-    """That this rank has logged of its own part of the last update."""
 
 
 class RankSynchronizer(LoopPart):
@@ -64,8 +51,6 @@ class RankSynchronizer(LoopPart):
             tensor.copy_(torch.from_numpy(values))
         self._statistics = _statistics(model)
         self._common = [statistics.copy() for statistics in self._statistics]
-        self._episodes: dict[str, deque[Any]] = {}
-        self._n_episodes = 0
 
     def start(self) -> None:
         """Merge the statistics of the reset."""
@@ -85,51 +70,35 @@ class RankSynchronizer(LoopPart):
 
     def _set_episodes_aside(self) -> None:
         """Empty the model's buffers of episodes, so that they hold new ones after the rollout."""
-        for name in EPISODE_BUFFERS:
-            self._episodes[name] = getattr(self._model, name)
-            setattr(self._model, name, deque())
+        self._episodes = {name: getattr(self._model, name) for name in EPISODE_BUFFERS}
         self._n_episodes = getattr(self._model, EPISODE_NUM)
+        for name in EPISODE_BUFFERS:
+            setattr(self._model, name, deque())
 
     def _merge(self) -> None:
-        parts: list[Part] = self._ranks.all_gather_object(self._own_part())
-        for number, (common, own) in enumerate(zip(self._common, self._statistics, strict=True)):
-            for part in parts:
-                since = part.statistics[number]
+        gather = self._ranks.all_gather_object
+        for common, statistics in zip(self._common, self._statistics, strict=True):
+            for since in gather(_moments_since(common, statistics)):
                 if since.count > 0:
                     common.combine(since)
-            own.mean = np.array(common.mean)
-            own.var = np.array(common.var)
-            own.count = common.count
+            vars(statistics).update(vars(common.copy()))
         for name, episodes in self._episodes.items():
-            for part in parts:
-                episodes.extend(part.episodes[name])
+            for new in gather(getattr(self._model, name)):
+                episodes.extend(new)
             setattr(self._model, name, episodes)
-        n_episodes = self._n_episodes + sum(part.n_episodes for part in parts)
-        setattr(self._model, EPISODE_NUM, n_episodes)
-        for name in parts[0].losses:
-            mean = np.mean([part.losses[name] for part in parts])
-            self._model.logger.record(name, float(mean))
-
-    def _own_part(self) -> Part:
-        losses = {}
-        if isinstance(self._model, OffPolicy):  # PPO logs means over all ranks itself
-            logged = self._model.logger.name_to_value
-            losses = {name: value for name, value in logged.items() if name.endswith("_loss")}
-        return Part(
-            statistics=[
-                _moments_since(common, now)
-                for common, now in zip(self._common, self._statistics, strict=True)
-            ],
-            episodes={name: list(getattr(self._model, name)) for name in EPISODE_BUFFERS},
-            n_episodes=getattr(self._model, EPISODE_NUM) - self._n_episodes,
-            losses=losses,
-        )
+        own_episodes = getattr(self._model, EPISODE_NUM) - self._n_episodes
+        setattr(self._model, EPISODE_NUM, self._n_episodes + sum(gather(own_episodes)))
 
     def _compare(self) -> None:
+        """Compare what must be equal on all ranks. :raises RanksError: it differs."""
         digest = weights.sha256(self._model, optimizers=not self._parameter_server)
-        require_equal(
-            self._ranks, digest, "parameters, optimiser state or normalisation statistics"
-        )
+        digests = self._ranks.all_gather_object(digest)
+        different = [rank for rank, other in enumerate(digests) if other != digests[0]]
+        if different:
+            raise RanksError(
+                f"parameters, optimiser state or normalisation statistics of ranks {different} differ from those of"
+                " rank 0"
+            )
 
 
 def _statistics(model: Model) -> Sequence[RunningMeanStd]:

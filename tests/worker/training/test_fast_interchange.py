@@ -20,7 +20,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.utils import LinearSchedule
 from torch import nn
 
-from orchestrator.worker.training.fast import epochs, loss, network, policy, ppo, rollout, update
+from orchestrator.worker.training.fast import epochs, loss, network, policy, rollout, update
 from orchestrator.worker.training.fast.ppo import FastPPO
 
 OPTIONS: dict[str, Any] = {
@@ -154,23 +154,6 @@ def test_parameters_are_got_and_set_and_honoured_at_the_next_rollout_and_update(
     np.testing.assert_array_equal(model.rollout_buffer.values, 0.0)
 
 
-def test_an_optimiser_whose_state_was_replaced_goes_on_from_it() -> None:
-    model, other = (fast.make(FastPPO, envs(), **OPTIONS) for _ in range(2))
-    model.learn(128)
-    fast.copy_state(model, other)
-    for each in (model, other):
-        fast.fill(each, np.random.default_rng(0))
-        np.random.seed(1)
-        each.train()
-    assert tensors(model) == tensors(other)
-    other.policy.optimizer.load_state_dict(
-        fast.make(PPO, envs(), **OPTIONS).policy.optimizer.state_dict()
-    )
-    np.random.seed(1)
-    other.train()
-    assert fast.steps_taken(other) == {12.0}, "the new optimiser had taken no step before"
-
-
 # -- bits
 
 
@@ -189,7 +172,7 @@ def test_where_arrays_lie_in_memory_makes_no_difference(
 ) -> None:
     expected = learnt(3)
     shifted = Shifted(16)
-    for module in (epochs, loss, network, policy, ppo, rollout, update):
+    for module in (epochs, loss, network, policy, rollout, update):
         monkeypatch.setattr(module, "np", shifted)
     assert learnt(3) == expected
     assert shifted.made > 50

@@ -124,24 +124,6 @@ def test_a_rollout_is_stable_baselines3s_from_the_same_noise(
         assert_same_rollout(ours, stocks)
 
 
-def test_what_a_cut_off_episode_would_have_given_is_added_to_its_last_reward() -> None:
-    for options, added in ({"limit": 4}, True), ({"life": 4}, False):
-        ours, _ = pair(two(**options), n_steps=12, batch_size=12)
-        given: list[float] = []
-        callback = fast.begin(ours)
-        step = ours.env.step_wait
-        ours.env.step_wait = lambda step=step, given=given: noted(step(), given)
-        fast.collect(ours, callback)
-        difference = ours.rollout_buffer.rewards[:, 0] - np.array(given, np.float32)
-        assert np.flatnonzero(difference).tolist() == ([3, 7, 11] if added else [])
-
-
-def noted(result: Any, rewards: list[float]) -> Any:
-    """``result`` of a step, with the reward of the first environment noted."""
-    rewards.append(float(result[1][0]))
-    return result
-
-
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     steps=st.integers(1, 30),

@@ -101,14 +101,17 @@ def test_a_robot_trains_with_the_fast_learner(tmp_path: Path) -> None:
 
 
 CANNOT: dict[str, tuple[dict[str, Any], str]] = {
-    "discrete actions": ({"env": "CartPole-v1"}, "its action space is a Discrete"),
+    "discrete actions": ({"env": "CartPole-v1"}, "its actions are no one-dimensional Box"),
     "dictionary": (
         {"entry_point": "own:parts", "policy": "MultiInputPolicy"},
         "policy is MultiInputPolicy",
     ),
     "images": ({"entry_point": "own:pixels", "policy": "CnnPolicy"}, "policy is CnnPolicy"),
-    "images, flattened": ({"entry_point": "own:pixels"}, "its observations are images"),
-    "whole numbers": ({"entry_point": "own:whole"}, "its action space is a Box of int64"),
+    "images, flattened": (
+        {"entry_point": "own:pixels"},
+        "its observations are no Box of numbers, or an image",
+    ),
+    "whole numbers": ({"entry_point": "own:whole"}, "its actions are no one-dimensional Box"),
     "gSDE": (
         {"entry_point": "own:numbers", "hyperparameters": {**helpers.SMALL_PPO, "use_sde": True}},
         "ppo.use_sde is on",
@@ -153,7 +156,7 @@ def test_a_worker_tells_the_reason_for_stock_in_log_and_record(own: Path) -> Non
     ("kind", "message"),
     [
         ("huge_reward", r"train/value_loss is not finite: inf"),
-        ("huge_observation", r"the gradient of \S+ is not finite in epoch 1, minibatch \d of 4"),
+        ("huge_observation", "the gradient of the policy is not finite"),
     ],
 )
 def test_losses_and_gradients_that_are_no_numbers_end_as_diverged_with_the_last_good_checkpoint(

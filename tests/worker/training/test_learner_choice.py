@@ -85,7 +85,7 @@ def test_ledger_summary_status_and_report_say_which_learner_it_was_and_why(tmp_p
         head="max_parallel = 2",
     )
     done = succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
-    why = "auto: its action space is a Discrete, and the fast learner takes a one-dimensional Box"
+    why = "auto: its actions are no one-dimensional Box of float32 or float64"
     line = f"learner: fast × 1, sb3 × 1 ({why}: pole-s0)"
     rows = commands.summary(tmp_path / "run")
     assert {name: row["learner"] for name, row in rows.items()} == {

@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from stable_baselines3 import PPO
 
 from orchestrator.worker.training.fast.network import Array, Layout, Passes
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossSettings:
-    """Hyperparameters under Stable-Baselines3's names, with schedules evaluated."""
-
-    batch_size: int
-    n_epochs: int
-    clip_range: float
-    clip_range_vf: float | None
-    normalize_advantage: bool
-    ent_coef: float
-    vf_coef: float
-    max_grad_norm: float
-    target_kl: float | None
 
 
 class Rows(NamedTuple):
@@ -50,20 +35,20 @@ class Rows(NamedTuple):
     log_ratios: Array
     """Written by :meth:`Minibatch.ratios`."""
     values: Array
-    """Written by :meth:`Minibatch.backward`."""
+    """Written by :meth:`Minibatch.differentiate`."""
 
 
-class Minibatch:
-    """Work space for minibatches of ``rows`` rows."""
+class Minibatch(Passes):
+    """Passes of both networks with the gradient of the loss, for a fixed number of rows."""
 
     def __init__(self, layout: Layout, parameters: Array, gradients: Array, rows: int) -> None:
+        super().__init__(layout, parameters, gradients, rows)
         dtype = parameters.dtype
         actions = layout.shape.actions
-        self.passes = Passes(layout, parameters, gradients, rows)
-        self._value = self.passes.value[:, 0]
-        self._value_gradient = self.passes.value_gradient[:, 0]
-        self._log_std = layout.log_std(parameters)
-        self._log_std_gradient = layout.log_std(gradients)
+        self._values = self.value[:, 0]
+        self._values_gradient = self.value_gradient[:, 0]
+        self._log_std = layout.matrices(parameters).log_std
+        self._log_std_gradient = layout.matrices(gradients).log_std
         # The deviations are repeated for each row: operations on equal shapes are faster.
         self._z, self._zz, self._inverse_std = np.empty((3, rows, actions), dtype)
         self._ratio, self._error = np.empty((2, rows), dtype)
@@ -71,17 +56,17 @@ class Minibatch:
         self._minus_half = np.full(actions, -0.5, dtype)
 
     def ratios(self, rows: Rows) -> float:
-        """Forward pass of ``passes.x``, writing the logarithms of the ratios of new to old
+        """Forward pass of ``x``, writing the logarithms of the ratios of new to old
         probabilities.
 
         :return: the sum of the logarithms of the actions' standard deviations.
         """
-        self.passes.forward()
+        self.forward()
         log_ratios = rows.log_ratios
         z = self._z
         zz = self._zz
         self._inverse_std[...] = np.exp(np.negative(self._log_std))
-        np.subtract(rows.actions, self.passes.mean, out=z)
+        np.subtract(rows.actions, self.mean, out=z)
         np.multiply(z, self._inverse_std, out=z)
         np.multiply(z, z, out=zz)
         np.dot(zz, self._minus_half, out=log_ratios)
@@ -90,13 +75,14 @@ class Minibatch:
         np.subtract(log_ratios, log_std + len(self._log_std) * LOG_SQRT_2PI, out=log_ratios)
         return log_std
 
-    def backward(self, settings: LossSettings, share: float, rows: Rows) -> None:
+    def differentiate(
+        self, rows: Rows, hyperparameters: PPO, clip_range_vf: float | None, share: float
+    ) -> None:
         """Gradient of the loss with respect to every parameter, after :meth:`ratios`, writing the
         values.
 
         :param share: the part of the minibatch that these rows are; the other ranks have the rest.
         """
-        passes = self.passes
         ratio = self._ratio
         z = self._z
         values = rows.values
@@ -108,23 +94,22 @@ class Minibatch:
         np.copyto(ratio, 0.0, where=self._drop)
         # d log_prob / d mean = z / std, d log_prob / d log_std = z² - 1
         np.multiply(z, self._inverse_std, out=z)
-        np.multiply(z, ratio[:, None], out=passes.mean_gradient)
+        np.multiply(z, ratio[:, None], out=self.mean_gradient)
         np.dot(ratio, self._zz, out=self._log_std_gradient)
         np.subtract(
             self._log_std_gradient,
-            float(np.add.reduce(ratio)) + share * settings.ent_coef,
+            float(np.add.reduce(ratio)) + share * hyperparameters.ent_coef,
             out=self._log_std_gradient,
         )
-        np.copyto(values, self._value)
+        np.copyto(values, self._values)
         error = self._error
-        limit = settings.clip_range_vf
-        scale = 2.0 * share * settings.vf_coef / len(values)
-        if limit is None:
+        scale = 2.0 * share * hyperparameters.vf_coef / len(values)
+        if clip_range_vf is None:
             np.subtract(values, rows.returns, out=error)
-            np.multiply(error, scale, out=self._value_gradient)
+            np.multiply(error, scale, out=self._values_gradient)
         else:
             change = values - rows.old_values
-            values[:] = rows.old_values + np.clip(change, -limit, limit)
+            values[:] = rows.old_values + np.clip(change, -clip_range_vf, clip_range_vf)
             np.subtract(values, rows.returns, out=error)
-            np.multiply(error, scale * (np.abs(change) <= limit), out=self._value_gradient)
-        passes.backward()
+            np.multiply(error, scale * (np.abs(change) <= clip_range_vf), out=self._values_gradient)
+        self.backward()

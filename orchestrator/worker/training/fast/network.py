@@ -11,14 +11,12 @@ part, and the activation is applied to all of it at once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from orchestrator.core.worker_spec import Activation as ActivationName
+from torch import nn
 
 Array = NDArray[Any]
 """An array of float32 or float64."""
@@ -26,8 +24,6 @@ LEAST_COPIED = 16
 MOST_COPIED = 64
 """Least and largest width of the layers whose weights are transposed by copying them. BLAS
 multiplies by others faster as they lie."""
-FIRST_ROW = 0
-LAST_ROW = -1
 
 
 class Activation(NamedTuple):
@@ -71,15 +67,14 @@ def _elu_backward(after: Array, scratch: Array, gradient: Array) -> None:
     np.multiply(gradient, scratch, out=gradient)
 
 
-ACTIVATIONS: Mapping[ActivationName, Activation] = {
-    "tanh": Activation(_tanh_forward, _tanh_backward, one=100.0),
-    "relu": Activation(_relu_forward, _relu_backward, one=1.0),
-    "elu": Activation(_elu_forward, _elu_backward, one=1.0),
+ACTIVATIONS: Mapping[type[nn.Module], Activation] = {
+    nn.Tanh: Activation(_tanh_forward, _tanh_backward, one=100.0),
+    nn.ReLU: Activation(_relu_forward, _relu_backward, one=1.0),
+    nn.ELU: Activation(_elu_forward, _elu_backward, one=1.0),
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class Shape(NamedTuple):
     """The sizes of both networks."""
 
     observation: int
@@ -87,31 +82,19 @@ class Shape:
     """Widths of the hidden layers; may be empty."""
     critic: tuple[int, ...]
     actions: int
-    activation: ActivationName
+    activation: type[nn.Module]
 
 
-class Layer(NamedTuple):
-    """The place of a layer's matrix ``(inputs + 1, outputs)`` in the flat vector."""
+class Matrices(NamedTuple):
+    """The matrix ``(inputs + 1, outputs)`` of each layer: views of a flat vector."""
 
-    begin: int
-    rows: int
-    columns: int
-    bias_row: int
-    """:data:`FIRST_ROW` where the actor's hidden units are the inputs (``[1 | actor]``), else
-    :data:`LAST_ROW`."""
-
-    def matrix(self, flat: Array) -> Array:
-        end = self.begin + self.rows * self.columns
-        return flat[self.begin : end].reshape(self.rows, self.columns)
-
-    def weights(self, flat: Array) -> Array:
-        """``(inputs, outputs)``"""
-        matrix = self.matrix(flat)
-        return matrix[1:] if self.bias_row == FIRST_ROW else matrix[:-1]
-
-    def bias(self, flat: Array) -> Array:
-        bias: Array = self.matrix(flat)[self.bias_row]
-        return bias
+    first: Array
+    """The first hidden layers of actor and critic, side by side."""
+    actor: list[Array]
+    """The actor's layers behind the first hidden one."""
+    critic: list[Array]
+    log_std: Array
+    """``(actions,)`` logarithms of the actions' standard deviations."""
 
 
 class Layout:
@@ -121,82 +104,101 @@ class Layout:
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        self.size = 0
         actor = shape.actor
         critic = shape.critic
-        first_widths = (actor[:1] or (0,)) + (critic[:1] or (0,))
-        self.first = self._layer(shape.observation, sum(first_widths), LAST_ROW)
-        """The first hidden layers of both networks, side by side."""
-        hidden_actor = [self._layer(*widths, FIRST_ROW) for widths in itertools.pairwise(actor)]
-        hidden_critic = [self._layer(*widths, LAST_ROW) for widths in itertools.pairwise(critic)]
-        bias_row = FIRST_ROW if actor else LAST_ROW
-        mean = self._layer((shape.observation, *actor)[-1], shape.actions, bias_row)
-        value = self._layer((shape.observation, *critic)[-1], 1, LAST_ROW)
-        self.actor = [*hidden_actor, mean]
-        """The layers behind the first hidden one."""
-        self.critic = [*hidden_critic, value]
-        self._log_std = slice(self.size, self.size + shape.actions)
-        self.size = self._log_std.stop
+        widths = [
+            (shape.observation, sum(actor[:1] + critic[:1])),
+            *itertools.pairwise(actor),
+            *itertools.pairwise(critic),
+            ((shape.observation, *actor)[-1], shape.actions),
+            ((shape.observation, *critic)[-1], 1),
+        ]
+        self._shapes = [(inputs + 1, outputs) for inputs, outputs in widths]
+        self.size = sum(rows * columns for rows, columns in self._shapes) + shape.actions
 
-    def _layer(self, inputs: int, outputs: int, bias_row: int) -> Layer:
-        layer = Layer(self.size, inputs + 1, outputs, bias_row)
-        self.size += layer.rows * layer.columns
-        return layer
+    def matrices(self, flat: Array) -> Matrices:
+        parts = []
+        begin = 0
+        for rows, columns in self._shapes:
+            end = begin + rows * columns
+            parts.append(flat[begin:end].reshape(rows, columns))
+            begin = end
+        first, *hidden, mean, value = parts
+        n_actor = len(self.shape.actor[1:])
+        return Matrices(
+            first, [*hidden[:n_actor], mean], [*hidden[n_actor:], value], log_std=flat[begin:]
+        )
 
-    def log_std(self, flat: Array) -> Array:
-        """``(actions,)`` logarithms of the actions' standard deviations: a view of ``flat``."""
-        return flat[self._log_std]
-
-    def named_views(self, flat: Array) -> dict[str, Array]:
-        """Views of ``flat`` by the parameters' names in Stable-Baselines3's policy, in their shapes
-        there.
+    def parameters(self, flat: Array) -> list[Array]:
+        """Views of ``flat`` in the order and shapes of ``policy.parameters()`` in
+        Stable-Baselines3.
         """
-        views = {"log_std": self.log_std(flat)}
-        weights = self.first.weights(flat)
-        bias = self.first.bias(flat)
-        width = self.shape.actor[0] if self.shape.actor else 0
-        for network, hidden, part, layers, output in (
-            ("policy_net", self.shape.actor, slice(0, width), self.actor, "action_net"),
-            ("value_net", self.shape.critic, slice(width, None), self.critic, "value_net"),
-        ):
-            if hidden:
-                views[f"mlp_extractor.{network}.0.weight"] = weights[:, part].T
-                views[f"mlp_extractor.{network}.0.bias"] = bias[part]
-            names = [f"mlp_extractor.{network}.{2 * number}" for number in range(1, len(layers))]
-            for name, layer in zip([*names, output], layers, strict=True):
-                views[f"{name}.weight"] = layer.weights(flat).T
-                views[f"{name}.bias"] = layer.bias(flat)
+        matrices = self.matrices(flat)
+        *hidden_actor, mean = matrices.actor
+        *hidden_critic, value = matrices.critic
+        width = sum(self.shape.actor[:1])
+        layers = []  # with whether the first row has the biases, instead of the last
+        if self.shape.actor:
+            layers.append((matrices.first[:, :width], False))
+        layers += [(matrix, True) for matrix in hidden_actor]
+        if self.shape.critic:
+            layers.append((matrices.first[:, width:], False))
+        layers += [(matrix, False) for matrix in hidden_critic]
+        layers += [(mean, bool(self.shape.actor)), (value, False)]
+        views = [matrices.log_std]
+        for matrix, is_bias_first in layers:
+            views += [matrix[1:].T, matrix[0]] if is_bias_first else [matrix[:-1].T, matrix[-1]]
         return views
 
 
-class _Product(NamedTuple):
-    """The product of inputs and a layer's matrix, with all arrays that the two backward products
-    need.
-    """
+class _Inputs(NamedTuple):
+    """The inputs of a layer."""
 
-    inputs: Array
-    matrix: Array
-    outputs: Array
-    weight_t: Array
-    copy_t: Array | None
-    """Memory for a copy of ``weight_t``, where the product is faster with it."""
-    matrix_gradient: Array
-    outputs_gradient: Array
-    inputs_gradient: Array | None
-    """Gradient of the inputs; None where the inputs are observations."""
+    values: Array
+    gradient: Array | None
+    """None where the inputs are observations."""
+    weights: slice
+    """The rows of the layer's matrix without the biases: they follow them or, for the actor's
+    hidden units ``[1 | actor]``, precede them."""
 
 
-class _ActorLayer(NamedTuple):
-    """A hidden layer of the actor alone, with arrays of its own: the activation is faster where
-    there are no gaps.
-    """
+class _Product:
+    """The product of inputs and a layer's matrix, with its two backward products."""
 
-    matrix: Array
-    outputs: Array
-    """``before`` without its column of ones."""
-    before: Array
-    """``[1 | outputs]`` before the activation."""
-    after: Array
+    def __init__(
+        self,
+        inputs: _Inputs,
+        matrix: Array,
+        matrix_gradient: Array,
+        outputs: Array,
+        outputs_gradient: Array,
+    ) -> None:
+        self.inputs = inputs.values
+        self.matrix = matrix
+        self.outputs = outputs
+        self._inputs_gradient = inputs.gradient
+        self._matrix_gradient = matrix_gradient
+        self._outputs_gradient = outputs_gradient
+        self._weight_t = matrix[inputs.weights].T
+        sizes = sorted(self._weight_t.shape)
+        self._copy_t = None
+        if sizes[0] >= LEAST_COPIED and sizes[1] <= MOST_COPIED:
+            self._copy_t = np.empty(self._weight_t.shape, matrix.dtype)
+
+    def backward(self) -> None:
+        np.dot(self.inputs.T, self._outputs_gradient, out=self._matrix_gradient)
+        inputs_gradient = self._inputs_gradient
+        weight_t = self._weight_t
+        if inputs_gradient is None:
+            return
+        # A single output, such as the critic's: the same numbers in half the time.
+        if len(weight_t) == 1:
+            np.multiply(self._outputs_gradient, weight_t, out=inputs_gradient)
+            return
+        if self._copy_t is not None:
+            np.copyto(self._copy_t, weight_t)
+            weight_t = self._copy_t
+        np.matmul(self._outputs_gradient, weight_t, out=inputs_gradient)
 
 
 class _Stage:
@@ -204,20 +206,19 @@ class _Stage:
     activation.
     """
 
-    def __init__(
-        self, rows: int, actor: int, critic: int, one: float, dtype: np.dtype[Any]
-    ) -> None:
-        width = 1 + actor + critic + 1
-        self.before = np.full((rows, width), one, dtype)
-        self.after = np.ones((rows, width), dtype)
-        self.gradient = np.zeros((rows, width), dtype)
-        self.scratch = np.empty((rows, width), dtype)
-        self.both = slice(1, width - 1)
-        # The columns of each network, and with the column of ones: the inputs of its next layer.
-        self.actor = slice(1, 1 + actor), slice(0, 1 + actor)
-        self.critic = slice(1 + actor, width - 1), slice(1 + actor, width)
+    def __init__(self, shape: tuple[int, int], one: float, dtype: np.dtype[Any]) -> None:
+        self.before = np.full(shape, one, dtype)
+        self.after = np.ones(shape, dtype)
+        self.gradient = np.zeros(shape, dtype)
+        self.scratch = np.empty(shape, dtype)
         self.products: list[_Product] = []
         """Their outputs are the inputs of this stage."""
+
+    def add(self, inputs: _Inputs, matrix: Array, matrix_gradient: Array, columns: slice) -> None:
+        """Make some columns of the stage the product of ``inputs`` and a layer's matrix."""
+        outputs = self.before[:, columns]
+        gradient = self.gradient[:, columns]
+        self.products.append(_Product(inputs, matrix, matrix_gradient, outputs, gradient))
 
 
 class Passes:
@@ -230,10 +231,8 @@ class Passes:
     def __init__(self, layout: Layout, parameters: Array, gradients: Array, rows: int) -> None:
         shape = layout.shape
         dtype = parameters.dtype
-        one = ACTIVATIONS[shape.activation].one
-        self._parameters = parameters
-        self._gradients = gradients
         self._activation = ACTIVATIONS[shape.activation]
+        one = self._activation.one
         self.x = np.ones((rows, shape.observation + 1), dtype)
         """``(rows, observation + 1)``: the caller writes the observations; the last column is 1."""
         self.mean, self.mean_gradient = np.empty((2, rows, shape.actions), dtype)
@@ -242,81 +241,37 @@ class Passes:
         self.value, self.value_gradient = np.empty((2, rows, 1), dtype)
         """``(rows, 1)``: the critic's output for ``x``, and the loss's gradient with respect to
         it."""
-        self._stages = [
-            _Stage(rows, actor, critic, one, dtype)
-            for actor, critic in itertools.zip_longest(shape.actor, shape.critic, fillvalue=0)
-        ]
-        for stage in self._stages[:1]:
-            outputs = stage.before[:, stage.both]
-            gradient = stage.gradient[:, stage.both]
-            stage.products.append(self._product(layout.first, self.x, None, outputs, gradient))
-        self._to_mean = self._connect(
-            [(stage, *stage.actor) for stage in self._stages[: len(shape.actor)]],
-            layout.actor,
-            self.mean,
-            self.mean_gradient,
-        )
-        self._to_value = self._connect(
-            [(stage, *stage.critic) for stage in self._stages[: len(shape.critic)]],
-            layout.critic,
-            self.value,
-            self.value_gradient,
-        )
+        ours = layout.matrices(parameters)
+        theirs = layout.matrices(gradients)
+        actor_layers = zip(ours.actor, theirs.actor, strict=True)
+        critic_layers = zip(ours.critic, theirs.critic, strict=True)
+        actor = critic = _Inputs(self.x, None, slice(0, -1))
+        self._stages = []
+        widths = itertools.zip_longest(shape.actor, shape.critic, fillvalue=0)
+        for number, (actor_width, critic_width) in enumerate(widths):
+            middle = 1 + actor_width
+            stage = _Stage((rows, middle + critic_width + 1), one, dtype)
+            self._stages.append(stage)
+            if number == 0:
+                stage.add(actor, ours.first, theirs.first, slice(1, -1))
+            if actor_width:
+                columns = slice(1, middle)
+                if number > 0:
+                    stage.add(actor, *next(actor_layers), columns)
+                actor = _Inputs(stage.after[:, :middle], stage.gradient[:, columns], slice(1, None))
+            if critic_width:
+                columns = slice(middle, -1)
+                if number > 0:
+                    stage.add(critic, *next(critic_layers), columns)
+                critic = _Inputs(stage.after[:, middle:], stage.gradient[:, columns], slice(0, -1))
+        self._to_mean = _Product(actor, *next(actor_layers), self.mean, self.mean_gradient)
+        self._to_value = _Product(critic, *next(critic_layers), self.value, self.value_gradient)
         self._actor_layers = []
-        for width, layer in zip(shape.actor, [layout.first, *layout.actor], strict=False):
+        """Of each hidden layer: matrix, outputs, ``[1 | outputs]`` before and after the activation.
+        It is faster in arrays without gaps."""
+        for width, matrix in zip(shape.actor, [ours.first, *ours.actor], strict=False):
             before, after = np.full((2, rows, 1 + width), one, dtype)
-            matrix = layer.matrix(parameters)[:, :width]
-            self._actor_layers.append(_ActorLayer(matrix, before[:, 1:], before, after))
-
-    def _connect(
-        self,
-        stages: Sequence[tuple[_Stage, slice, slice]],
-        layers: Sequence[Layer],
-        result: Array,
-        result_gradient: Array,
-    ) -> _Product:
-        """Append the products of one network behind the first stage to the stages', and return its
-        last one.
-
-        :param stages: each with the columns of this network, without and with the ones.
-        :param layers: those behind the first stage.
-        """
-        inputs = self.x
-        inputs_gradient = None
-        for number, (stage, units, units_and_one) in enumerate(stages):
-            gradient = stage.gradient[:, units]
-            if number > 0:
-                layer = layers[number - 1]
-                outputs = stage.before[:, units]
-                product = self._product(layer, inputs, inputs_gradient, outputs, gradient)
-                stage.products.append(product)
-            inputs = stage.after[:, units_and_one]
-            inputs_gradient = gradient
-        return self._product(layers[-1], inputs, inputs_gradient, result, result_gradient)
-
-    def _product(
-        self,
-        layer: Layer,
-        inputs: Array,
-        inputs_gradient: Array | None,
-        outputs: Array,
-        outputs_gradient: Array,
-    ) -> _Product:
-        weight_t = layer.weights(self._parameters).T
-        is_copied = min(weight_t.shape) >= LEAST_COPIED and max(weight_t.shape) <= MOST_COPIED
-        copy_t = None
-        if is_copied and inputs_gradient is not None:
-            copy_t = np.empty(weight_t.shape, weight_t.dtype)
-        return _Product(
-            inputs=inputs,
-            matrix=layer.matrix(self._parameters),
-            outputs=outputs,
-            weight_t=weight_t,
-            copy_t=copy_t,
-            matrix_gradient=layer.matrix(self._gradients),
-            outputs_gradient=outputs_gradient,
-            inputs_gradient=inputs_gradient,
-        )
+            self._actor_layers.append((matrix[:, :width], before[:, 1:], before, after))
 
     def act(self, x: Array) -> Array:
         """Forward pass of the actor alone. :param x: ``(rows, observation + 1)``, used in the place
@@ -324,10 +279,10 @@ class Passes:
         """
         activate = self._activation.forward
         inputs = x
-        for layer in self._actor_layers:
-            np.matmul(inputs, layer.matrix, out=layer.outputs)
-            activate(layer.before, layer.after)
-            inputs = layer.after
+        for matrix, outputs, before, after in self._actor_layers:
+            np.matmul(inputs, matrix, out=outputs)
+            activate(before, after)
+            inputs = after
         np.matmul(inputs, self._to_mean.matrix, out=self.mean)
         return self.mean
 
@@ -346,25 +301,9 @@ class Passes:
         matrix.
         """
         for product in (self._to_mean, self._to_value):
-            _backward(product)
+            product.backward()
         derive = self._activation.backward
         for stage in reversed(self._stages):
             derive(stage.after, stage.scratch, stage.gradient)
             for product in stage.products:
-                _backward(product)
-
-
-def _backward(product: _Product) -> None:
-    np.dot(product.inputs.T, product.outputs_gradient, out=product.matrix_gradient)
-    inputs_gradient = product.inputs_gradient
-    weight_t = product.weight_t
-    if inputs_gradient is None:
-        return
-    # A single output, such as the critic's: the same numbers in half the time.
-    if len(weight_t) == 1:
-        np.multiply(product.outputs_gradient, weight_t, out=inputs_gradient)
-        return
-    if product.copy_t is not None:
-        np.copyto(product.copy_t, weight_t)
-        weight_t = product.copy_t
-    np.matmul(product.outputs_gradient, weight_t, out=inputs_gradient)
+                product.backward()

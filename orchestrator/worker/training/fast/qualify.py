@@ -35,15 +35,10 @@ def unfit_spaces(
     """Why the fast learner cannot use these spaces, before or after Stable-Baselines3's wrappers;
     None when it can.
     """
-    if not isinstance(observation_space, spaces.Box):
-        kind = type(observation_space).__name__
-        return f"its observation space is a {kind}, and the fast learner takes a Box of numbers"
-    if is_image(observation_space):  # the policy divides them by 255
-        return "its observations are images, and the fast learner takes numbers that are none"
-    if not isinstance(action_space, spaces.Box):
-        kind = type(action_space).__name__
-        return f"its action space is a {kind}, and the fast learner takes a one-dimensional Box"
-    if len(action_space.shape) != 1 or action_space.dtype not in ACTION_TYPES:
-        box = f"a Box of {action_space.dtype} with the shape {action_space.shape}"
-        return f"its action space is {box}, and the fast learner takes a one-dimensional Box of float32 or float64"
+    # The policy divides images by 255.
+    if not isinstance(observation_space, spaces.Box) or is_image(observation_space):
+        return "its observations are no Box of numbers, or an image"
+    is_vector = isinstance(action_space, spaces.Box) and len(action_space.shape) == 1
+    if not is_vector or action_space.dtype not in ACTION_TYPES:
+        return "its actions are no one-dimensional Box of float32 or float64"
     return None

@@ -20,7 +20,6 @@ from orchestrator.worker.training.fast.loss import LOG_SQRT_2PI
 from orchestrator.worker.training.fast.network import Array
 
 if TYPE_CHECKING:
-    from orchestrator.worker.training.fast.policy import PolicyNetwork
     from orchestrator.worker.training.fast.ppo import FastPPO
 
 
@@ -55,14 +54,17 @@ def collect(model: FastPPO, env: Any) -> None:
     network = model.network
     network.load(model.policy)
     x = np.ones((model.n_steps + 1, n_envs, network.shape.observation + 1), network.dtype)
-    rollout = model.rollout_buffer = Rollout(x, _noise(network, model.n_steps, n_envs))
-    cut_off: list[tuple[int, int]] = []  # steps and environments of truncated episodes
-    last_observations: list[Array] = []
+    noise = torch.randn(model.n_steps, n_envs, network.shape.actions).numpy()
+    with np.errstate(over="ignore"):
+        np.multiply(noise, np.exp(network.log_std), out=noise)
+    rollout = model.rollout_buffer = Rollout(x, noise)
+    cut_off: dict[tuple[int, int], Array] = {}
+    """Steps and environments of truncated episodes, and their last observations."""
     space: Any = model.action_space
     low = np.tile(space.low, (n_envs, 1))  # equal shapes are faster
     high = np.tile(space.high, (n_envs, 1))
     acting_s = 0.0
-    act = network.passes(n_envs).act
+    act = network.minibatch(n_envs).act
     count_episodes = update_info_buffer(model)
     attributes = vars(model)
     observations: Any = attributes[LAST_OBS]
@@ -77,14 +79,10 @@ def collect(model: FastPPO, env: Any) -> None:
         np.minimum(clipped_actions, high, out=clipped_actions)
         observations, rewards, dones, infos = env.step(clipped_actions)
         model.num_timesteps += n_envs
-        for info in infos:
-            if "episode" in info or "is_success" in info:
-                count_episodes(infos, dones)
-                break
         if np.count_nonzero(dones):
+            count_episodes(infos, dones)
             for index, last in truncated_episodes(infos, dones):
-                cut_off.append((step, index))
-                last_observations.append(np.array(last))  # an environment may reuse the array
+                cut_off[step, index] = np.array(last)  # an environment may reuse the array
         rollout.rewards[step] = rewards
         rollout.episode_starts[step] = attributes[LAST_EPISODE_STARTS]
         attributes[LAST_OBS] = observations
@@ -93,31 +91,20 @@ def collect(model: FastPPO, env: Any) -> None:
     x[-1, :, :-1] = observations.reshape(n_envs, -1)
     started = perf_counter()
     with np.errstate(over="ignore", invalid="ignore"):  # the NaN guard names what is not finite
-        last_values = _evaluate(model, rollout, cut_off, last_observations)
+        last_values = _evaluate(model, cut_off)
         evaluated = perf_counter()
         _estimate_advantages(rollout, last_values, dones, model.gamma, model.gae_lambda)
     model.seconds["policy_s"] += acting_s + evaluated - started
     model.seconds["gae_s"] += perf_counter() - evaluated
 
 
-@np.errstate(over="ignore")
-def _noise(network: PolicyNetwork, steps: int, n_envs: int) -> Array:
-    """``(steps, n_envs, actions)`` distances of the actions from the actor's means."""
-    noise: Array = torch.randn(steps, n_envs, network.shape.actions).numpy()
-    return np.multiply(noise, np.exp(network.log_std), out=noise)
-
-
-def _evaluate(
-    model: FastPPO,
-    rollout: Rollout,
-    cut_off: list[tuple[int, int]],
-    last_observations: list[Array],
-) -> Array:
+def _evaluate(model: FastPPO, cut_off: dict[tuple[int, int], Array]) -> Array:
     """Fill in values and log-probabilities, and add to the last reward of truncated episodes what
     they would have given further on. Return ``(n_envs,)`` values of the observations after the last
     step.
     """
     network = model.network
+    rollout = model.rollout_buffer
     means, values = network.evaluate(rollout.x)
     z = (rollout.actions - means[:-1]) * np.exp(-network.log_std)
     rollout.log_probs[...] = np.square(z).sum(axis=2) * -0.5 - (
@@ -127,7 +114,7 @@ def _evaluate(
     if cut_off:
         steps, envs = zip(*cut_off, strict=True)
         x = np.ones((len(cut_off), 1, rollout.x.shape[2]), rollout.x.dtype)
-        x[:, 0, :-1] = np.stack(last_observations).reshape(len(cut_off), -1)
+        x[:, 0, :-1] = np.stack(list(cut_off.values())).reshape(len(cut_off), -1)
         _, bootstraps = network.evaluate(x)
         rollout.rewards[steps, envs] += model.gamma * bootstraps[:, 0]
     last_values: Array = values[-1]
