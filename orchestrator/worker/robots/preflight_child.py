@@ -43,7 +43,7 @@ def check(request: ExaminationRequest) -> ExaminationAnswer:
             if request.measured_by is not None:
                 measure_model = importlib.import_module(request.measured_by).measured_model
             else:
-                use = _start_policy_check(request, cleanup)
+                use = _start_policy_check(request)
             preparation = RobotPreparation(
                 cleanup, makes_simulation=use is not None, measure_model=measure_model
             )
@@ -63,40 +63,22 @@ def check(request: ExaminationRequest) -> ExaminationAnswer:
         return refusal(failures.describe(error))
 
 
-def _start_policy_check(
-    request: ExaminationRequest, cleanup: contextlib.ExitStack
-) -> EnvironmentUse | None:
-    """Checks ``init``; None where there is none, or it cannot be checked.
-
-    The environment of a source that is still to be trained is made before that of the job.
-    """
+def _start_policy_check(request: ExaminationRequest) -> EnvironmentUse | None:
+    """Return the check of ``init``, or None without one."""
     if not request.init:
         return None
     # Here, before the user's folder is on the path.
     from orchestrator.worker.training import start_policy
 
-    source = start_policy.untrained_source(request)
-    of_source = None if source is None else _environment_of(source, cleanup)
-    if source is not None and of_source is None:  # which the examination of the source tells
-        return None
-
     def check_init(answer: ExaminationAnswer, environment: Any) -> ExaminationAnswer:
         try:
-            return start_policy.check(request, answer, environment, of_source or environment)
+            return start_policy.check(request, answer, environment)
         except start_policy.UnfitStartPolicyError as error:
             raise UnfitError(f"init: {error}", "init") from None
         except UsageError as error:
             raise UnfitError(f"init: {error}", "settings") from None
 
     return check_init
-
-
-def _environment_of(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> Any:
-    """The environment that a request names; None where something is wrong with it."""
-    preparation = RobotPreparation(cleanup, makes_simulation=True)
-    with contextlib.suppress(BundleError, UnfitError, OSError, ValueError):
-        return preparation.prepared(request).environment
-    return None
 
 
 def main() -> NoReturn:
