@@ -62,11 +62,6 @@ def setup_learn(
     return callback
 
 
-def total_timesteps(model: BaseAlgorithm) -> int:
-    """Return how long the model trains, as :func:`setup_learn` was told."""
-    return model._total_timesteps
-
-
 def saved_parts(model: BaseAlgorithm) -> list[str]:
     """Return the names of policy, optimisers and other parts whose ``state_dict`` is in
     ``model.zip``.

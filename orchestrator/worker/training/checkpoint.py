@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import io
 import shutil
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,9 +34,6 @@ FORMAT = 1
 the number."""
 KEPT = 2
 """Checkpoints of a job."""
-TRANSFER_S = 60.0
-"""How long a file may be on its way from another node: a few seconds, or until a stalled network
-works again."""
 
 
 class CheckpointStore:
@@ -45,8 +41,8 @@ class CheckpointStore:
 
     Ranks may run on nodes that share no files. Each then has such a directory of its own. Only rank
     0's gets new checkpoints, and the files of each rank are copied to the run directory
-    independently. The run directory holds at any time a checkpoint with the replay buffers of all
-    ranks, as long as no copy takes longer than :data:`TRANSFER_S`.
+    independently. Of two checkpoints the run directory has the replay buffers of all ranks for the
+    older one, as long as copying takes less time than there is between checkpoints.
 
     :param replay: the files of the model's replay buffer, where it has one; :meth:`newest` fills
         the buffer.
@@ -104,21 +100,7 @@ class CheckpointStore:
         torch.save({**head, **state, "ranks": [own for _, own in of_ranks]}, content)
         self._before_writing()
         write_whole(self.path(env_steps), seal(content.getvalue()))
-        self._remove(self._surplus(ranks))
-
-    def _surplus(self, ranks: Ranks) -> Sequence[int]:
-        """The checkpoints that are no longer needed.
-
-        Where ranks have replay buffers, the run directory may lack the rows for those that were
-        written just now, and has to resume from the one before.
-        """
-        written = self._env_steps()
-        kept = KEPT
-        if ranks.size > 1 and self._replay is not None:
-            settled = time.time() - TRANSFER_S
-            recent = [steps for steps in written if self.path(steps).stat().st_mtime > settled]
-            kept = max(KEPT, len(recent) + 1)
-        return written[:-kept]
+        self._remove(self._env_steps()[:-KEPT])
 
     def drop_replay(self) -> None:
         """Remove what only further training needs, of all ranks in this directory: the policy is
@@ -180,11 +162,8 @@ class CheckpointStore:
                 "remove the checkpoints to train from the start, or restore the settings to resume"
             )
         if self._replay is not None and "rows" in state:
-            try:
-                with explaining_failure(path):
-                    self._replay.restore(state["rows"])
-            except DamagedError as error:
-                raise DamagedError(f"its replay buffer is damaged: {error}") from error
+            with explaining_failure(path):
+                self._replay.restore(state["rows"])
         return {**state, **state["ranks"][ranks.rank]}
 
     def _set_aside(self, path: Path, problem: str) -> None:
@@ -214,9 +193,8 @@ def explaining_failure(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         raise CheckpointError(
-            f"{path} cannot be loaded: {describe(error)}. The file is kept. Correct the cause (too little memory, or a"
-            " package or class that has changed since it was written) and queue the job again with `retry`; to train"
-            " from the start instead, first remove the folder that it is in"
+            f"{path} cannot be loaded: {describe(error)}. The file is kept. Correct the cause and queue the job again "
+            "with `retry`; to train from the start instead, first remove the folder that it is in"
         ) from error
 
 

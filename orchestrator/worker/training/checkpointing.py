@@ -7,14 +7,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from orchestrator.core.text import joined
 from orchestrator.worker.runtime.progress import say
-from orchestrator.worker.training import algorithms, asymmetric_critic, saved_model, training_state
-from orchestrator.worker.training import replay as replay_files
-from orchestrator.worker.training.algorithms import Model, OffPolicy, OnPolicy
+from orchestrator.worker.training import algorithms, asymmetric_critic, replay, training_state
+from orchestrator.worker.training.algorithms import OffPolicy
 from orchestrator.worker.training.attempt import Attempt
 from orchestrator.worker.training.checkpoint import CheckpointStore, explaining_failure
-from orchestrator.worker.training.replay import Replay
 from orchestrator.worker.training.training_state import LoopState
 
 
@@ -23,10 +20,20 @@ class Checkpointing:
 
     def __init__(self, attempt: Attempt) -> None:
         spec = attempt.spec
+        model = attempt.model
         self._attempt = attempt
         attempt.before_writing()
-        self._replay = _open_replay(attempt)
-        _say_what_is_lost(attempt.model)
+        self._replay: replay.Replay | None = None
+        if isinstance(model, OffPolicy) and replay.is_known(model.replay_buffer):
+            assert model.replay_buffer is not None
+            directory = attempt.paths.replay(attempt.ranks.rank)
+            self._replay = replay.Replay(directory, model.replay_buffer)
+        if not algorithms.is_named(model):
+            lost = algorithms.unsaved_attributes(model)
+            if isinstance(model, OffPolicy) and self._replay is None:
+                lost.append("replay_buffer")
+            if lost:
+                say(f"no checkpoint has {', '.join(lost)}: a resumed training begins with new ones")
         self._store = CheckpointStore(
             attempt.paths.checkpoints,
             spec.fingerprint(),
@@ -39,8 +46,6 @@ class Checkpointing:
         """env_steps of the newest one."""
         self._since = time.monotonic()
         """When this attempt has written one, by the monotonic clock; before that, when it began."""
-
-    # -- at the start
 
     def resume(self) -> LoopState:
         """Bring the model to the state of the newest whole checkpoint; without one, to the policy
@@ -96,8 +101,6 @@ class Checkpointing:
             )
         return loop
 
-    # -- in the loop
-
     @property
     def is_newest_of_now(self) -> bool:
         """Whether the newest checkpoint is of the present env_steps."""
@@ -130,35 +133,7 @@ class Checkpointing:
         self._since = time.monotonic()
         attempt.facts.checkpoint_s += self._since - begun
 
-    # -- at the end
-
     def drop_replay(self) -> None:
         """Remove the replay buffers, unless the job keeps them: the policy is saved."""
         if not self._attempt.spec.keep_replay_buffer:
             self._store.drop_replay()
-
-
-def _say_what_is_lost(model: Model) -> None:
-    """Say in the log what a resumed training with an algorithm of any class lacks."""
-    if algorithms.is_named(model):
-        return
-    if not isinstance(model, OnPolicy | OffPolicy):
-        kind = type(model).__name__
-        say(f"{kind} is neither on- nor off-policy: it has no checkpoint before its end")
-        return
-    lost = saved_model.lost_attributes(model)
-    if isinstance(model, OffPolicy) and not replay_files.is_known(model.replay_buffer):
-        lost.append("replay_buffer")
-    if lost:
-        say(f"no checkpoint has {joined(lost)}: a resumed training begins with new ones")
-
-
-def _open_replay(attempt: Attempt) -> Replay | None:
-    """Open the files of the model's replay buffer. Return None where it has none, or one of an
-    unknown class.
-    """
-    model = attempt.model
-    if not isinstance(model, OffPolicy) or not replay_files.is_known(model.replay_buffer):
-        return None
-    assert model.replay_buffer is not None
-    return Replay(attempt.paths.replay(attempt.ranks.rank), model.replay_buffer)

@@ -8,15 +8,13 @@ import dataclasses
 import functools
 import json
 import math
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
+from stable_baselines3.common.utils import set_random_seed
 
 from orchestrator.core.numbers.evaluation_grid import EvaluationGrid
 from orchestrator.core.text import count
@@ -70,7 +68,7 @@ class EvaluationResult:
     content: Mapping[str, Any]
     """What ``eval.json`` holds, as described in ``docs/evaluation.md``."""
     moment: bytes | None
-    """The best moment of these episodes, where the spec asks for one:
+    """The best moment of these episodes, where the spec asks for one and has a task:
     :meth:`BestMoment.content`."""
 
     @property
@@ -109,8 +107,10 @@ def evaluate(
     """
     # Whatever the job does in training: its policy is trained and saved.
     spec = dataclasses.replace(spec, on_divergence="end-episode")
-    n_envs = min(spec.eval_episodes, _most_at_once(spec))
-    moment = BestMoment() if spec.preview and not spec.video else None
+    at_once = max(spec.n_envs, MOST_AT_ONCE) if env_factory.is_batched(spec) else spec.n_envs
+    n_envs = min(spec.eval_episodes, at_once)
+    is_kept = spec.preview and not spec.video and env_factory.is_batched(spec)
+    moment = BestMoment() if is_kept else None
     run = functools.partial(_run, spec, job_dir, model, each_step)
     figures = _figures(run(n_envs, moment=moment))
     content = {
@@ -125,11 +125,6 @@ def evaluate(
     if grid is not None:
         content["grid"] = list(_figures_on_grid(grid, spec.eval_episodes, run))
     return EvaluationResult(content=content, moment=None if moment is None else moment.content())
-
-
-def _most_at_once(spec: WorkerSpec) -> int:
-    """Environments that are evaluated side by side, apart from a grid."""
-    return max(spec.n_envs, MOST_AT_ONCE) if env_factory.is_batched(spec) else spec.n_envs
 
 
 def _figures_on_grid(
@@ -147,28 +142,28 @@ def _figures_on_grid(
 
 
 def _figures(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """The figures of at least one episode, in the order in which they ended."""
-    returns = [one.total_reward if math.isfinite(one.total_reward) else None for one in episodes]
+    """Return the figures of at least one episode, in the order in which they ended."""
+    returns = [episode.total_reward for episode in episodes]
     lengths = [episode.length for episode in episodes]
-    finite = [value for value in returns if value is not None]
+    finite = sorted(filter(math.isfinite, returns))
     cut = len(finite) // 4
-    names = dict.fromkeys(name for episode in episodes for name in episode.measures)
+    measures = {}
+    for name in dict.fromkeys(name for episode in episodes for name in episode.measures):
+        values = [episode.measures.get(name) for episode in episodes]
+        known = [value for value in values if value is not None]
+        measures[name] = {**_mean_and_std(known), "values": values}
     figures: dict[str, Any] = {
-        **_mean_and_std(finite),
+        **_mean_and_std([value for value in returns if math.isfinite(value)]),
         # Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice".
-        "iqm": _mean_and_std(sorted(finite)[cut : len(finite) - cut])["mean"],
+        "iqm": _mean_and_std(finite[cut : len(finite) - cut])["mean"],
         "min": min(finite, default=None),
         "max": max(finite, default=None),
         "length_mean": float(np.mean(lengths)),
         "diverged": sum(episode.diverged for episode in episodes),
-        "returns": returns,
+        "returns": [value if math.isfinite(value) else None for value in returns],
         "lengths": lengths,
-        "measures": {},
+        "measures": measures,
     }
-    for name in names:
-        values = [episode.measures.get(name) for episode in episodes]
-        known = [value for value in values if value is not None]
-        figures["measures"][name] = {**_mean_and_std(known), "values": values}
     if all(episode.drawn for episode in episodes):  # not for an episode that was cut off
         figures["drawn"] = {
             key: [episode.drawn[key] for episode in episodes] for key in episodes[0].drawn
@@ -177,7 +172,7 @@ def _figures(episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def _mean_and_std(values: Sequence[float]) -> dict[str, float | None]:
-    """None without values, and where a figure is too large."""
+    """Return None without values, and where a figure is too large."""
     if not values:
         return {"mean": None, "std": None}
     with np.errstate(over="ignore", invalid="ignore"):
@@ -197,19 +192,6 @@ def _seed(spec: WorkerSpec, purpose: int) -> int:
     return int(np.random.SeedSequence(spec.seed, spawn_key=(purpose,)).generate_state(1)[0])
 
 
-@contextmanager
-def _seed_generators(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed the process's generators, which environments may use; restore them afterwards."""
-    before = generators(device)
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-    try:
-        yield
-    finally:
-        restore_generators(before)
-
-
 def _run(
     spec: WorkerSpec,
     job_dir: Path,
@@ -225,24 +207,29 @@ def _run(
     as the spec says.
     """
     seed = environment_seed(spec)
-    with _seed_generators(_seed(spec, _GENERATORS), model.device):
-        venv: Any = env_factory.make(
+    # Environments may use the process's generators.
+    before = generators(model.device)
+    set_random_seed(_seed(spec, _GENERATORS))
+    venv: Any = None
+    try:
+        venv = env_factory.make(
             spec, job_dir, n_envs=n_envs, seed=seed, measuring=True, grid=grid, nominal=nominal
         )
-        try:
-            venv.seed(seed)
-            trained = model.get_vec_normalize_env()
-            if trained is not None:
-                venv = env_factory.frozen_normalized_env(spec, venv, vars(trained))
-            venv = sb3_internals.wrap_env(model, venv)
-            at_each = n_envs if grid is None else grid.at_each
-            # The number of episodes of each environment is fixed beforehand: taking the first to
-            # end would favour short ones.
-            remaining = np.array(
-                [(spec.eval_episodes + index % at_each) // at_each for index in range(n_envs)]
-            )
-            return _run_episodes(model, venv, remaining, each_step, moment)
-        finally:
+        venv.seed(seed)
+        trained = model.get_vec_normalize_env()
+        if trained is not None:
+            venv = env_factory.frozen_normalized_env(spec, venv, vars(trained))
+        venv = sb3_internals.wrap_env(model, venv)
+        at_each = n_envs if grid is None else grid.at_each
+        # The number of episodes of each environment is fixed beforehand: taking the first to
+        # end would favour short ones.
+        remaining = np.array(
+            [(spec.eval_episodes + index % at_each) // at_each for index in range(n_envs)]
+        )
+        return _run_episodes(model, venv, remaining, each_step, moment)
+    finally:
+        restore_generators(before)
+        if venv is not None:
             venv.close()
 
 
@@ -276,21 +263,18 @@ def _run_episodes(
             moment.step(float(rewards[0]), int(steps[0]), ended=bool(ended[0]))
         for index in np.flatnonzero(ended & (remaining > 0)).tolist():
             info = infos[index]
-            if dones[index]:
-                remaining[index] -= 1
-                total_reward = float(info["episode"]["r"])
-                length = int(info["episode"]["l"])
-            else:
+            remaining[index] -= 1
+            if not dones[index]:
                 remaining[index] = 0
-                total_reward = float(returns[index])
-                length = int(steps[index])
                 say(
                     f"evaluation: environment {index} ended no episode in {LONGEST} steps and was cut off"
                 )
+            figures = info.get("episode", {"r": returns[index], "l": steps[index]})
+            total_reward = float(figures["r"])
             episode = Episode(
                 env=index,
                 total_reward=total_reward,
-                length=length,
+                length=int(figures["l"]),
                 measures=reported_measures(info),
                 drawn=info.get(DRAWN, {}),
                 diverged="divergence" in info or not math.isfinite(total_reward),

@@ -27,7 +27,6 @@ from orchestrator.worker.runtime.progress import ProgressReporter, say
 from orchestrator.worker.training import (
     after_training,
     algorithms,
-    divergences,
     learners,
     nan_guard,
     weights,
@@ -139,12 +138,15 @@ class Training:
         spec = attempt.spec
         model = attempt.model
         ranks = attempt.ranks
+        assert model.env is not None
         self._attempt = attempt
         self._model = model
         self._checkpoints = Checkpointing(attempt)
         loop = self._checkpoints.resume()
         self._iteration = loop.iteration
         self._log = TrainingLog(attempt, loop)
+        self._recorder = Recorder(model.env, self._log.after_step, measuring=spec.measure_training)
+        self._divergences = Divergences(self._recorder, attempt, loop)
         shared: list[LoopPart] = []
         if ranks.size > 1:
             has_server = spec.mode == "parameter-server"
@@ -153,14 +155,10 @@ class Training:
         # Ranks come last, so that features find the latest episodes when an iteration begins: they
         # are set aside during a rollout.
         self._parts = [*self._features.values(), *shared]
-        assert model.env is not None
-        self._recorder = Recorder(model.env, self._log.after_step, measuring=spec.measure_training)
-        self._divergences: Divergences | None = None
-        columns = [column for part in self._parts for column in part.columns]
         if spec.on_divergence == "end-episode":
-            self._divergences = Divergences(self._recorder, attempt, loop)
-            columns.insert(0, divergences.COLUMN)
+            self._parts.insert(0, self._divergences)
         self._log.tell_of_features(self._facts_of_features())
+        columns = [column for part in self._parts for column in part.columns]
         self._log.open(columns, keep=loop.progress_rows)
         # Resets the environments, unless restoring has put them in the midst of their episodes.
         self._callback = sb3_internals.setup_learn(
@@ -182,17 +180,16 @@ class Training:
         """``learn()`` up to ``total_timesteps``; the last checkpoint is that of the trained
         policy.
         """
-        with self._timings.measuring():
-            while not self._attempt.is_trained:
-                self._pause_at_rung()
-                steps_before = self._model.num_timesteps
-                self._begin_iteration()
-                with nan_guard.explaining_divergence(self._model, self._iteration):
-                    self._learn()
-                self._write_rows()
-                is_due = checkpoint_requested() or self._checkpoints.is_due(steps_before)
-                self._act_together(is_stopping=stop_requested(), is_saving=is_due)
-            self._save_where_unsaved()
+        while not self._attempt.is_trained:
+            self._pause_at_rung()
+            steps_before = self._model.num_timesteps
+            self._begin_iteration()
+            with nan_guard.explaining_divergence(self._model, self._iteration):
+                self._learn()
+            self._write_rows()
+            is_due = checkpoint_requested() or self._checkpoints.is_due(steps_before)
+            self._act_together(is_stopping=stop_requested(), is_saving=is_due)
+        self._save_where_unsaved()
         self._attempt.reporter.report("training", self._model.num_timesteps, last=True)
 
     def _pause_at_rung(self) -> None:
@@ -241,17 +238,12 @@ class Training:
         self._timings.end_phase("train_s")
 
     def _write_rows(self) -> None:
-        """Write the iteration's rows. :raises Diverged: physics has diverged too often."""
         for part in self._parts:
             part.after_update(self._iteration)
-        if self._divergences is not None:
-            self._divergences.log()
         for part in self._parts:
             part.before_row()
         self._log.write_row(self._iteration)
         self._timings.write_row(self._iteration)
-        if self._divergences is not None:
-            self._divergences.check(self._iteration)
 
     def _act_together(self, *, is_stopping: bool, is_saving: bool) -> None:
         """What is due on any rank, all do.
@@ -277,7 +269,7 @@ class Training:
             )
 
     def _facts_of_features(self) -> dict[str, Any]:
-        """What is told of those features that tell anything, by name."""
+        """Return what is told of those features that tell anything, by name."""
         told = {name: part.facts for name, part in self._features.items()}
         return {name: facts for name, facts in told.items() if facts is not None}
 
@@ -287,7 +279,6 @@ class Training:
 
     def _save_checkpoint(self) -> None:
         facts = self._attempt.facts
-        diverged = self._divergences
         loop = LoopState(
             iteration=self._iteration,
             learner=facts.learner,
@@ -295,8 +286,8 @@ class Training:
             timings_rows=self._timings.rows,
             ep_rew_mean_first=facts.ep_rew_mean_first,
             training_s=self._log.training_s(),
-            divergences=diverged.total if diverged else 0,
-            recent_episodes=tuple(diverged.recent) if diverged else (),
+            episodes=self._divergences.episodes,
+            divergences=self._divergences.diverged,
             parts=self._facts_of_features(),
         )
         self._checkpoints.save(loop)

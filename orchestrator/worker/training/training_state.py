@@ -4,6 +4,7 @@ replay buffer.
 
 from __future__ import annotations
 
+import io
 import pickle
 import random
 from collections.abc import Mapping
@@ -12,14 +13,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from stable_baselines3.common.save_util import load_from_zip_file, recursive_setattr
 from stable_baselines3.common.vec_env import DummyVecEnv
+from torch import nn
 
 from orchestrator.core import job_parts
 from orchestrator.core.decoding import field_values
 from orchestrator.worker.envs import env_state
 from orchestrator.worker.runtime import sb3_internals as sb3
 from orchestrator.worker.runtime.progress import say
-from orchestrator.worker.training import algorithms, saved_model
+from orchestrator.worker.training import algorithms
 from orchestrator.worker.training.algorithms import Model
 
 _NORMALIZATION = ("obs_rms", "ret_rms", "returns", "old_obs", "old_reward")
@@ -31,6 +34,13 @@ _COUNTERS = (
     "ep_info_buffer",
     "ep_success_buffer",
 )
+_RESTORED_ELSEWHERE = {
+    "observation_space",
+    "action_space",
+    sb3.LAST_OBS,
+    sb3.LAST_ORIGINAL_OBS,
+    sb3.LAST_EPISODE_STARTS,
+}
 OF_EACH_RANK = (
     "last_obs",
     "last_original_obs",
@@ -55,10 +65,10 @@ class LoopState:
     ep_rew_mean_first: float | None = None
     training_s: float = 0.0
     """Wall time of the training so far, over all attempts: ``time/time_elapsed`` of the logger."""
+    episodes: int = 0
+    """Episodes so far, where divergence does not end the job."""
     divergences: int = 0
-    """Episodes that diverged so far, where that does not end the job."""
-    recent_episodes: tuple[tuple[int, int], ...] = ()
-    """Episodes of the last iterations, and how many of them diverged, likewise."""
+    """Those of them that diverged."""
     parts: Mapping[str, Any] = field(default_factory=dict)
     """What features in the training have told so far, by name (:mod:`orchestrator.core.job_parts`):
     they go on from there."""
@@ -70,9 +80,10 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
     """
     assert model.env is not None
     venv: Any = model.env.unwrapped
-    temperature = algorithms.temperature(model)
-    normalization = model.get_vec_normalize_env()
     attributes = vars(model)
+    temperature = algorithms.temperature(model)
+    optimizers = algorithms.optimizers(model)
+    normalization = model.get_vec_normalize_env()
     envs = None
     unsaveable = ""
     try:
@@ -84,30 +95,30 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
             unsaveable = f"{type(venv).__name__} has no get_state"
     except env_state.Unsaveable as error:
         unsaveable = str(error)
-    return {
+    state: dict[str, Any] = {
         "loop": {**field_values(loop), "parts": job_parts.saved_facts(loop.parts)},
         "policy": model.policy.state_dict(),
-        "optimizers": {
-            name: optimizer.state_dict() for name, optimizer in algorithms.optimizers(model).items()
-        },
+        "optimizers": {name: optimizer.state_dict() for name, optimizer in optimizers.items()},
         "temperature": None if temperature is None else temperature.detach(),
         "counters": {name: attributes[name] for name in _COUNTERS},
         "last_obs": _as_tensors(attributes[sb3.LAST_OBS]),
         "last_original_obs": _as_tensors(attributes[sb3.LAST_ORIGINAL_OBS]),
         "last_episode_starts": attributes[sb3.LAST_EPISODE_STARTS],
-        "model": None if algorithms.is_named(model) else saved_model.save(model),
-        "normalization": None
-        if normalization is None
-        else {
-            name: getattr(normalization, name)
-            for name in _NORMALIZATION
-            if hasattr(normalization, name)
-        },
+        "model": None,
+        "normalization": None,
         "spaces": pickle.dumps((model.observation_space, model.action_space)),
         "envs": envs,
         "unsaveable": unsaveable,
         "generators": generators(model.device),
     }
+    if not algorithms.is_named(model):
+        content = io.BytesIO()
+        model.save(content)
+        state["model"] = content.getvalue()
+    if normalization is not None:
+        values = vars(normalization)
+        state["normalization"] = {name: values[name] for name in _NORMALIZATION if name in values}
+    return state
 
 
 def restore(model: Model, state: dict[str, Any]) -> LoopState:
@@ -121,7 +132,7 @@ def restore(model: Model, state: dict[str, Any]) -> LoopState:
     venv: Any = model.env.unwrapped
     attributes = vars(model)
     if state["model"] is not None:
-        saved_model.restore(model, state["model"])
+        _restore_model(model, state["model"])
     model.policy.load_state_dict(state["policy"])
     for name, optimizer in algorithms.optimizers(model).items():
         optimizer.load_state_dict(state["optimizers"][name])
@@ -145,7 +156,13 @@ def restore(model: Model, state: dict[str, Any]) -> LoopState:
         model.env.seed(int(seeds.generate_state(1)[0]))
     else:
         if isinstance(venv, DummyVecEnv):
-            _restore_envs(venv.envs, state["envs"])
+            env_state.restore(venv.envs, state["envs"])
+            if not env_state.is_state_complete(venv.envs[0]):
+                kind = type(venv.envs[0].unwrapped).__name__
+                say(
+                    f"{kind} was restored by its attributes; "
+                    "state that it keeps elsewhere needs get_state and set_state"
+                )
         else:
             venv.set_state(state["envs"])
         attributes[sb3.LAST_OBS] = _as_arrays(state["last_obs"])
@@ -156,14 +173,29 @@ def restore(model: Model, state: dict[str, Any]) -> LoopState:
     return LoopState(**{**loop, "parts": job_parts.restored_facts(loop["parts"])})
 
 
-def _restore_envs(envs: Any, state: bytes) -> None:
-    """Restore gymnasium environments."""
-    env_state.restore(envs, state)
-    if not env_state.is_state_complete(envs[0]):
-        kind = type(envs[0].unwrapped).__name__
-        say(
-            f"{kind} was restored by its attributes; state that it keeps elsewhere needs get_state and set_state"
-        )
+def _restore_model(model: Model, content: bytes) -> None:
+    """Restore an algorithm that is a class, whose attributes are not known, from its ``model.zip``.
+
+    An attribute that refers to tensors of the policy stays, since these are restored in place: such
+    as SAC's ``batch_norm_stats``.
+    """
+    attributes, parameters, variables = load_from_zip_file(io.BytesIO(content), device=model.device)
+    own = {tensor.data_ptr() for tensor in model.policy.state_dict().values()}
+    for name, value in (attributes or {}).items():
+        if name not in _RESTORED_ELSEWHERE and not _refers_to(own, vars(model).get(name)):
+            setattr(model, name, value)
+    model.set_parameters(parameters, exact_match=True, device=model.device)
+    for name, variable in (variables or {}).items():
+        if variable is not None:
+            recursive_setattr(model, f"{name}.data", variable.data)
+
+
+def _refers_to(tensors: set[int], value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.data_ptr() in tensors
+    if isinstance(value, nn.Module):
+        value = list(value.state_dict().values())
+    return isinstance(value, list | tuple) and any(_refers_to(tensors, part) for part in value)
 
 
 def _as_tensors(observations: Any) -> Any:
