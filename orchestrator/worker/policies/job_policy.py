@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import sys
 import warnings
 from collections.abc import Iterator
-from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from stable_baselines3.common.monitor import Monitor
@@ -32,10 +32,8 @@ from orchestrator.core.paths import JobPaths, absolute
 from orchestrator.core.robot_hash import altered_since_training
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import another_robot, env_factory
-from orchestrator.worker.policies.rendered_vec_env import RenderedVecEnv
 from orchestrator.worker.policies.single_env import SingleEnv
 from orchestrator.worker.policies.task_env import TaskEnv
-from orchestrator.worker.rendering.live_view import check_render_mode
 from orchestrator.worker.runtime import failures
 from orchestrator.worker.training import evaluation, trained_policy, training_state
 from orchestrator.worker.training.trained_policy import Checkpoint
@@ -70,8 +68,7 @@ def load(
         with an :class:`UnfinishedPolicyWarning`.
     :param n_envs: environments in a ``VecEnv``; None for one ``gymnasium.Env``, also with
         normalised observations.
-    :param render_mode: ``"human"``, ``"rgb_array"`` or None. In a window, a ``VecEnv`` shows its
-        first environment.
+    :param render_mode: ``"human"``, ``"rgb_array"`` or None. In windows, each environment has one.
     :param seed: of the environments. By default it is that of the job's evaluation: with as many
         environments as in ``eval.json``, ``evaluate_policy`` gives the deterministic returns of
         that file.
@@ -91,17 +88,16 @@ def load(
         seed = evaluation.environment_seed(spec)
     generators = training_state.generators(torch.device("cpu"))
     with _explaining(spec):
-        made = _make(paths, spec, trained, n_envs, render_mode, seed, xml, nominal=not randomize)
-        try:
-            model = trained_policy.load_model(spec, paths, made.venv, trained)
-        finally:  # making a model seeds them, and its environments
-            training_state.restore_generators(generators)
-            made.venv.seed(seed)
+        venv, env = _make(paths, spec, trained, n_envs, render_mode, seed, xml, randomize)
+        model = trained_policy.load_model(spec, paths, venv, trained)
+        # Making a model seeds them, and its environments.
+        training_state.restore_generators(generators)
+        venv.seed(seed)
     if checkpoint is None and model.num_timesteps < spec.total_timesteps:
         done = f"{model.num_timesteps:,} of {spec.total_timesteps:,} env_steps"
         message = f"{spec.job_id}: the policy was trained for {done}. {outcome_sentence(paths)}"
         warnings.warn(message, UnfinishedPolicyWarning, stacklevel=2)
-    return model, made.for_caller
+    return model, env
 
 
 def make_env(
@@ -127,13 +123,13 @@ def make_env(
     if seed is None:
         seed = evaluation.environment_seed(spec)
     with _explaining(spec):
-        made = _make(paths, spec, trained, n_envs, render_mode, seed, xml, nominal=not randomize)
-        made.venv.seed(seed)
+        venv, env = _make(paths, spec, trained, n_envs, render_mode, seed, xml, randomize)
+        venv.seed(seed)
     if trained is not None:
         at = f"as at {trained.label} env_steps"
         message = f"{spec.job_id}: observations are normalised {at}. {outcome_sentence(paths)}"
         warnings.warn(message, UnfinishedPolicyWarning, stacklevel=2)
-    return made.for_caller
+    return env
 
 
 def _job(job_dir: StrPath) -> tuple[JobPaths, WorkerSpec]:
@@ -153,13 +149,6 @@ def _job(job_dir: StrPath) -> tuple[JobPaths, WorkerSpec]:
     return paths, spec
 
 
-class _Made(NamedTuple):
-    venv: VecEnv
-    """Without normalisation."""
-    for_caller: Any
-    """``venv`` with normalisation, or the single environment in it."""
-
-
 def _make(
     paths: JobPaths,
     spec: WorkerSpec,
@@ -168,10 +157,10 @@ def _make(
     render_mode: str | None,
     seed: int,
     other_robot: StrPath | None,
-    *,
-    nominal: bool,
-) -> _Made:
-    """The job's environments.
+    randomize: bool,
+) -> tuple[VecEnv, Any]:
+    """Make the job's environments, and what the caller gets: them with normalisation, or the single
+    environment in them.
 
     :param n_envs: None for one ``gymnasium.Env``, which is then the only one in a ``DummyVecEnv``.
     """
@@ -179,24 +168,16 @@ def _make(
         raise UsageError(
             f"n_envs = {n_envs}: expected a whole number of at least 1, or None for one gymnasium.Env"
         )
-    is_batched = env_factory.is_batched(spec)
-    if is_batched:
-        check_render_mode(render_mode)
-    elif render_mode is not None:
-        env_kwargs = {**spec.env_kwargs, "render_mode": render_mode}
-        spec = dataclasses.replace(spec, env_kwargs=env_kwargs)
+    nominal = not randomize
     if other_robot is not None:
         xml = absolute(other_robot)
         spec = another_robot.with_robot(spec, paths.root, xml, nominal=nominal)
-    robot = Path(str(env_factory.robot_path(spec, paths.root)))
-    if n_envs is not None:
-        venv = env_factory.make(
-            spec, paths.root, n_envs=n_envs, seed=seed, measuring=True, nominal=nominal
-        )
-        if is_batched and render_mode is not None:
-            venv = RenderedVecEnv(venv, robot, render_mode)
-    elif is_batched:
-        env = TaskEnv(
+    is_task = env_factory.is_batched(spec)
+    venv: VecEnv
+    if is_task and (n_envs is None or render_mode is not None):
+        robot = Path(str(env_factory.robot_path(spec, paths.root)))
+        make = functools.partial(
+            TaskEnv,
             robot,
             task=str(spec.task),
             render_mode=render_mode,
@@ -206,57 +187,41 @@ def _make(
             asymmetric=spec.asymmetric,
             nominal=nominal,
         )
-        venv = DummyVecEnv([lambda: Monitor(env)])
+        venv = DummyVecEnv([lambda: Monitor(make())] * (n_envs or 1))
     else:
-        venv = DummyVecEnv(env_factory.makers(spec, paths.root, [0], seed))
+        if render_mode is not None:
+            env_kwargs = {**spec.env_kwargs, "render_mode": render_mode}
+            spec = dataclasses.replace(spec, env_kwargs=env_kwargs)
+        venv = env_factory.make(
+            spec, paths.root, n_envs=n_envs or 1, seed=seed, measuring=True, nominal=nominal
+        )
     normalized = trained_policy.normalized_env(spec, paths, venv, trained)
     if n_envs is not None:
-        return _Made(venv, normalized)
+        return venv, normalized
+    assert isinstance(venv, DummyVecEnv)
     statistics = normalized if isinstance(normalized, VecNormalize) else None
-    return _Made(venv, SingleEnv(venv.envs[0], seed, statistics))  # type: ignore[attr-defined]
+    return venv, SingleEnv(venv.envs[0], seed, statistics)
 
 
 @contextlib.contextmanager
 def _explaining(spec: WorkerSpec) -> Iterator[None]:
     """Import modules from the job's folder first; afterwards, for what is imported late, last.
-    Whatever the block raises becomes an error that names the job.
 
-    :raises UsageError: also where this process has a module of another folder under the name of one
-        of the job's own.
+    :raises UsageError: in place of whatever the block raises.
     """
     folder = spec.search_path or ""
     if folder:
-        _refuse_modules_of_others(spec, folder)
         sys.path.insert(0, folder)
     try:
         yield
     except OrchestratorError:
         raise
     except Exception as error:
-        hint = ""
-        if folder and not Path(folder).is_dir():
-            hint = f"; the folder of the job's own modules, {folder}, is missing"
         raise UsageError(
-            f"{spec.job_id}: it cannot be loaded here: {failures.describe(error)}{hint}"
+            f"{spec.job_id}: it cannot be loaded here: {failures.describe(error)}"
         ) from error
     finally:
         if folder:
             sys.path.remove(folder)  # the first
             if folder not in sys.path:
                 sys.path.append(folder)
-
-
-def _refuse_modules_of_others(spec: WorkerSpec, folder: str) -> None:
-    for name in (spec.task, spec.entry_point, spec.env, spec.algo):
-        if name is None or ":" not in name:
-            continue
-        module = name.partition(":")[0].partition(".")[0]
-        loaded = getattr(sys.modules.get(module), "__file__", None)
-        own = PathFinder.find_spec(module, [folder])
-        if loaded is None or own is None or own.origin is None:
-            continue
-        if Path(own.origin).resolve() != Path(loaded).resolve():
-            raise UsageError(
-                f"{spec.job_id}: its module {module} is {own.origin}, and this program has imported"
-                f" {loaded} under that name; load the job in a program that has not"
-            )

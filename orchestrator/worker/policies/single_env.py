@@ -30,9 +30,9 @@ class SingleEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         first_seed = self._seed
         self._seed = None
-        # As a VecEnv does: a user's environment may take no options.
-        given = {} if options is None else {"options": options}
-        observation, info = self.env.reset(seed=first_seed if seed is None else seed, **given)
+        observation, info = self.env.reset(
+            seed=first_seed if seed is None else seed, options=options
+        )
         return self._normalized(observation), info
 
     def step(self, action: Any) -> Any:

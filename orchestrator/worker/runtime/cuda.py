@@ -68,11 +68,8 @@ def prepare_device(device: torch.device) -> Iterator[None]:
     except RuntimeError as error:
         if not any(text in str(error) for text in OUT_OF_MEMORY):
             raise
-        held_mib = torch.cuda.memory_reserved(device) // MIB
-        free_mib = torch.cuda.mem_get_info(device)[0] // MIB
         raise GpuMemoryError(
             f"The GPU memory of the job is used up: resources.gpus = {share:g} allows {limit_mib:,} MiB of the GPU "
-            f"({name}). This process held {held_mib:,} MiB, and {free_mib:,} MiB of the GPU are free. Raise "
-            "resources.gpus if it is below 1, end other programs on the GPU (nvidia-smi lists them), or lower "
-            "batch_size, n_envs or net_arch"
+            f"({name}). Raise resources.gpus if it is below 1, end other programs on the GPU (nvidia-smi lists them), "
+            "or lower batch_size, n_envs or net_arch"
         ) from error

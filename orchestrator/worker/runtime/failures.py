@@ -84,10 +84,9 @@ def describe(error: BaseException) -> str:
     """Return type, message and place of an error in one line."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
-    text = " ".join(shortened(str(error)).split())
-    if len(text) > _LONGEST_MESSAGE:  # torch prints whole tensors; the traceback has all of it
-        text = text[:_LONGEST_MESSAGE] + " …"
-    message = f"{type(error).__name__}{': ' if text else ''}{text} ({_place(error)})"
+    # Torch prints whole tensors; the traceback has all of it.
+    text = " ".join(shortened(str(error)).split())[:_LONGEST_MESSAGE]
+    message = f"{type(error).__name__}: {text} ({_place(error)})"
     # Libraries hide the error behind their own.
     return with_address_limit(
         message, [f"{type(cause).__name__}: {shortened(str(cause))}" for cause in _chain(error)]

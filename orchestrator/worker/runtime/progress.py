@@ -27,8 +27,8 @@ class ProgressReporter:
     """Sends the supervisor progress records; does nothing without a channel.
 
     Values that change once an iteration are attributes. :meth:`report` may be called at every step:
-    it reads a clock, and sends when a record is due. A change of phase is sent at once,
-    and so are what is urgent and the last record of a training that was shorter than the interval.
+    it reads a clock, and sends when a record is due. A change of phase and what is urgent are sent
+    at once.
 
     :param before_sending: called before a record is sent.
     """
@@ -48,22 +48,17 @@ class ProgressReporter:
         self._channel = channel
         self._before_sending = before_sending
         self._phase: Phase | None = None
-        self._is_rate_sent = False
         self._sent_at = time.monotonic()
         self._sent_cpu_s = time.process_time()
         self._sent_delay_s = run_delay_s()
 
-    def report(self, phase: Phase, env_steps: int, *, last: bool = False) -> None:
-        """Send a record if one is due.
-
-        :param last: whether the training ends with this step.
-        """
+    def report(self, phase: Phase, env_steps: int) -> None:
+        """Send a record if one is due."""
         if self._channel is None:
             return
         now = time.monotonic()
         elapsed_s = now - self._sent_at
-        is_new = phase != self._phase or self.is_urgent or (last and not self._is_rate_sent)
-        if not is_new and elapsed_s < INTERVAL_S:
+        if phase == self._phase and not self.is_urgent and elapsed_s < INTERVAL_S:
             return
         self._before_sending()
         cpu_s = time.process_time()
@@ -89,7 +84,6 @@ class ProgressReporter:
         if self._channel.send(record.to_line()):
             self._phase = phase
             self.is_urgent = False
-            self._is_rate_sent = self.env_steps_per_s is not None
         self._sent_at = now
         self._sent_cpu_s = cpu_s
         self._sent_delay_s = delay_s

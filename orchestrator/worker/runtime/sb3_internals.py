@@ -69,13 +69,6 @@ def saved_parts(model: BaseAlgorithm) -> list[str]:
     return model._get_torch_save_params()[0]
 
 
-def unsaved_attributes(model: BaseAlgorithm) -> set[str]:
-    """Return the names of attributes that the model's class leaves out of ``model.zip``, besides
-    those that every algorithm does.
-    """
-    return {*model._excluded_save_params()} - {*BaseAlgorithm._excluded_save_params(model)}
-
-
 def wrap_env(model: BaseAlgorithm, venv: VecEnv) -> VecEnv:
     """``venv`` with the wrappers that the model puts around its own: images transposed."""
     return model._wrap_env(venv)

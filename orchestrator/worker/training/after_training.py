@@ -45,6 +45,7 @@ def evaluate(attempt: Attempt, stop_requested: Callable[[], bool]) -> None:
                 "stopped on request during evaluation; the policy is trained and saved"
             )
 
+    facts = attempt.facts
     begun = time.monotonic()
     try:
         result = evaluation.evaluate(attempt.spec, attempt.paths.root, attempt.model, each_step)
@@ -52,28 +53,24 @@ def evaluate(attempt: Attempt, stop_requested: Callable[[], bool]) -> None:
         _warn(attempt, f"no evaluation: {error}")
         return
     finally:
-        # Of an evaluation that is stopped, too: it was no training.
-        attempt.facts.eval_s = time.monotonic() - begun
+        facts.eval_s = time.monotonic() - begun
     attempt.before_writing()
     if result.moment is not None:
         write_whole(attempt.paths.moment, result.moment, durable=False)
     write_whole(attempt.paths.eval, result.to_json())
     figures = result.deterministic
-    measures = {name: measure["mean"] for name, measure in figures["measures"].items()}
-    attempt.facts.eval_mean = figures["mean"]
-    attempt.facts.eval_length = figures["length_mean"]
-    attempt.facts.measures = measures
-    say(f"evaluated over {result}")
-    attempt.facts.eval_finding = evaluation_finding(
-        attempt.spec, figures["mean"], figures["length_mean"], measures
+    facts.eval_mean = figures["mean"]
+    facts.eval_length = figures["length_mean"]
+    facts.measures = {name: measure["mean"] for name, measure in figures["measures"].items()}
+    facts.eval_finding = evaluation_finding(
+        attempt.spec, facts.eval_mean, facts.eval_length, facts.measures
     )
-    if attempt.facts.eval_finding is not None:
-        say(f"evaluation: {attempt.facts.eval_finding}")
+    say(f"evaluated over {result}")
+    if facts.eval_finding is not None:
+        say(f"evaluation: {facts.eval_finding}")
     if figures["diverged"]:
-        _warn(
-            attempt,
-            f"{figures['diverged']} of {len(figures['returns'])} episodes of the evaluation diverged",
-        )
+        episodes = len(figures["returns"])
+        _warn(attempt, f"{figures['diverged']} of {episodes} episodes of the evaluation diverged")
 
 
 def _warn(attempt: Attempt, text: str) -> None:

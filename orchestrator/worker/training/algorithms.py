@@ -112,14 +112,6 @@ def optimizers(model: Model) -> dict[str, torch.optim.Optimizer]:
     return {name: part for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)}
 
 
-def unsaved_attributes(model: Model) -> list[str]:
-    """Return the names of attributes that the model's class leaves out of ``model.zip``, besides
-    parts of the policy.
-    """
-    names = sb3_internals.unsaved_attributes(model)
-    return sorted(name for name in names if not isinstance(vars(model).get(name), torch.nn.Module))
-
-
 def temperature(model: Model) -> torch.Tensor | None:
     """The logarithm of a learnt entropy coefficient (SAC), not part of the policy; None
     elsewhere.

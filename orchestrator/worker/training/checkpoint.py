@@ -29,9 +29,6 @@ from orchestrator.worker.training.replay import Replay
 from orchestrator.worker.training.sealed_files import DamagedError, seal, unseal
 from orchestrator.worker.training.training_state import OF_EACH_RANK
 
-FORMAT = 1
-"""Of checkpoints. Whoever changes what they hold, so that those of before cannot be loaded, changes
-the number."""
 KEPT = 2
 """Checkpoints of a job."""
 
@@ -94,7 +91,7 @@ class CheckpointStore:
             if not is_last:  # afterwards rank 0 removes all replay buffers
                 self._forget_rows_before(of_ranks[0][0])
             return
-        head = {"format": FORMAT, "fingerprint": self._fingerprint, "env_steps": env_steps}
+        head = {"fingerprint": self._fingerprint, "env_steps": env_steps}
         # Through memory: torch reports a full disk as a RuntimeError of its own.
         content = io.BytesIO()
         torch.save({**head, **state, "ranks": [own for _, own in of_ranks]}, content)
@@ -207,6 +204,4 @@ def load(content: bytes) -> dict[str, Any]:
     """
     file = io.BytesIO(unseal(content))
     state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=False)
-    if state.get("format") != FORMAT:
-        raise ValueError(f"it has format {state.get('format')}, expected format {FORMAT}")
     return state

@@ -29,11 +29,12 @@ class Checkpointing:
             directory = attempt.paths.replay(attempt.ranks.rank)
             self._replay = replay.Replay(directory, model.replay_buffer)
         if not algorithms.is_named(model):
-            lost = algorithms.unsaved_attributes(model)
-            if isinstance(model, OffPolicy) and self._replay is None:
-                lost.append("replay_buffer")
-            if lost:
-                say(f"no checkpoint has {', '.join(lost)}: a resumed training begins with new ones")
+            saved = "policy, optimizers, counters"
+            if self._replay is not None:
+                saved += ", replay buffer"
+            say(
+                f"a checkpoint of {spec.algo} has {saved}; other attributes begin anew when it resumes"
+            )
         self._store = CheckpointStore(
             attempt.paths.checkpoints,
             spec.fingerprint(),
@@ -95,10 +96,6 @@ class Checkpointing:
             loop = training_state.restore(model, state)
         facts.resumed_from = model.num_timesteps
         say(f"resumed at {model.num_timesteps} env_steps")
-        if loop.learner != facts.learner:
-            say(
-                f"learner {loop.learner} trained it so far: the same algorithm, but not the same bits from here on"
-            )
         return loop
 
     @property

@@ -81,16 +81,12 @@ class EvaluationResult:
         return json.dumps(self.content, indent=2, allow_nan=False) + "\n"
 
     def __str__(self) -> str:
-        """One line for people, with the means of the measures."""
+        """Return one line for people, with the means of the measures."""
         figures = self.deterministic
-        text = count(len(figures["returns"]), "episode")
-        if figures["diverged"]:
-            text += f" ({figures['diverged']} diverged)"
-        if figures["mean"] is not None and figures["std"] is not None:
-            text += f": return {figures['mean']:,.1f} ± {figures['std']:,.1f}"
-        means = {name: measure["mean"] for name, measure in figures["measures"].items()}
-        shown = [f"{name} {mean:,.4g}" for name, mean in means.items() if mean is not None]
-        return f"{text}; {', '.join(shown)}" if shown else text
+        shown = {"return": figures["mean"]}
+        shown |= {name: measure["mean"] for name, measure in figures["measures"].items()}
+        means = [f"{name} {mean:,.4g}" for name, mean in shown.items() if mean is not None]
+        return f"{count(len(figures['returns']), 'episode')}: {', '.join(means)}"
 
 
 def evaluate(

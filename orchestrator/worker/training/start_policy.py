@@ -13,7 +13,7 @@ import dataclasses
 import io
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict
@@ -296,8 +296,7 @@ def _named_axes(
     policy: BasePolicy, names: Names | None, others: Names | None
 ) -> list[tuple[str, int, torch.Tensor]]:
     """Return the axes of parameters of ``MlpPolicy`` and of statistics whose entries belong to
-    observations or actions; none where all names are equal, or there are none. Observations enter
-    the first hidden layers or, without any, the last layers.
+    observations or actions; none where all names are equal, or there are none.
 
     :param others: names of the source.
     :raises UnfitStartPolicyError: no name is common, or such a policy needs equal ones.
@@ -315,14 +314,13 @@ def _named_axes(
     axes = [
         ("obs_rms.mean", 0, observations),
         ("obs_rms.var", 0, observations),
+        ("mlp_extractor.policy_net.0.weight", 1, observations),
+        ("mlp_extractor.value_net.0.weight", 1, observations),
         ("action_net.weight", 0, actions),
         ("action_net.bias", 0, actions),
     ]
-    if (policy.dist_kwargs or {}).get("full_std", True):  # else all actions share their deviation
+    if "log_std" in own:
         axes.append(("log_std", own["log_std"].ndim - 1, actions))
-    for network, last in (("policy_net", "action_net"), ("value_net", "value_net")):
-        first = f"mlp_extractor.{network}.0.weight"
-        axes.append((first if first in own else f"{last}.weight", 1, observations))
     return axes
 
 
@@ -340,22 +338,15 @@ def _places(what: str, own: Sequence[str], given: Sequence[str]) -> torch.Tensor
 def _copied_text(names: Names | None, others: Names | None) -> str:
     if names is None or others is None or names == others:
         return "all observations and actions are equal: an exact copy"
-    return "; ".join(
-        [
-            *_difference_texts("observations", names["observations"], others["observations"]),
-            *_difference_texts("actions", names["actions"], others["actions"]),
-        ]
-    )
-
-
-def _difference_texts(what: str, own: Sequence[str], given: Sequence[str]) -> Iterator[str]:
-    new = [name for name in own if name not in given]
-    left = [name for name in given if name not in own]
-    yield f"{len(own) - len(new)} of {len(own)} {what} by name"
-    if new:
-        yield f"new {what}: {listed(new, SHOWN)}"
-    if left:
-        yield f"{what} not taken over: {listed(left, SHOWN)}"
+    texts = []
+    for what, own, given in (
+        ("observations", names["observations"], others["observations"]),
+        ("actions", names["actions"], others["actions"]),
+    ):
+        new = listed([name for name in own if name not in given], SHOWN) or "none"
+        left = listed([name for name in given if name not in own], SHOWN) or "none"
+        texts.append(f"new {what}: {new}; {what} not taken over: {left}")
+    return "; ".join(texts)
 
 
 # -- before the launch

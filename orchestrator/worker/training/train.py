@@ -89,7 +89,7 @@ def run(
             learner = learners.build(spec, trained_on, ranks)
             facts.learner = reporter.learner = learner.name
             facts.learner_reason = learner.reason
-            _say_what_begins(spec, learner, ranks, own_envs)
+            _say_what_begins(spec, learner, ranks)
             attempt = Attempt(
                 spec=spec,
                 paths=paths,
@@ -119,14 +119,12 @@ def _remove_partial_files(paths: JobPaths) -> None:
         remove_partial_files(path.parent, path.name)
 
 
-def _say_what_begins(
-    spec: WorkerSpec, learner: learners.Learner, ranks: Ranks, own_envs: range
-) -> None:
+def _say_what_begins(spec: WorkerSpec, learner: learners.Learner, ranks: Ranks) -> None:
+    say(f"{spec.job_id}: {spec.algo}, learner {learner.name} ({learner.reason}), seed {spec.seed}")
     cpus = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
-    say(f"{spec.job_id}: {spec.algo}, learner {learner.name} ({learner.reason})")
-    say(f"seed {spec.seed}, {spec.n_envs} environments, threads = {spec.threads} on CPU {cpus}")
+    say(f"{spec.n_envs} environments, threads = {spec.threads} on CPU {cpus}")
     if ranks.size > 1:
-        say(f"rank {ranks.rank} of {ranks.size}: environments {list(own_envs)}, {spec.mode}")
+        say(f"rank {ranks.rank} of {ranks.size}, {spec.mode}")
 
 
 class Training:
@@ -190,7 +188,8 @@ class Training:
             is_due = checkpoint_requested() or self._checkpoints.is_due(steps_before)
             self._act_together(is_stopping=stop_requested(), is_saving=is_due)
         self._save_where_unsaved()
-        self._attempt.reporter.report("training", self._model.num_timesteps, last=True)
+        self._attempt.reporter.is_urgent = True
+        self._log.report()
 
     def _pause_at_rung(self) -> None:
         """End the attempt where it is to be compared with others; also one that resumes there.
@@ -281,7 +280,6 @@ class Training:
         facts = self._attempt.facts
         loop = LoopState(
             iteration=self._iteration,
-            learner=facts.learner,
             progress_rows=self._log.rows,
             timings_rows=self._timings.rows,
             ep_rew_mean_first=facts.ep_rew_mean_first,

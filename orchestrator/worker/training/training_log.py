@@ -14,7 +14,7 @@ from stable_baselines3.common.utils import safe_mean
 
 from orchestrator.core.progress_columns import ROLLOUT
 from orchestrator.core.text import count
-from orchestrator.worker.runtime.csv_tables import CsvTable, LoggerTable
+from orchestrator.worker.runtime.csv_tables import LoggerTable
 from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training import algorithms
 from orchestrator.worker.training.attempt import Attempt
@@ -52,9 +52,8 @@ class TrainingLog:
         outputs: list[KVWriter] = []
         if self._attempt.ranks.rank == 0:
             columns = [*ROLLOUT, *columns]  # the first rows may lack them
-            self._table = LoggerTable(
-                CsvTable(self._attempt.paths.progress_csv, keep=keep, columns=columns)
-            )
+            path = self._attempt.paths.progress_csv
+            self._table = LoggerTable(path, keep=keep, columns=columns)
             outputs.append(self._table)
         self._model.set_logger(Logger(folder=None, output_formats=outputs))
         if isinstance(self._model, FastPPO):
@@ -134,7 +133,7 @@ class TrainingLog:
     @property
     def rows(self) -> int:
         """Of ``progress.csv``."""
-        return 0 if self._table is None else self._table.table.rows
+        return 0 if self._table is None else self._table.rows
 
     def training_s(self) -> float:
         """Wall time of the training so far, over all attempts."""

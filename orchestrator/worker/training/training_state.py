@@ -4,7 +4,6 @@ replay buffer.
 
 from __future__ import annotations
 
-import io
 import pickle
 import random
 from collections.abc import Mapping
@@ -13,9 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from stable_baselines3.common.save_util import load_from_zip_file, recursive_setattr
 from stable_baselines3.common.vec_env import DummyVecEnv
-from torch import nn
 
 from orchestrator.core import job_parts
 from orchestrator.core.decoding import field_values
@@ -34,13 +31,6 @@ _COUNTERS = (
     "ep_info_buffer",
     "ep_success_buffer",
 )
-_RESTORED_ELSEWHERE = {
-    "observation_space",
-    "action_space",
-    sb3.LAST_OBS,
-    sb3.LAST_ORIGINAL_OBS,
-    sb3.LAST_EPISODE_STARTS,
-}
 OF_EACH_RANK = (
     "last_obs",
     "last_original_obs",
@@ -59,7 +49,6 @@ class LoopState:
     """Counters of the training loop and of its tables."""
 
     iteration: int = 0
-    learner: str | None = None
     progress_rows: int = 0
     timings_rows: int = 0
     ep_rew_mean_first: float | None = None
@@ -104,17 +93,12 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
         "last_obs": _as_tensors(attributes[sb3.LAST_OBS]),
         "last_original_obs": _as_tensors(attributes[sb3.LAST_ORIGINAL_OBS]),
         "last_episode_starts": attributes[sb3.LAST_EPISODE_STARTS],
-        "model": None,
         "normalization": None,
         "spaces": pickle.dumps((model.observation_space, model.action_space)),
         "envs": envs,
         "unsaveable": unsaveable,
         "generators": generators(model.device),
     }
-    if not algorithms.is_named(model):
-        content = io.BytesIO()
-        model.save(content)
-        state["model"] = content.getvalue()
     if normalization is not None:
         values = vars(normalization)
         state["normalization"] = {name: values[name] for name in _NORMALIZATION if name in values}
@@ -131,8 +115,6 @@ def restore(model: Model, state: dict[str, Any]) -> LoopState:
     assert model.env is not None
     venv: Any = model.env.unwrapped
     attributes = vars(model)
-    if state["model"] is not None:
-        _restore_model(model, state["model"])
     model.policy.load_state_dict(state["policy"])
     for name, optimizer in algorithms.optimizers(model).items():
         optimizer.load_state_dict(state["optimizers"][name])
@@ -171,31 +153,6 @@ def restore(model: Model, state: dict[str, Any]) -> LoopState:
     restore_generators(state["generators"])
     loop = state["loop"]
     return LoopState(**{**loop, "parts": job_parts.restored_facts(loop["parts"])})
-
-
-def _restore_model(model: Model, content: bytes) -> None:
-    """Restore an algorithm that is a class, whose attributes are not known, from its ``model.zip``.
-
-    An attribute that refers to tensors of the policy stays, since these are restored in place: such
-    as SAC's ``batch_norm_stats``.
-    """
-    attributes, parameters, variables = load_from_zip_file(io.BytesIO(content), device=model.device)
-    own = {tensor.data_ptr() for tensor in model.policy.state_dict().values()}
-    for name, value in (attributes or {}).items():
-        if name not in _RESTORED_ELSEWHERE and not _refers_to(own, vars(model).get(name)):
-            setattr(model, name, value)
-    model.set_parameters(parameters, exact_match=True, device=model.device)
-    for name, variable in (variables or {}).items():
-        if variable is not None:
-            recursive_setattr(model, f"{name}.data", variable.data)
-
-
-def _refers_to(tensors: set[int], value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return value.data_ptr() in tensors
-    if isinstance(value, nn.Module):
-        value = list(value.state_dict().values())
-    return isinstance(value, list | tuple) and any(_refers_to(tensors, part) for part in value)
 
 
 def _as_tensors(observations: Any) -> Any:
