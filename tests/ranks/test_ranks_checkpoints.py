@@ -15,7 +15,6 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.executors.base import Launch
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.worker.training import checkpoint
 from orchestrator.worker.training.checkpoint import CheckpointStore
 
 pytestmark = pytest.mark.nightly
@@ -47,10 +46,8 @@ def test_every_rank_resumes_with_its_own_replay_buffer(tmp_path: Path) -> None:
 
 
 def test_ranks_remove_the_rows_that_no_checkpoint_needs_and_at_the_end_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(checkpoint, "TRANSFER_S", -1.0)
-
     def trained(rank: Any) -> CheckpointStore:
         return row_after_row(tmp_path, rank, range(40))[0]
 
@@ -79,8 +76,7 @@ def test_when_the_replay_buffer_of_one_rank_is_damaged_all_go_back_to_the_checkp
     assert helpers.in_threads(2, resumed) == [(8, [0, 1, 2, 3]), (8, [1000, 1001, 1002, 1003])]
     output = capsys.readouterr().out
     assert (
-        f"checkpoint-000000000012.pt is damaged (rank 1: its replay buffer is damaged: {newest.name}"
-        in output
+        f"checkpoint-000000000012.pt is damaged (rank 1: its replay buffer: {newest.name}" in output
     )
 
 

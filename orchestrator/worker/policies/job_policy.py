@@ -15,9 +15,10 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from gymnasium.wrappers import TransformObservation
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
@@ -32,7 +33,6 @@ from orchestrator.core.paths import JobPaths, absolute
 from orchestrator.core.robot_hash import altered_since_training
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import another_robot, env_factory
-from orchestrator.worker.policies.single_env import SingleEnv
 from orchestrator.worker.policies.task_env import TaskEnv
 from orchestrator.worker.runtime import failures
 from orchestrator.worker.training import evaluation, trained_policy, training_state
@@ -84,20 +84,18 @@ def load(
         trained = trained_policy.newest_policy(paths, spec)
     else:
         trained = trained_policy.read_checkpoint(paths, str(checkpoint))
-    if seed is None:
-        seed = evaluation.environment_seed(spec)
     generators = training_state.generators(torch.device("cpu"))
     with _explaining(spec):
-        venv, env = _make(paths, spec, trained, n_envs, render_mode, seed, xml, randomize)
-        model = trained_policy.load_model(spec, paths, venv, trained)
+        made = _make(paths, spec, trained, n_envs, render_mode, seed, xml, nominal=not randomize)
+        model = trained_policy.load_model(spec, paths, made.venv, trained)
         # Making a model seeds them, and its environments.
         training_state.restore_generators(generators)
-        venv.seed(seed)
+        made.venv.seed(made.seed)
     if checkpoint is None and model.num_timesteps < spec.total_timesteps:
         done = f"{model.num_timesteps:,} of {spec.total_timesteps:,} env_steps"
         message = f"{spec.job_id}: the policy was trained for {done}. {outcome_sentence(paths)}"
         warnings.warn(message, UnfinishedPolicyWarning, stacklevel=2)
-    return model, env
+    return model, made.for_caller
 
 
 def make_env(
@@ -120,16 +118,13 @@ def make_env(
     paths, spec = _job(job_dir)
     spec = dataclasses.replace(spec, normalize=spec.normalize and normalize)
     trained = trained_policy.newest_policy(paths, spec) if spec.normalize else None
-    if seed is None:
-        seed = evaluation.environment_seed(spec)
     with _explaining(spec):
-        venv, env = _make(paths, spec, trained, n_envs, render_mode, seed, xml, randomize)
-        venv.seed(seed)
+        made = _make(paths, spec, trained, n_envs, render_mode, seed, xml, nominal=not randomize)
     if trained is not None:
         at = f"as at {trained.label} env_steps"
         message = f"{spec.job_id}: observations are normalised {at}. {outcome_sentence(paths)}"
         warnings.warn(message, UnfinishedPolicyWarning, stacklevel=2)
-    return env
+    return made.for_caller
 
 
 def _job(job_dir: StrPath) -> tuple[JobPaths, WorkerSpec]:
@@ -149,26 +144,36 @@ def _job(job_dir: StrPath) -> tuple[JobPaths, WorkerSpec]:
     return paths, spec
 
 
+class _Made(NamedTuple):
+    venv: VecEnv
+    """Without normalisation; seeded."""
+    for_caller: Any
+    """``venv`` with normalisation, or the single environment in it."""
+    seed: int
+
+
 def _make(
     paths: JobPaths,
     spec: WorkerSpec,
     trained: Checkpoint | None,
     n_envs: int | None,
     render_mode: str | None,
-    seed: int,
+    seed: int | None,
     other_robot: StrPath | None,
-    randomize: bool,
-) -> tuple[VecEnv, Any]:
-    """Make the job's environments, and what the caller gets: them with normalisation, or the single
-    environment in them.
+    *,
+    nominal: bool,
+) -> _Made:
+    """Make the job's environments.
 
     :param n_envs: None for one ``gymnasium.Env``, which is then the only one in a ``DummyVecEnv``.
+    :param seed: None for that of the job's evaluation.
     """
     if n_envs is not None and n_envs < 1:
         raise UsageError(
             f"n_envs = {n_envs}: expected a whole number of at least 1, or None for one gymnasium.Env"
         )
-    nominal = not randomize
+    if seed is None:
+        seed = evaluation.environment_seed(spec)
     if other_robot is not None:
         xml = absolute(other_robot)
         spec = another_robot.with_robot(spec, paths.root, xml, nominal=nominal)
@@ -195,12 +200,17 @@ def _make(
         venv = env_factory.make(
             spec, paths.root, n_envs=n_envs or 1, seed=seed, measuring=True, nominal=nominal
         )
-    normalized = trained_policy.normalized_env(spec, paths, venv, trained)
-    if n_envs is not None:
-        return venv, normalized
-    assert isinstance(venv, DummyVecEnv)
-    statistics = normalized if isinstance(normalized, VecNormalize) else None
-    return venv, SingleEnv(venv.envs[0], seed, statistics)
+    venv.seed(seed)
+    for_caller: Any = trained_policy.normalized_env(spec, paths, venv, trained)
+    if n_envs is None:
+        assert isinstance(venv, DummyVecEnv)
+        env = venv.envs[0]
+        env.reset(seed=seed)
+        if isinstance(for_caller, VecNormalize):
+            space = for_caller.observation_space
+            env = TransformObservation(env, for_caller.normalize_obs, space)
+        for_caller = env
+    return _Made(venv, for_caller, seed)
 
 
 @contextlib.contextmanager

@@ -5,14 +5,22 @@ from __future__ import annotations
 import io
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.task_names import MEASURES
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.runtime.failures import Diverged, Interrupted
 from orchestrator.worker.runtime.progress import say
+from orchestrator.worker.tasks import find_task
+from orchestrator.worker.tasks.task_options import read_options
 from orchestrator.worker.training import evaluation
 from orchestrator.worker.training.attempt import Attempt
-from orchestrator.worker.training.evaluation_findings import evaluation_finding
+
+SHORT = 0.1
+"""Share of the longest episode below which episodes are far too short."""
+LEAST_M_PER_STEP = 0.0005
+"""Distance per control step of a robot that moves at all: half a metre in 1,000 steps."""
 
 
 def save_policy(attempt: Attempt) -> None:
@@ -71,6 +79,34 @@ def evaluate(attempt: Attempt, stop_requested: Callable[[], bool]) -> None:
     if figures["diverged"]:
         episodes = len(figures["returns"])
         _warn(attempt, f"{figures['diverged']} of {episodes} episodes of the evaluation diverged")
+
+
+def evaluation_finding(
+    spec: WorkerSpec, mean: float | None, length: float, measures: Mapping[str, float | None]
+) -> str | None:
+    """Say what is wrong with a policy of a built-in task. Return None if nothing is.
+
+    :param mean: of the returns; None: it is not finite. :param length: mean length of the episodes, in control steps.
+    :param measures: means by name.
+    """
+    own = MEASURES.get(spec.task or "")
+    if spec.task is None or own is None:
+        return None
+    options = read_options(spec.task, find_task(spec.task).Options, spec.task_options)
+    limit = options.max_episode_steps
+    if length < SHORT * limit:
+        return f"episodes last {length:,.0f} of {limit:,} steps"
+    distance = measures.get("distance_m")
+    # Of these tasks the own measure is the distance travelled, and more is better.
+    is_travelled = own[0] == "distance_m" and "cost_of_transport" in own
+    if not is_travelled or distance is None or mean is None:
+        return None
+    if mean > 0 and distance < LEAST_M_PER_STEP * length:
+        return (
+            f"a return of {mean:,.4g}, but distance_m is {distance:.2g}: the policy is paid for standing still; train "
+            "longer, or lower healthy_reward"
+        )
+    return None
 
 
 def _warn(attempt: Attempt, text: str) -> None:

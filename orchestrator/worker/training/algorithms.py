@@ -40,12 +40,8 @@ def class_of(algo: str) -> type[Model]:
         return CLASSES[algo]
     try:
         kind: object = user_env.load(algo)
-    except user_env.EntryPointError as error:
-        raise AlgorithmError(f"{algo}: {error}") from None
     except (Exception, SystemExit) as error:
-        raise AlgorithmError(
-            f"{algo}: importing its module raises {failures.describe(error)}"
-        ) from error
+        raise AlgorithmError(f"{algo}: {failures.describe(error)}") from error
     if not isinstance(kind, type) or not issubclass(kind, OnPolicy | OffPolicy):
         raise AlgorithmError(
             f"{algo} is no algorithm; expected a class derived from Stable-Baselines3's "

@@ -277,14 +277,10 @@ def saved_statistics(paths: JobPaths) -> dict[str, Any]:
 
     :raises UsageError: they are missing or damaged.
     """
-    if not paths.vecnormalize.is_file():
-        raise UsageError(
-            f"{paths.vecnormalize} is missing: the policy cannot be used without its normalisation statistics"
-        )
     try:
         saved = vars(pickle.loads(paths.vecnormalize.read_bytes()))
-        return {name: saved[name] for name in ("obs_rms", "ret_rms") if name in saved}
     except Exception as error:
         raise UsageError(
             f"{paths.vecnormalize} cannot be loaded: {failures.describe(error)}"
         ) from error
+    return {name: saved[name] for name in ("obs_rms", "ret_rms") if name in saved}

@@ -13,7 +13,6 @@ from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.utils import safe_mean
 
 from orchestrator.core.progress_columns import ROLLOUT
-from orchestrator.core.text import count
 from orchestrator.worker.runtime.csv_tables import LoggerTable
 from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training import algorithms
@@ -113,10 +112,9 @@ class TrainingLog:
         mean = "no episode ended yet"
         if facts.ep_rew_mean is not None:
             mean = f"ep_rew_mean {facts.ep_rew_mean:,.1f}"
-        diverged = f", {count(facts.divergences, 'divergence')}" if facts.divergences else ""
         say(
             f"{self._model.num_timesteps:,} of {total:,} env_steps, {mean}, "
-            f"{self._reporter.env_steps_per_s:,.0f} env_steps/s{diverged}"
+            f"{self._reporter.env_steps_per_s:,.0f} env_steps/s"
         )
 
     def _tell_of_episodes(self) -> None:

@@ -154,7 +154,7 @@ def test_a_robot_that_was_evaluated_has_a_preview_without_being_asked(
 
 JOBS = (
     {"name": "hopper", "xml": str(HOPPER), "task": "forward"},
-    {"name": "pendulum", "env": "InvertedPendulum-v5"},
+    {"name": "pendulum", "task": "gymnasium:InvertedPendulum-v5"},
     odd("blind", "nothing"),
 )
 

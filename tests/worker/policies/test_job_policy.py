@@ -267,22 +267,10 @@ def test_a_policy_over_images_and_numbers_of_the_users_own_environment_loads(
     paths.spec.write_text(json.dumps(spec | {"entry_point": "own_env:blind"}))
     with pytest.raises(orchestrator.UsageError, match="unexpected keyword argument 'render_mode'"):
         orchestrator.make_env(paths.root, render_mode="rgb_array")
-    other = tmp_path / "other"
-    shutil.copytree(own, other)
-    (other / "own_env.py").write_text((own / "own_env.py").read_text() + "\n# another one")
-    ours = json.loads(paths.spec.read_text())
-    paths.spec.write_text(json.dumps(ours | {"search_path": str(other)}))
-    with pytest.raises(
-        orchestrator.UsageError, match=f"its module own_env is {other}/own_env.py, and this program"
-    ):
-        orchestrator.load(paths.root)
-    paths.spec.write_text(json.dumps(ours))
     sys.path.remove(str(own))
     sys.modules.pop("own_env")
     own.rename(tmp_path / "moved")
-    with pytest.raises(
-        orchestrator.UsageError, match=f"there is no module 'own_env'.*{own}, is missing"
-    ):
+    with pytest.raises(orchestrator.UsageError, match="there is no module 'own_env'"):
         orchestrator.load(paths.root)
 
 

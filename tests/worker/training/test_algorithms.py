@@ -221,7 +221,6 @@ def test_numbers_that_are_not_finite_end_as_diverged_at_once(
         "found in the rollout that it was in"
     )
     assert message in record.message
-    assert "environment 1" in record.message or algo == "a2c", "a replay buffer has it as it came"
     state = CheckpointStore(paths.checkpoints, spec.fingerprint()).newest()
     assert state is not None
     assert state["counters"]["num_timesteps"] == 512

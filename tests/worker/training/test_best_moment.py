@@ -91,4 +91,4 @@ def test_it_changes_nothing_else_of_an_evaluation(tmp_path: Path) -> None:
     model = mujoco.MjModel.from_xml_path(str(HOPPER))
     assert arrays["state"].size == mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION)
     assert np.isfinite(arrays["state"]).all()
-    assert (arrays["model"].size, len(kept.moment) < 4096) == (0, True)
+    assert len(kept.moment) < 4096

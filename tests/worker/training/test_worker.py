@@ -220,7 +220,7 @@ def test_python_error_is_told_with_the_users_own_line(tmp_path: Path) -> None:
         ("reward = float('inf')", "rewards are not finite: "),
         (
             "observation = np.full(3, np.nan, np.float32)",
-            "observations are not finite: nan in environment 1",
+            "observations are not finite: nan",
         ),
     ],
     ids=["nan reward", "inf reward", "nan observation"],
@@ -235,8 +235,6 @@ def test_numbers_that_are_not_finite_end_as_diverged(
     assert record.code == ExitCode.DIVERGED, log
     assert record.message.startswith("iteration 3 (env_steps ")
     assert message in record.message
-    if not normalize:  # otherwise one spoils the numbers of all
-        assert record.message.endswith("in environment 1")
     # The checkpoint from before stands and is sound.
     state = CheckpointStore(paths.checkpoints, given.fingerprint()).newest()
     assert state is not None
