@@ -1,7 +1,7 @@
 """``python -m orchestrator.worker.rendering.stills JOB_DIR …``: draw the still of each job.
 
 It is drawn from the pose that the job's evaluation has kept
-(:mod:`orchestrator.worker.training.best_moment`), which is removed then. Neither torch nor the
+(:func:`orchestrator.worker.training.evaluation.pose_file`), which is removed then. Neither torch nor the
 policy is loaded, so that a still costs little.
 """
 

@@ -57,7 +57,7 @@ def evaluate(attempt: Attempt, stop_requested: Callable[[], bool]) -> None:
     begun = time.monotonic()
     try:
         result = evaluation.evaluate(attempt.spec, attempt.paths.root, attempt.model, each_step)
-    except Diverged as error:
+    except (Diverged, evaluation.EndlessEpisodeError) as error:
         _warn(attempt, f"no evaluation: {error}")
         return
     finally:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import io
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,19 +22,19 @@ from orchestrator.core.text import count
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.episode_conditions import DRAWN, GridPlaces
+from orchestrator.worker.envs.poses import Pose, pose_of
 from orchestrator.worker.runtime import sb3_internals
 from orchestrator.worker.runtime.failures import Diverged
-from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training import nan_guard
 from orchestrator.worker.training.acting import ActingPolicy
 from orchestrator.worker.training.algorithms import Model
-from orchestrator.worker.training.best_moment import BestMoment
 from orchestrator.worker.training.recorder import reported_measures
-from orchestrator.worker.training.training_state import generators, restore_generators
 
 LONGEST = 100_000
-"""Control steps after which an episode is cut off: a good policy may never end one where nothing
-limits it."""
+"""Control steps of an episode: a good policy may never end one where nothing limits it."""
+STILL_STEP = 100
+"""Control step of which the pose is kept, in the first episode that has so many; without one, the
+pose at the start."""
 MOST_AT_ONCE = 32
 """Environments of a built-in task: one more in a batch costs its physics alone, a second round the
 whole batch."""
@@ -44,6 +45,10 @@ _ENVIRONMENTS = 1
 _GENERATORS = 2
 """Purposes of random numbers, so that evaluation's seeds differ from training's and from each
 other."""
+
+
+class EndlessEpisodeError(Exception):
+    """An episode of the evaluation does not end."""
 
 
 class Episode(NamedTuple):
@@ -68,8 +73,7 @@ class EvaluationResult:
     content: Mapping[str, Any]
     """What ``eval.json`` holds, as described in ``docs/evaluation.md``."""
     moment: bytes | None
-    """The best moment of these episodes, where the spec asks for one and has a task:
-    :meth:`BestMoment.content`."""
+    """A pose of the first episode, where the spec asks for one and has a task: :func:`pose_file`."""
 
     @property
     def deterministic(self) -> Mapping[str, Any]:
@@ -96,19 +100,20 @@ def evaluate(
     many of the robot of the file where episodes draw others, and at each point of the spec's grid.
 
     ``each_step`` is called after every step and may raise to end the evaluation. The result is a
-    function of spec and policy; parameters, normalisation and the process's random generators are
-    unchanged afterwards.
+    function of spec and policy, which are unchanged afterwards.
 
-    :raises Diverged: the policy's actions are not finite.
+    :raises Diverged: observations or the policy's actions are not finite.
+    :raises EndlessEpisodeError: an episode does not end.
     """
     # Whatever the job does in training: its policy is trained and saved.
     spec = dataclasses.replace(spec, on_divergence="end-episode")
     at_once = max(spec.n_envs, MOST_AT_ONCE) if env_factory.is_batched(spec) else spec.n_envs
     n_envs = min(spec.eval_episodes, at_once)
-    is_kept = spec.preview and not spec.video and env_factory.is_batched(spec)
-    moment = BestMoment() if is_kept else None
+    poses: list[Pose] | None = None
+    if spec.preview and not spec.video and env_factory.is_batched(spec):
+        poses = []
     run = functools.partial(_run, spec, job_dir, model, each_step)
-    figures = _figures(run(n_envs, moment=moment))
+    figures = _figures(run(n_envs, poses=poses))
     content = {
         "deterministic": figures,
         "episodes": len(figures["returns"]),
@@ -120,7 +125,22 @@ def evaluate(
     grid = EvaluationGrid.parse(spec.evaluate)
     if grid is not None:
         content["grid"] = list(_figures_on_grid(grid, spec.eval_episodes, run))
-    return EvaluationResult(content=content, moment=None if moment is None else moment.content())
+    return EvaluationResult(content=content, moment=pose_file(poses[-1]) if poses else None)
+
+
+def pose_file(pose: Pose) -> bytes:
+    """Return a file of the arrays ``state``, ``marker`` and ``ground``, from which a still is drawn
+    later.
+    """
+    ground = [] if pose.ground is None else [pose.ground.geom, pose.ground.x_m, pose.ground.y_m]
+    file = io.BytesIO()
+    np.savez_compressed(
+        file,
+        state=pose.state,
+        marker=np.array(pose.marker or (), float),
+        ground=np.array(ground, float),
+    )
+    return file.getvalue()
 
 
 def _figures_on_grid(
@@ -160,7 +180,7 @@ def _figures(episodes: Sequence[Episode]) -> dict[str, Any]:
         "lengths": lengths,
         "measures": measures,
     }
-    if all(episode.drawn for episode in episodes):  # not for an episode that was cut off
+    if episodes[0].drawn:
         figures["drawn"] = {
             key: [episode.drawn[key] for episode in episodes] for key in episodes[0].drawn
         }
@@ -195,7 +215,7 @@ def _run(
     each_step: Callable[[], None],
     n_envs: int,
     *,
-    moment: BestMoment | None = None,
+    poses: list[Pose] | None = None,
     grid: GridPlaces | None = None,
     nominal: bool = False,
 ) -> list[Episode]:
@@ -204,13 +224,11 @@ def _run(
     """
     seed = environment_seed(spec)
     # Environments may use the process's generators.
-    before = generators(model.device)
     set_random_seed(_seed(spec, _GENERATORS))
-    venv: Any = None
+    venv: Any = env_factory.make(
+        spec, job_dir, n_envs=n_envs, seed=seed, measuring=True, grid=grid, nominal=nominal
+    )
     try:
-        venv = env_factory.make(
-            spec, job_dir, n_envs=n_envs, seed=seed, measuring=True, grid=grid, nominal=nominal
-        )
         venv.seed(seed)
         trained = model.get_vec_normalize_env()
         if trained is not None:
@@ -222,11 +240,9 @@ def _run(
         remaining = np.array(
             [(spec.eval_episodes + index % at_each) // at_each for index in range(n_envs)]
         )
-        return _run_episodes(model, venv, remaining, each_step, moment)
+        return _run_episodes(model, venv, remaining, each_step, poses)
     finally:
-        restore_generators(before)
-        if venv is not None:
-            venv.close()
+        venv.close()
 
 
 def _run_episodes(
@@ -234,49 +250,43 @@ def _run_episodes(
     venv: Any,
     remaining: np.ndarray,
     each_step: Callable[[], None],
-    moment: BestMoment | None,
+    poses: list[Pose] | None,
 ) -> list[Episode]:
-    """:param remaining: ``(n_envs,)`` episodes still to run in each environment; counted down
-    here.
+    """Run the episodes.
+
+    :param remaining: ``(n_envs,)`` episodes still to run in each environment; counted down here.
+    :param poses: of a task: takes poses of the first environment, the best one last.
     """
     episodes: list[Episode] = []
-    returns = np.zeros(len(remaining))
     steps = np.zeros(len(remaining), int)
     observations = venv.reset()
-    if moment is not None:
-        moment.begin(venv)
+    if poses is not None:
+        poses.append(pose_of(venv.unwrapped.simulation, 0))
     policy = ActingPolicy(model, len(remaining))
     while remaining.any():
         problem = nan_guard.observation_problem(observations)
         if problem is not None:
             raise Diverged(problem)
-        observations, rewards, dones, infos = venv.step(policy.act(observations))
+        observations, _, dones, infos = venv.step(policy.act(observations))
         policy.see_ends(dones)
-        returns += rewards
-        steps += 1
-        ended = dones | (steps >= LONGEST)
-        if moment is not None:
-            moment.step(float(rewards[0]), int(steps[0]), ended=bool(ended[0]))
-        for index in np.flatnonzero(ended & (remaining > 0)).tolist():
-            info = infos[index]
+        for index in np.flatnonzero(dones & (remaining > 0)).tolist():
             remaining[index] -= 1
-            if not dones[index]:
-                remaining[index] = 0
-                say(
-                    f"evaluation: environment {index} ended no episode in {LONGEST} steps and was cut off"
-                )
-            figures = info.get("episode", {"r": returns[index], "l": steps[index]})
-            total_reward = float(figures["r"])
+            info = infos[index]
+            total_reward = float(info["episode"]["r"])
             episode = Episode(
                 env=index,
                 total_reward=total_reward,
-                length=int(figures["l"]),
+                length=int(info["episode"]["l"]),
                 measures=reported_measures(info),
                 drawn=info.get(DRAWN, {}),
                 diverged="divergence" in info or not math.isfinite(total_reward),
             )
             episodes.append(episode)
-        returns[dones] = 0
+        steps += 1
         steps[dones] = 0
+        if steps.max() >= LONGEST:
+            raise EndlessEpisodeError(f"an episode has not ended after {LONGEST:,} steps")
+        if poses is not None and steps[0] == STILL_STEP and len(poses) == 1:
+            poses.append(pose_of(venv.unwrapped.simulation, 0))
         each_step()
     return episodes

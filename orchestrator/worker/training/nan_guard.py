@@ -70,12 +70,7 @@ def explaining_divergence(model: Model, iteration: int) -> Iterator[None]:
         else:
             problem = _parameter_problem(model)
             if not isinstance(error, OrchestratorError | Diverged):  # these say what is wrong
-                problem = (
-                    problem
-                    or observation_problem(_latest_observations(model))
-                    or _problem_in(_rollout(model, 1))
-                    or _exploration_problem(model)
-                )
+                problem = problem or observation_problem(_latest_observations(model))
         if problem is None:
             raise
         raise Diverged(
@@ -85,8 +80,11 @@ def explaining_divergence(model: Model, iteration: int) -> Iterator[None]:
 
 def _parameter_problem(model: Model) -> str | None:
     for name, parameter in model.policy.named_parameters():
-        if not torch.isfinite(parameter.detach()).all():
-            return f"parameter {name} of the policy is not finite"
+        values = parameter.detach()
+        if name == "log_std":  # of the actions' standard deviation, which must be finite, too
+            values = values.exp()
+        if not torch.isfinite(values).all():
+            return f"parameter {name} of the policy is not finite or too large"
     return None
 
 
@@ -132,16 +130,3 @@ def _problem_in(arrays: Mapping[str, Any]) -> str | None:
         if not is_finite.all():
             return f"{name} are not finite: {array[~is_finite][0]}"
     return None
-
-
-def _exploration_problem(model: Model) -> str | None:
-    log_std = getattr(model.policy, "log_std", None)
-    if log_std is None:
-        return None
-    std = log_std.detach().exp()
-    if torch.isfinite(std).all() and (std > 0).all():
-        return None
-    return (
-        "the standard deviation of the policy's actions is not finite or zero; "
-        "a smaller learning_rate or max_grad_norm usually helps"
-    )

@@ -393,17 +393,21 @@ def _require_equal_settings(
 ) -> None:
     """:raises UnfitStartPolicyError: the policy was trained with another of these settings."""
     default = ACTIVATIONS[job["algo"]]
-    there = (activation or default).replace("_", "")
-    here = (job["policy_kwargs"].get("activation_fn") or default).replace("_", "")
-    for key, trained_with, wanted in (
-        ("algo", algo, job["algo"]),
-        ("normalize", normalize, job["normalize"]),
-        ("activation_fn", there, here),
-    ):
-        if trained_with != wanted:
+    there = {
+        "algo": algo,
+        "normalize": normalize,
+        "activation_fn": (activation or default).replace("_", ""),
+    }
+    here = {
+        "algo": job["algo"],
+        "normalize": job["normalize"],
+        "activation_fn": (job["policy_kwargs"].get("activation_fn") or default).replace("_", ""),
+    }
+    for key, value in there.items():
+        if value != here[key]:
             raise UnfitStartPolicyError(
-                f"was trained with {key} = {json.dumps(trained_with)}, and here it is "
-                f"{json.dumps(wanted)}; they must be equal"
+                f"was trained with {key} = {json.dumps(value)}, and here it is "
+                f"{json.dumps(here[key])}; they must be equal"
             )
 
 

@@ -18,8 +18,6 @@ from orchestrator.worker.training.algorithms import Model
 from orchestrator.worker.training.fast.ppo import FastPPO
 from orchestrator.worker.training.recorder import Recorder
 
-TOTALS = ("cpu_s", "run_delay_s", "voluntary_switches", "involuntary_switches", "throttled_s")
-"""Fields of :class:`ResourceUsage`; a row holds how much each has grown."""
 OF_LOOP = ("rollout_s", "train_s")
 DIGITS = 7
 """Digits of a second after the decimal point."""
@@ -57,7 +55,7 @@ class Timings:
         for phase in self._of_model:
             self._of_model[phase] = 0.0
         self._recorder.env_s = 0.0
-        self._usage = self._reader.read()
+        self._totals = self._reader.totals()
         self._collectives_s = self._ranks.seconds
         self._began = self._phase_began = perf_counter()
 
@@ -79,17 +77,14 @@ class Timings:
             **self._seconds,
             **self._of_model,
         }
-        before = self._usage
-        usage = self._reader.read()
+        totals = self._reader.totals()
         self._table.append(
             {
                 "iteration": iteration,
                 "env_steps": self._model.num_timesteps,
                 **{name: round(value, DIGITS) for name, value in seconds.items()},
-                **{name: _growth(getattr(before, name), getattr(usage, name)) for name in TOTALS},
-                "rss_mib": None if usage.rss_mib is None else round(usage.rss_mib, 1),
-                "n_threads": usage.n_threads,
-                "n_cpus": usage.n_cpus,
+                **{name: _growth(before, totals[name]) for name, before in self._totals.items()},
+                **self._reader.present(),
             }
         )
 

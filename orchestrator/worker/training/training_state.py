@@ -139,12 +139,6 @@ def restore(model: Model, state: dict[str, Any]) -> LoopState:
     else:
         if isinstance(venv, DummyVecEnv):
             env_state.restore(venv.envs, state["envs"])
-            if not env_state.is_state_complete(venv.envs[0]):
-                kind = type(venv.envs[0].unwrapped).__name__
-                say(
-                    f"{kind} was restored by its attributes; "
-                    "state that it keeps elsewhere needs get_state and set_state"
-                )
         else:
             venv.set_state(state["envs"])
         attributes[sb3.LAST_OBS] = _as_arrays(state["last_obs"])

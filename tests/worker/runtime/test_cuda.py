@@ -58,10 +58,7 @@ def test_a_share_limits_torchs_memory_and_the_failure_names_the_key(
     assert calls["fraction"] == pytest.approx(limit_mib / TOTAL_MIB)
     assert calls["device"] == torch.device("cuda", 0)
     assert f"resources.gpus = {share} allows {limit_mib:,} MiB of the GPU (NVIDIA T4)" in message
-    assert (
-        "This process held 3,000 MiB, and 8,000 MiB of the GPU are free. Raise resources.gpus"
-        in message
-    )
+    assert "Raise resources.gpus" in message
 
 
 def test_bits_do_not_depend_on_the_users_setting_of_cublas(calls: dict[str, Any]) -> None:

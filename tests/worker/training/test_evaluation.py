@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -295,17 +294,17 @@ def test_physics_that_diverges_in_the_evaluation_leaves_the_job_succeeded_and_is
     assert "3 of 3 episodes of the evaluation diverged" in log
 
 
-def test_an_episode_that_does_not_end_is_cut_off(
+def test_an_episode_that_does_not_end_leaves_the_job_without_an_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluation, "LONGEST", 20)
     spec = helpers.spec(env="Pendulum-v1", env_kwargs={"max_episode_steps": 10**6}, eval_episodes=5)
-    model = PPO("MlpPolicy", gymnasium.make("Pendulum-v1"), device="cpu")
-    result = evaluate(spec, tmp_path, model)
-    summary = result.deterministic
-    assert summary["lengths"] == [20, 20]
-    assert max(summary["returns"]) < 0
-    assert summary["measures"] == {}
+    paths = helpers.job(tmp_path, spec)
+    record, log = helpers.train_here(paths)
+    assert (record.code, record.eval_mean) == (ExitCode.SUCCEEDED, None)
+    assert "an episode has not ended after 20 steps" in log
+    assert paths.model.exists()
+    assert not paths.eval.exists()
 
 
 @pytest.mark.nightly
