@@ -15,6 +15,9 @@ _TRACEBACK_LINES = 40
 _LONGEST_MESSAGE = 500
 _LONGEST_CHAIN = 20
 """Exceptions, each the cause of the one before, that are searched."""
+_OUT_OF_GPU_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "ALLOC_FAILED")
+"""In the messages of torch's OutOfMemoryError, and of CUDA and its libraries where memory is not
+allocated by torch."""
 _PACKAGE = str(Path(__file__).parents[2])
 
 
@@ -38,10 +41,6 @@ class RankLostError(AttemptEnd):
 
 class CheckpointError(AttemptEnd):
     """A checkpoint that is not damaged cannot be loaded."""
-
-
-class GpuMemoryError(AttemptEnd):
-    """The GPU, or the share of it that the job has, has no memory left."""
 
 
 class AlgorithmError(UsageError):
@@ -74,6 +73,12 @@ def classify(error: BaseException) -> tuple[ExitCode, str, str]:
     if isinstance(error, AttemptEnd):
         is_failure = not isinstance(error, Interrupted | ReachedRung)
         return error.code, message, trace if is_failure else ""
+    if any(text in message for text in _OUT_OF_GPU_MEMORY):
+        message = (
+            f"the GPU memory of the job is used up: {message}; raise resources.gpus if it is below 1, end other "
+            "programs on the GPU (nvidia-smi lists them), or lower batch_size, n_envs or net_arch"
+        )
+        return ExitCode.ERROR, message, trace
     if isinstance(error, AlgorithmError):
         return ExitCode.ERROR, message, trace
     return ExitCode.ERROR, describe(error), trace

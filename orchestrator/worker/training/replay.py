@@ -11,7 +11,6 @@ at index ``i % buffer.buffer_size`` of the buffer.
 from __future__ import annotations
 
 import io
-import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +23,6 @@ from orchestrator.worker.training.sealed_files import DamagedError, seal, unseal
 
 MOST_BYTES = 16 * 2**20
 """Size of a file: one is in memory while it is read or written."""
-_NAME = re.compile(r"rows-(\d{12})-(\d{12})\.npz")
 _ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 
@@ -109,12 +107,11 @@ class Replay:
         self.restore(0)
 
     def _files(self) -> list[_File]:
-        """The files, by their first row."""
+        """Return the files, by their first row."""
         found = []
-        for path in sorted(self._directory.iterdir()):
-            match = _NAME.fullmatch(path.name)
-            if match is not None:
-                found.append(_File(path, int(match[1]), int(match[2])))
+        for path in sorted(self._directory.glob("rows-*.npz")):
+            _, first, end = path.stem.split("-")
+            found.append(_File(path, int(first), int(end)))
         return found
 
 

@@ -45,6 +45,16 @@ SHOWN = 5
 EXPECTED = "expected a job's directory, RUN_DIR/jobs/JOB_ID, or a model.zip of Stable-Baselines3"
 ACTIVATIONS = {"ppo": "tanh", "a2c": "tanh", "sac": "relu", "td3": "relu"}
 """Defaults of ``activation_fn``."""
+NAMED_AXES = (
+    ("obs_rms.mean", 0, "observations"),
+    ("obs_rms.var", 0, "observations"),
+    ("mlp_extractor.policy_net.0.weight", 1, "observations"),
+    ("mlp_extractor.value_net.0.weight", 1, "observations"),
+    ("action_net.weight", 0, "actions"),
+    ("action_net.bias", 0, "actions"),
+    ("log_std", -1, "actions"),
+)
+"""Parameters of ``MlpPolicy`` and statistics: the axis whose entries belong to what has names."""
 Spaces: TypeAlias = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
 """Of observations and actions."""
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
@@ -251,7 +261,7 @@ def start(model: Model, initial: StartPolicy) -> str:
     running = {} if normalization is None else _running(vars(normalization))
     own = {**model.policy.state_dict(), **_statistics(running)}
     given = {**initial.policy, **(initial.statistics or {})}
-    merged = _merged(own, given, _named_axes(model.policy, names, initial.names))
+    merged = _merged(model.policy, own, given, names, initial.names)
     model.policy.load_state_dict({name: merged[name] for name in model.policy.state_dict()})
     for name, rms in running.items():
         rms.mean = merged[f"{name}.mean"].numpy()
@@ -265,21 +275,36 @@ def start(model: Model, initial: StartPolicy) -> str:
 
 
 def _merged(
-    own: Tensors, given: Tensors, axes: Sequence[tuple[str, int, torch.Tensor]]
+    policy: BasePolicy,
+    own: Tensors,
+    given: Tensors,
+    names: Names | None,
+    others: Names | None,
 ) -> dict[str, torch.Tensor]:
-    """Return the tensors of ``given``, along ``axes`` with the entries of common names; new ones are 0
+    """Return the tensors of ``given`` in the order of the names here; the entries of new names are 0
     or, of a deviation or a variance, as in ``own``.
 
-    :param axes: name of a tensor, axis, and where the entries of ``own`` are in ``given``.
-    :raises UnfitStartPolicyError: another network, or other shapes where there are no names.
+    :param policy: here. :param others: names of the source.
+    :raises UnfitStartPolicyError: another network, other shapes where there are no names, or no
+        name is common.
     """
     merged = dict(given)
-    for name, axis, places in axes:
-        if name in own and name in merged:
-            tensor = merged[name]
-            new = own[name].max().item() if name in ("log_std", "obs_rms.var") else 0.0
-            entry = torch.full_like(tensor.narrow(axis, 0, 1), new)
-            merged[name] = torch.cat([tensor, entry], axis).index_select(axis, places)
+    if names is not None and others is not None and names != others:
+        if type(policy) is not ActorCriticPolicy:
+            raise UnfitStartPolicyError(
+                "its observations or actions have other names than those here, and only ppo and a2c"
+                " can start from a policy with other ones"
+            )
+        places = {
+            "observations": _places("observations", names["observations"], others["observations"]),
+            "actions": _places("actions", names["actions"], others["actions"]),
+        }
+        for name, axis, what in NAMED_AXES:
+            if name in own and name in given:
+                new = own[name].max().item() if name in ("log_std", "obs_rms.var") else 0.0
+                entry = torch.full_like(given[name].narrow(axis, 0, 1), new)
+                extended = torch.cat([given[name], entry], axis)
+                merged[name] = extended.index_select(axis, places[what])
     for name in {**own, **merged}:
         here = tuple(own[name].shape) if name in own else None
         there = tuple(given[name].shape) if name in given else None
@@ -290,38 +315,6 @@ def _merged(
                 "and actions"
             )
     return merged
-
-
-def _named_axes(
-    policy: BasePolicy, names: Names | None, others: Names | None
-) -> list[tuple[str, int, torch.Tensor]]:
-    """Return the axes of parameters of ``MlpPolicy`` and of statistics whose entries belong to
-    observations or actions; none where all names are equal, or there are none.
-
-    :param others: names of the source.
-    :raises UnfitStartPolicyError: no name is common, or such a policy needs equal ones.
-    """
-    if names is None or others is None or names == others:
-        return []
-    if type(policy) is not ActorCriticPolicy:
-        raise UnfitStartPolicyError(
-            "its observations or actions have other names than those here, and only ppo and a2c"
-            " can start from a policy with other ones"
-        )
-    own = policy.state_dict()
-    observations = _places("observations", names["observations"], others["observations"])
-    actions = _places("actions", names["actions"], others["actions"])
-    axes = [
-        ("obs_rms.mean", 0, observations),
-        ("obs_rms.var", 0, observations),
-        ("mlp_extractor.policy_net.0.weight", 1, observations),
-        ("mlp_extractor.value_net.0.weight", 1, observations),
-        ("action_net.weight", 0, actions),
-        ("action_net.bias", 0, actions),
-    ]
-    if "log_std" in own:
-        axes.append(("log_std", own["log_std"].ndim - 1, actions))
-    return axes
 
 
 def _places(what: str, own: Sequence[str], given: Sequence[str]) -> torch.Tensor:
@@ -430,5 +423,5 @@ def _try(
         settings["activation_fn"] = algorithms.activation(settings["activation_fn"])
     kind: Any = algorithms.policy_class(request.init["algo"], "MlpPolicy")
     network: BasePolicy = kind(*spaces, lambda _: 0.0, **settings)
-    _merged(network.state_dict(), initial.policy, _named_axes(network, names, initial.names))
+    _merged(network, network.state_dict(), initial.policy, names, initial.names)
     return _copied_text(names, initial.names)

@@ -66,50 +66,49 @@ def run(
     :raises RankLostError: another rank is gone.
     :raises Diverged: a number is not finite; the last checkpoint is from before.
     :raises OSError: a file cannot be read or written.
-    :raises GpuMemoryError: the GPU, or the share of it that the job has, has no memory left.
     """
     device = learners.device(spec)
-    with cuda.prepare_device(device):
-        ranks = join(spec.ranks, spec.backend, device, rendezvous, spec.collective_timeout_s)
-        before_writing()
-        if ranks.rank == 0:
-            _remove_partial_files(paths)
-        own_envs = own_share(spec.n_envs, ranks)
-        venv = env_factory.make(
-            spec,
-            paths.root,
-            n_envs=len(own_envs),
-            seed=spec.seed,
-            measuring=spec.measure_training,
-            first_env=own_envs.start,
-            training=True,
+    cuda.prepare_device(device)
+    ranks = join(spec.ranks, spec.backend, device, rendezvous, spec.collective_timeout_s)
+    before_writing()
+    if ranks.rank == 0:
+        _remove_partial_files(paths)
+    own_envs = own_share(spec.n_envs, ranks)
+    venv = env_factory.make(
+        spec,
+        paths.root,
+        n_envs=len(own_envs),
+        seed=spec.seed,
+        measuring=spec.measure_training,
+        first_env=own_envs.start,
+        training=True,
+    )
+    try:
+        trained_on = env_factory.normalized_env(spec, venv) if spec.normalize else venv
+        learner = learners.build(spec, trained_on, ranks)
+        facts.learner = reporter.learner = learner.name
+        facts.learner_reason = learner.reason
+        _say_what_begins(spec, learner, ranks)
+        attempt = Attempt(
+            spec=spec,
+            paths=paths,
+            model=learner.model,
+            facts=facts,
+            reporter=reporter,
+            ranks=ranks,
+            before_writing=before_writing,
         )
-        try:
-            trained_on = env_factory.normalized_env(spec, venv) if spec.normalize else venv
-            learner = learners.build(spec, trained_on, ranks)
-            facts.learner = reporter.learner = learner.name
-            facts.learner_reason = learner.reason
-            _say_what_begins(spec, learner, ranks)
-            attempt = Attempt(
-                spec=spec,
-                paths=paths,
-                model=learner.model,
-                facts=facts,
-                reporter=reporter,
-                ranks=ranks,
-                before_writing=before_writing,
-            )
-            training = Training(attempt)
-            training.train(stop_requested, checkpoint_requested)
-            ranks.close()
-            facts.weights_sha256 = weights.sha256(attempt.model)
-            if ranks.rank == 0:
-                after_training.save_policy(attempt)
-                training.drop_replay()
-                if spec.eval_episodes:
-                    after_training.evaluate(attempt, stop_requested)
-        finally:
-            venv.close()
+        training = Training(attempt)
+        training.train(stop_requested, checkpoint_requested)
+        ranks.close()
+        facts.weights_sha256 = weights.sha256(attempt.model)
+        if ranks.rank == 0:
+            after_training.save_policy(attempt)
+            training.drop_replay()
+            if spec.eval_episodes:
+                after_training.evaluate(attempt, stop_requested)
+    finally:
+        venv.close()
 
 
 def _remove_partial_files(paths: JobPaths) -> None:

@@ -41,7 +41,7 @@ class FirstStepReporter(ProgressReporter):
         self._facts = facts
         self._written = False
 
-    def report(self, phase: Phase, env_steps: int, *, last: bool = False) -> None:
+    def report(self, phase: Phase, env_steps: int) -> None:
         if self._written or phase != "training":
             return
         self._written = True
