@@ -8,6 +8,7 @@ that read them are imported. However the attempt ends, ``exit.json`` and the exi
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import functools
 import os
@@ -116,16 +117,13 @@ def exit_with(record: ExitRecord, exit_path: Path) -> NoReturn:
         if is_disk_full(error):
             code = ExitCode.DISK_FULL
         record.message += f" ({exit_path}: cannot be written: {error.strerror or error})"
-    try:
+    with contextlib.suppress(OSError):  # of the log
         if record.traceback:
             print(record.traceback, file=sys.stderr)
         if record.message:
             print(f"worker: {record.message}", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError as error:  # of the log
-        if is_disk_full(error):
-            code = ExitCode.DISK_FULL
     os._exit(code)
 
 

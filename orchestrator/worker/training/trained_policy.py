@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 LATEST = "latest"
 """Names the checkpoint with the most env_steps."""
-TRIES = 3
-"""Attempts to read the latest checkpoint: a job that runs removes its earlier ones."""
 Policy = Callable[[Any], tuple[Any, bool]]
 """Takes an observation (None to start), steps, and returns the next one and whether the episode has
 ended."""
@@ -105,29 +103,28 @@ def read_checkpoint(paths: JobPaths, asked: str | None) -> Checkpoint | None:
 
     :raises UsageError: there is no such policy; the message lists the checkpoints.
     """
-    missing = f"no checkpoint {asked}; expected a file, {LATEST} or env_steps"
+    if asked is None and paths.model.exists():
+        return None
+    steps = paths.checkpoints_by_steps()
+    existing = ", ".join(map(str, steps)) or "none so far"
     if asked is None:
-        if paths.model.exists():
-            return None
-        missing = f"no model.zip, which is written when the job succeeds; --checkpoint {LATEST} may be there"
-    for _ in range(TRIES):
-        steps = paths.checkpoints_by_steps()
-        if asked is None or (asked == LATEST and not steps):
-            break
-        path = Path(asked)
-        if asked == LATEST:
-            path = steps[max(steps)]
-        elif asked.isdecimal() and int(asked) in steps:
-            path = steps[int(asked)]
-        try:
-            with open_regular(path) as file:
-                return Checkpoint(path, file.read())
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise UsageError(f"checkpoint {path}: {error.strerror or error}") from error
-    existing = ", ".join(map(str, paths.checkpoints_by_steps())) or "none so far"
-    raise UsageError(f"{paths.root.name} has {missing}; existing checkpoints: {existing}")
+        raise UsageError(
+            f"{paths.root.name} has no model.zip, which is written when the job succeeds; "
+            f"--checkpoint names one of its checkpoints ({existing})"
+        )
+    path = Path(asked)
+    if asked == LATEST and steps:
+        path = steps[max(steps)]
+    elif asked.isdecimal() and int(asked) in steps:
+        path = steps[int(asked)]
+    try:
+        with open_regular(path) as file:
+            return Checkpoint(path, file.read())
+    except OSError as error:
+        raise UsageError(
+            f"{paths.root.name} has no checkpoint {asked}; expected a file, {LATEST} or env_steps; "
+            f"existing checkpoints: {existing}"
+        ) from error
 
 
 def load_policy(
