@@ -74,7 +74,7 @@ def run_attempt(
     end_if_superseded = functools.partial(
         supervisor_connection.end_if_superseded, paths.attempt(number + 1).root
     )
-    reporter = ProgressReporter(channel, before_sending=end_if_superseded)
+    reporter = ProgressReporter(channel, facts, before_sending=end_if_superseded)
     reporter.report("starting", 0)
     spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
     os.environ.update(worker_thread_settings(spec.threads))  # not inherited: they decide bits

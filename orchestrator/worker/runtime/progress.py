@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 from orchestrator.core.messages import Progress
+from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.resources import run_delay_s
 from orchestrator.worker.runtime.supervisor_connection import Channel
 
@@ -30,22 +31,22 @@ class ProgressReporter:
     it reads a clock, and sends when a record is due. A change of phase and what is urgent are sent
     at once.
 
-    :param before_sending: called before a record is sent.
+    :param facts: also of each record. :param before_sending: called before one is sent.
     """
 
     def __init__(
-        self, channel: Channel | None, before_sending: Callable[[], object] = lambda: None
+        self,
+        channel: Channel | None,
+        facts: AttemptFacts,
+        before_sending: Callable[[], object] = lambda: None,
     ) -> None:
         self.iteration = 0
-        self.ep_rew_mean: float | None = None
         self.env_steps_per_s: float | None = None
-        self.learner: str | None = None
         self.warning: str | None = None
-        self.parts: Mapping[str, Any] = {}
-        """What is told of features in the training, by name."""
         self.is_urgent = False
         """Whether the next record is sent at once."""
         self._channel = channel
+        self._facts = facts
         self._before_sending = before_sending
         self._phase: Phase | None = None
         self._sent_at = time.monotonic()
@@ -73,13 +74,13 @@ class ProgressReporter:
             phase=phase,
             env_steps=env_steps,
             iteration=self.iteration,
-            ep_rew_mean=self.ep_rew_mean,
+            ep_rew_mean=self._facts.ep_rew_mean,
             env_steps_per_s=self.env_steps_per_s,
             cpu_share=cpu_share,
             run_delay_share=delay_share,
-            learner=self.learner,
+            learner=self._facts.learner,
             warning=self.warning,
-            parts=self.parts,
+            parts=self._facts.parts,
         )
         if self._channel.send(record.to_line()):
             self._phase = phase

@@ -50,11 +50,6 @@ def class_of(algo: str) -> type[Model]:
     return kind
 
 
-def is_named(model: Model) -> bool:
-    """Return whether the model is of an algorithm with a name in the job file."""
-    return type(model) in CLASSES.values() or isinstance(model, sb3_internals.ExtendedPPO)
-
-
 def policy_class(algo: str, policy: str) -> type[BasePolicy]:
     """The class of a policy, both named as in the job file."""
     return CLASSES[algo].policy_aliases[policy]

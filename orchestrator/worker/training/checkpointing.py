@@ -7,8 +7,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from orchestrator.core.worker_spec import is_algorithm_class
 from orchestrator.worker.runtime.progress import say
-from orchestrator.worker.training import algorithms, asymmetric_critic, replay, training_state
+from orchestrator.worker.training import asymmetric_critic, replay, training_state
 from orchestrator.worker.training.algorithms import OffPolicy
 from orchestrator.worker.training.attempt import Attempt
 from orchestrator.worker.training.checkpoint import CheckpointStore, explaining_failure
@@ -28,7 +29,7 @@ class Checkpointing:
             assert model.replay_buffer is not None
             directory = attempt.paths.replay(attempt.ranks.rank)
             self._replay = replay.Replay(directory, model.replay_buffer)
-        if not algorithms.is_named(model):
+        if is_algorithm_class(spec.algo):
             saved = "policy, optimizers, counters"
             if self._replay is not None:
                 saved += ", replay buffer"

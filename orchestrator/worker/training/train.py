@@ -86,7 +86,7 @@ def run(
     try:
         trained_on = env_factory.normalized_env(spec, venv) if spec.normalize else venv
         learner = learners.build(spec, trained_on, ranks)
-        facts.learner = reporter.learner = learner.name
+        facts.learner = learner.name
         facts.learner_reason = learner.reason
         _say_what_begins(spec, learner, ranks)
         attempt = Attempt(

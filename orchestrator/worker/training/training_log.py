@@ -77,7 +77,6 @@ class TrainingLog:
 
     def tell_of_features(self, facts: Mapping[str, Any]) -> None:
         self._facts.parts = facts
-        self._reporter.parts = facts
 
     def write_row(self, iteration: int) -> None:
         """Write a row of ``progress.csv``, after the update, so that a row holds what belongs to
@@ -98,7 +97,6 @@ class TrainingLog:
         now = time.monotonic()
         reporter.env_steps_per_s = (env_steps - facts.env_steps) / (now - self._iteration_began)
         reporter.iteration = iteration
-        reporter.ep_rew_mean = facts.ep_rew_mean
         facts.env_steps = env_steps
         self._iteration_began = now
         self.report()
