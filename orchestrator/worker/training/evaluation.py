@@ -159,24 +159,20 @@ def _figures_on_grid(
 
 def _figures(episodes: Sequence[Episode]) -> dict[str, Any]:
     """Return the figures of at least one episode, in the order in which they ended."""
-    returns = [episode.total_reward for episode in episodes]
-    lengths = [episode.length for episode in episodes]
-    finite = sorted(filter(math.isfinite, returns))
-    cut = len(finite) // 4
+    returns = [
+        episode.total_reward if math.isfinite(episode.total_reward) else None
+        for episode in episodes
+    ]
     measures = {}
     for name in dict.fromkeys(name for episode in episodes for name in episode.measures):
         values = [episode.measures.get(name) for episode in episodes]
-        known = [value for value in values if value is not None]
-        measures[name] = {**_mean_and_std(known), "values": values}
+        measures[name] = {**_mean_and_std(values), "values": values}
+    lengths = [episode.length for episode in episodes]
     figures: dict[str, Any] = {
-        **_mean_and_std([value for value in returns if math.isfinite(value)]),
-        # Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice".
-        "iqm": _mean_and_std(finite[cut : len(finite) - cut])["mean"],
-        "min": min(finite, default=None),
-        "max": max(finite, default=None),
+        **_mean_and_std(returns),
         "length_mean": float(np.mean(lengths)),
         "diverged": sum(episode.diverged for episode in episodes),
-        "returns": [value if math.isfinite(value) else None for value in returns],
+        "returns": returns,
         "lengths": lengths,
         "measures": measures,
     }
@@ -187,12 +183,13 @@ def _figures(episodes: Sequence[Episode]) -> dict[str, Any]:
     return figures
 
 
-def _mean_and_std(values: Sequence[float]) -> dict[str, float | None]:
-    """Return None without values, and where a figure is too large."""
-    if not values:
+def _mean_and_std(values: Sequence[float | None]) -> dict[str, float | None]:
+    """Return the figures of those that are known; None without any, and where one is too large."""
+    known = [value for value in values if value is not None]
+    if not known:
         return {"mean": None, "std": None}
     with np.errstate(over="ignore", invalid="ignore"):
-        figures = {"mean": float(np.mean(values)), "std": float(np.std(values))}
+        figures = {"mean": float(np.mean(known)), "std": float(np.std(known))}
     return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
 

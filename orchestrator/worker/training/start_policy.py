@@ -112,14 +112,10 @@ class StartPolicy:
 
         :raises ValueError: it is not what was examined before the launch.
         """
-        try:
-            policy = cls(**torch.load(path, map_location="cpu", weights_only=True))
-            problem = "" if policy.sha256() == sha256 else "it was changed in the job directory"
-        except Exception as error:
-            problem = failures.describe(error)
-        if problem:
+        policy = cls(**torch.load(path, map_location="cpu", weights_only=True))
+        if policy.sha256() != sha256:
             raise ValueError(
-                f"{path}: the policy to start from: {problem}; "
+                f"{path}: the policy to start from was changed in the job directory; "
                 "run the job file again, which puts it back, and then `retry` the job"
             )
         return policy
@@ -231,19 +227,15 @@ def _names_of_job(paths: JobPaths, spec: WorkerSpec) -> Names | None:
         return None
     if spec.search_path is not None and spec.search_path not in sys.path:
         sys.path.append(spec.search_path)  # for a task of the user
-    try:
-        simulation = observed_simulation(
+    return names_of(
+        observed_simulation(
             str(env_factory.robot_path(spec, paths.root)),
             str(spec.task),
             dict(spec.task_options),
             spec.randomize,
             asymmetric=spec.asymmetric,
         )
-        return names_of(simulation)
-    except Exception as error:
-        raise UsageError(
-            f"{paths.root}: its task cannot be made here: {failures.describe(error)}"
-        ) from error
+    )
 
 
 # -- copying
