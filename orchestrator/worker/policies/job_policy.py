@@ -111,8 +111,8 @@ def make_env(
     """The environments of a job as :func:`load` gives them, without its policy.
 
     :param normalize: whether observations are normalised, where the job normalises, with the
-        statistics of the finished policy, or of the latest checkpoint with an
-        :class:`UnfinishedPolicyWarning`. Without it, a job needs no policy.
+        statistics of the finished policy, or of the latest checkpoint. Without it, a job needs no
+        policy.
     :raises UsageError: as :func:`load`.
     """
     paths, spec = _job(job_dir)
@@ -120,10 +120,6 @@ def make_env(
     trained = trained_policy.newest_policy(paths, spec) if spec.normalize else None
     with _explaining(spec):
         made = _make(paths, spec, trained, n_envs, render_mode, seed, xml, nominal=not randomize)
-    if trained is not None:
-        at = f"as at {trained.label} env_steps"
-        message = f"{spec.job_id}: observations are normalised {at}. {outcome_sentence(paths)}"
-        warnings.warn(message, UnfinishedPolicyWarning, stacklevel=2)
     return made.for_caller
 
 

@@ -139,7 +139,7 @@ class CheckpointStore:
             try:
                 state = self._load(self.path(newest), ranks)
             except DamagedError as error:
-                problem = f"rank {ranks.rank}: {error}" if ranks.rank > 0 else str(error)
+                problem = str(error)
             problems = [text for text in ranks.all_gather_object(problem) if text is not None]
             if not problems:
                 return state

@@ -147,12 +147,12 @@ def read(source: Path) -> StartPolicy:
         raise UsageError(f"{source}: no such file or directory; {EXPECTED}")
     paths = JobPaths(source.parent if source.is_file() else source)
     if source.is_file() and not (source.name == paths.model.name and paths.spec.is_file()):
-        return _read_zip(source, has_statistics=paths.vecnormalize.is_file())
+        policy = _read_zip(source, has_statistics=paths.vecnormalize.is_file())
+        return dataclasses.replace(policy, env_steps=None)
     paths, spec = read_job(paths.root)
     trained = trained_policy.newest_policy(paths, spec)
     if trained is None:
         policy = _read_zip(paths.model, has_statistics=spec.normalize)
-        policy = dataclasses.replace(policy, label="its finished policy")
     else:
         state = trained.state
         policy = StartPolicy(
@@ -180,19 +180,20 @@ def _read_zip(path: Path, *, has_statistics: bool) -> StartPolicy:
     try:
         data, parameters, variables = load_from_zip_file(path, device="cpu")
         policy: Any = parameters["policy"]
-        settings = data or {}
-        activation = (settings.get("policy_kwargs") or {}).get("activation_fn")
     except Exception as error:
         raise UsageError(
             f"{path}: cannot be read: {failures.describe(error)}; {EXPECTED}"
         ) from error
-    paths = JobPaths(path.parent)
-    statistics = trained_policy.saved_statistics(paths) if has_statistics else None
+    settings = data or {}
+    activation = (settings.get("policy_kwargs") or {}).get("activation_fn")
+    statistics = None
+    if has_statistics:
+        statistics = _statistics(_running(trained_policy.saved_statistics(JobPaths(path.parent))))
     return StartPolicy(
-        label=f"{'with' if has_statistics else 'without'} statistics in {paths.vecnormalize.name}",
+        label=f"{path.name} {'with' if has_statistics else 'without'} normalisation",
         activation=None if activation is None else activation.__name__.lower(),
         policy=dict(policy),
-        statistics=None if statistics is None else _statistics(_running(statistics)),
+        statistics=statistics,
         temperature=(variables or {}).get("log_ent_coef"),
         env_steps=settings.get("num_timesteps"),
     )

@@ -242,7 +242,7 @@ def test_a_body_with_one_joint_more_acts_as_before_on_what_it_had_before(
 
 def test_a_finished_job_that_is_trained_further_gives_its_newest_checkpoint(tmp_path: Path) -> None:
     extended = trained(tmp_path / "longer-s3", "hip", "knee")
-    assert start_policy.read(extended.root).label == "its finished policy"
+    assert start_policy.read(extended.root).label == "model.zip with normalisation"
     extended.spec.write_text(spec_of(extended.root.name, total_timesteps=1024).to_json())
     assert "checkpoint at 256 env_steps" in start_policy.read(extended.root).label
 
@@ -262,7 +262,7 @@ def test_sac_starts_with_an_exact_copy_and_only_with_the_same_names(tmp_path: Pa
     (robot.parent / "staged.init").rename(paths.init)
     record, log = helpers.train_here(paths)
     assert record.code == ExitCode.SUCCEEDED, log
-    assert "starts from there (its finished policy): all observations" in log
+    assert "starts from there (model.zip with normalisation): all observations" in log
 
 
 def test_a_model_zip_of_an_environment_starts_one_with_equal_shapes(stock: Path) -> None:
