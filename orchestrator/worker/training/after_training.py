@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import pickle
 import time
 from collections.abc import Callable, Mapping
 
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.task_names import MEASURES
+from orchestrator.core.text import count
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.runtime.failures import Diverged, Interrupted
 from orchestrator.worker.runtime.progress import say
@@ -56,24 +58,28 @@ def evaluate(attempt: Attempt, stop_requested: Callable[[], bool]) -> None:
     facts = attempt.facts
     begun = time.monotonic()
     try:
-        result = evaluation.evaluate(attempt.spec, attempt.paths.root, attempt.model, each_step)
+        content, pose = evaluation.evaluate(
+            attempt.spec, attempt.paths.root, attempt.model, each_step
+        )
     except (Diverged, evaluation.EndlessEpisodeError) as error:
         _warn(attempt, f"no evaluation: {error}")
         return
     finally:
         facts.eval_s = time.monotonic() - begun
     attempt.before_writing()
-    if result.moment is not None:
-        write_whole(attempt.paths.moment, result.moment, durable=False)
-    write_whole(attempt.paths.eval, result.to_json())
-    figures = result.deterministic
+    if pose is not None:
+        write_whole(attempt.paths.moment, pose, durable=False)
+    write_whole(attempt.paths.eval, json.dumps(content, indent=2, allow_nan=False) + "\n")
+    figures = content["deterministic"]
     facts.eval_mean = figures["mean"]
     facts.eval_length = figures["length_mean"]
     facts.measures = {name: measure["mean"] for name, measure in figures["measures"].items()}
     facts.eval_finding = evaluation_finding(
         attempt.spec, facts.eval_mean, facts.eval_length, facts.measures
     )
-    say(f"evaluated over {result}")
+    means = {"return": facts.eval_mean, **facts.measures}
+    shown = [f"{name} {mean:,.4g}" for name, mean in means.items() if mean is not None]
+    say(f"evaluated over {count(len(figures['returns']), 'episode')}: {', '.join(shown)}")
     if facts.eval_finding is not None:
         say(f"evaluation: {facts.eval_finding}")
     if figures["diverged"]:

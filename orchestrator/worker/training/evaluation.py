@@ -7,10 +7,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import io
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +16,6 @@ import numpy as np
 from stable_baselines3.common.utils import set_random_seed
 
 from orchestrator.core.numbers.evaluation_grid import EvaluationGrid
-from orchestrator.core.text import count
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.episode_conditions import DRAWN, GridPlaces
@@ -68,36 +65,14 @@ class Episode(NamedTuple):
     """Whether its physics diverged, or its return is not finite."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationResult:
-    content: Mapping[str, Any]
-    """What ``eval.json`` holds, as described in ``docs/evaluation.md``."""
-    moment: bytes | None
-    """A pose of the first episode, where the spec asks for one and has a task: :func:`pose_file`."""
-
-    @property
-    def deterministic(self) -> Mapping[str, Any]:
-        """The figures of the robot as the job trains it."""
-        figures: Mapping[str, Any] = self.content["deterministic"]
-        return figures
-
-    def to_json(self) -> str:
-        return json.dumps(self.content, indent=2, allow_nan=False) + "\n"
-
-    def __str__(self) -> str:
-        """Return one line for people, with the means of the measures."""
-        figures = self.deterministic
-        shown = {"return": figures["mean"]}
-        shown |= {name: measure["mean"] for name, measure in figures["measures"].items()}
-        means = [f"{name} {mean:,.4g}" for name, mean in shown.items() if mean is not None]
-        return f"{count(len(figures['returns']), 'episode')}: {', '.join(means)}"
-
-
 def evaluate(
     spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[[], None]
-) -> EvaluationResult:
+) -> tuple[dict[str, Any], bytes | None]:
     """Run ``spec.eval_episodes`` episodes with deterministic actions and frozen normalisation; as
     many of the robot of the file where episodes draw others, and at each point of the spec's grid.
+
+    :returns: what ``eval.json`` holds, as described in ``docs/evaluation.md``; and a pose, where the
+        spec asks for one and has a task: :func:`pose_file`.
 
     ``each_step`` is called after every step and may raise to end the evaluation. The result is a
     function of spec and policy, which are unchanged afterwards.
@@ -114,7 +89,7 @@ def evaluate(
         poses = []
     run = functools.partial(_run, spec, job_dir, model, each_step)
     figures = _figures(run(n_envs, poses=poses))
-    content = {
+    content: dict[str, Any] = {
         "deterministic": figures,
         "episodes": len(figures["returns"]),
         "seed": environment_seed(spec),
@@ -125,7 +100,7 @@ def evaluate(
     grid = EvaluationGrid.parse(spec.evaluate)
     if grid is not None:
         content["grid"] = list(_figures_on_grid(grid, spec.eval_episodes, run))
-    return EvaluationResult(content=content, moment=pose_file(poses[-1]) if poses else None)
+    return content, pose_file(poses[-1]) if poses else None
 
 
 def pose_file(pose: Pose) -> bytes:
