@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -58,15 +58,12 @@ NAMED_AXES = (
 Spaces: TypeAlias = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
 """Of observations and actions."""
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
+Names: TypeAlias = Mapping[str, list[str]]
+"""Of ``observations`` and ``actions``."""
 
 
 class UnfitStartPolicyError(ValueError):
     """The policy cannot be the start of this job; the message says why."""
-
-
-class Names(TypedDict):
-    observations: list[str]
-    actions: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,10 +285,7 @@ def _merged(
                 "its observations or actions have other names than those here, and only ppo and a2c"
                 " can start from a policy with other ones"
             )
-        places = {
-            "observations": _places("observations", names["observations"], others["observations"]),
-            "actions": _places("actions", names["actions"], others["actions"]),
-        }
+        places = {what: _places(what, own_names, others[what]) for what, own_names in names.items()}
         for name, axis, what in NAMED_AXES:
             if name in own and name in given:
                 new = own[name].max().item() if name in ("log_std", "obs_rms.var") else 0.0
@@ -325,12 +319,9 @@ def _copied_text(names: Names | None, others: Names | None) -> str:
     if names is None or others is None or names == others:
         return "all observations and actions are equal: an exact copy"
     texts = []
-    for what, own, given in (
-        ("observations", names["observations"], others["observations"]),
-        ("actions", names["actions"], others["actions"]),
-    ):
-        new = listed([name for name in own if name not in given], SHOWN) or "none"
-        left = listed([name for name in given if name not in own], SHOWN) or "none"
+    for what, own in names.items():
+        new = listed([name for name in own if name not in others[what]], SHOWN) or "none"
+        left = listed([name for name in others[what] if name not in own], SHOWN) or "none"
         texts.append(f"new {what}: {new}; {what} not taken over: {left}")
     return "; ".join(texts)
 
@@ -355,13 +346,10 @@ def check(
         return answer
     initial = read(Path(job["path"]))
     text = f"{job['path']} ({initial.label})"
-    try:
-        algo = initial.algo or job["algo"]
-        _require_equal_settings(job, algo, initial.statistics is not None, initial.activation)
-        if job["policy"] == "MlpPolicy":  # others are compared by the worker
-            text += f": {_try(request, initial, environment)}"
-    except UnfitStartPolicyError as error:
-        raise UnfitStartPolicyError(f"{text}: {error}") from None
+    algo = initial.algo or job["algo"]
+    _require_equal_settings(job, algo, initial.statistics is not None, initial.activation)
+    if job["policy"] == "MlpPolicy":  # others are compared by the worker
+        text += f": {_try(request, initial, environment)}"
     if request.stage_to is not None:
         staged = Path(f"{request.stage_to}{INIT_SUFFIX}")
         write_whole(staged, initial.to_bytes(), durable=False)
@@ -392,7 +380,7 @@ def _require_equal_settings(
     for key, value in there.items():
         if value != here[key]:
             raise UnfitStartPolicyError(
-                f"was trained with {key} = {json.dumps(value)}, and here it is "
+                f"the policy was trained with {key} = {json.dumps(value)}, and here it is "
                 f"{json.dumps(here[key])}; they must be equal"
             )
 

@@ -288,7 +288,6 @@ class Training:
             parts=self._facts_of_features(),
         )
         self._checkpoints.save(loop)
-        self._log.leave_out_checkpoint()
 
     def drop_replay(self) -> None:
         """Remove what only further training needs, unless the job keeps it: the policy is saved."""

@@ -122,10 +122,6 @@ class TrainingLog:
         self._facts.ep_rew_mean = None if math.isnan(mean) else mean
         self._facts.training_measures = mean_measures(episodes) or None
 
-    def leave_out_checkpoint(self) -> None:
-        """The speed of the next iteration counts from now on: one has just been written."""
-        self._iteration_began = time.monotonic()
-
     @property
     def rows(self) -> int:
         """Of ``progress.csv``."""
