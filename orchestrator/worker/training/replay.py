@@ -58,8 +58,7 @@ class Replay:
             at = first % size
             end = min(rows, first + most, first + size - at)
             content = io.BytesIO()
-            rows_of = {name: array[at : at + end - first] for name, array in arrays.items()}
-            np.savez(content, **rows_of)
+            np.savez(content, *[array[at : at + end - first] for array in arrays.values()])
             path = self._directory / f"rows-{first:012d}-{end:012d}.npz"
             write_whole(path, seal(content.getvalue()))
             first = self._saved = end
@@ -93,7 +92,7 @@ class Replay:
             raise DamagedError(f"its replay buffer: {file.path.name}: {damage}") from None
         at = first % self._buffer.buffer_size
         with np.load(io.BytesIO(content)) as saved:
-            for name, array in arrays_of(self._buffer).items():
+            for name, array in zip(saved.files, arrays_of(self._buffer).values(), strict=True):
                 array[at : at + file.end - first] = saved[name][first - file.first :]
 
     def forget_before(self, rows: int) -> None:

@@ -393,10 +393,11 @@ def _try(
     :raises UnfitStartPolicyError: it does not fit.
     """
     names = None
-    spaces = environment
     if isinstance(environment, Simulation):
         names = names_of(environment)
         spaces = environment.env_spaces()
+    else:
+        spaces = environment
     settings = dict(request.init["policy_kwargs"])
     if request.use_sde:
         settings["use_sde"] = True
