@@ -30,11 +30,9 @@ class Checkpointing:
             directory = attempt.paths.replay(attempt.ranks.rank)
             self._replay = replay.Replay(directory, model.replay_buffer)
         if is_algorithm_class(spec.algo):
-            saved = "policy, optimizers, counters"
-            if self._replay is not None:
-                saved += ", replay buffer"
             say(
-                f"a checkpoint of {spec.algo} has {saved}; other attributes begin anew when it resumes"
+                f"{spec.algo} resumes with its policy, optimizers, counters and a plain replay buffer; "
+                "its other attributes begin anew"
             )
         self._store = CheckpointStore(
             attempt.paths.checkpoints,
