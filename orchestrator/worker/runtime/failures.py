@@ -79,8 +79,6 @@ def classify(error: BaseException) -> tuple[ExitCode, str, str]:
             "programs on the GPU (nvidia-smi lists them), or lower batch_size, n_envs or net_arch"
         )
         return ExitCode.ERROR, message, trace
-    if isinstance(error, AlgorithmError):
-        return ExitCode.ERROR, message, trace
     return ExitCode.ERROR, describe(error), trace
 
 

@@ -32,7 +32,7 @@ from orchestrator.worker.training import (
     weights,
 )
 from orchestrator.worker.training.attempt import Attempt
-from orchestrator.worker.training.checkpointing import Checkpointing
+from orchestrator.worker.training.checkpoint import Checkpoints
 from orchestrator.worker.training.divergences import Divergences
 from orchestrator.worker.training.loop_parts import LoopPart, feature_parts
 from orchestrator.worker.training.rank_synchronizer import RankSynchronizer
@@ -104,7 +104,7 @@ def run(
         facts.weights_sha256 = weights.sha256(attempt.model)
         if ranks.rank == 0:
             after_training.save_policy(attempt)
-            training.drop_replay()
+            training.checkpoints.drop_replay()
             if spec.eval_episodes:
                 after_training.evaluate(attempt, stop_requested)
     finally:
@@ -138,8 +138,8 @@ class Training:
         assert model.env is not None
         self._attempt = attempt
         self._model = model
-        self._checkpoints = Checkpointing(attempt)
-        loop = self._checkpoints.resume()
+        self.checkpoints = Checkpoints(attempt)
+        loop = self.checkpoints.resume()
         self._iteration = loop.iteration
         self._log = TrainingLog(attempt, loop)
         self._recorder = Recorder(model.env, self._log.after_step, measuring=spec.measure_training)
@@ -184,7 +184,7 @@ class Training:
             with nan_guard.explaining_divergence(self._model, self._iteration):
                 self._learn()
             self._write_rows()
-            is_due = checkpoint_requested() or self._checkpoints.is_due(steps_before)
+            is_due = checkpoint_requested() or self.checkpoints.is_due(steps_before)
             self._act_together(is_stopping=stop_requested(), is_saving=is_due)
         self._save_where_unsaved()
         self._attempt.reporter.is_urgent = True
@@ -272,7 +272,7 @@ class Training:
         return {name: facts for name, facts in told.items() if facts is not None}
 
     def _save_where_unsaved(self) -> None:
-        if not self._checkpoints.is_newest_of_now:
+        if not self.checkpoints.is_newest_of_now:
             self._save_checkpoint()
 
     def _save_checkpoint(self) -> None:
@@ -287,8 +287,4 @@ class Training:
             divergences=self._divergences.diverged,
             parts=self._facts_of_features(),
         )
-        self._checkpoints.save(loop)
-
-    def drop_replay(self) -> None:
-        """Remove what only further training needs, unless the job keeps it: the policy is saved."""
-        self._checkpoints.drop_replay()
+        self.checkpoints.save(loop)

@@ -1,4 +1,4 @@
-"""Stills of robots in their best moments: drawn from poses by real processes, and after real
+"""Stills of robots: drawn from poses by real processes, and after real
 trainings."""
 
 from __future__ import annotations

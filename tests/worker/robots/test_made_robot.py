@@ -108,7 +108,7 @@ def test_made_robot_is_staged_with_its_name_and_changed_as_a_file(
         ("absent", "absent(length=0.5): returns robot.xml, expected the path of the MJCF", "robot"),
         ("broken", "broken(length=0.5): robot.xml, line 1: MuJoCo cannot compile it", "robot"),
         ("huge", "huge(length=0.5): takes more memory than the 2,048 MiB available", "robot"),
-        ("maek", "has nothing to call named 'maek'; did you mean 'make'?", "settings"),
+        ("maek", "has nothing to call named 'maek'", "settings"),
         ("nowhere_2:make", "nowhere_2:make: there is no module 'nowhere_2'", "settings"),
     ],
 )

@@ -25,7 +25,7 @@ from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.ranks.ranks import ALONE, Ranks
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.failures import Diverged
-from orchestrator.worker.training.checkpoint import CheckpointStore
+from orchestrator.worker.training.checkpoint import Checkpoints
 from orchestrator.worker.training.divergences import COLUMN, Divergences
 from orchestrator.worker.training.recorder import Recorder
 from orchestrator.worker.training.training_state import LoopState
@@ -178,7 +178,7 @@ def test_a_training_survives_few_divergences_and_killed_and_resumed_has_the_same
     )
     with monkeypatch.context() as patch:
         patch.setattr(
-            CheckpointStore, "drop_replay", lambda store: None
+            Checkpoints, "drop_replay", lambda store: None
         )  # as where a job is killed before its end
         record, log = helpers.train_here(paths)
     assert record.code == ExitCode.SUCCEEDED, log
