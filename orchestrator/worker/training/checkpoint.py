@@ -30,8 +30,8 @@ from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training import asymmetric_critic, replay, training_state
 from orchestrator.worker.training.algorithms import OffPolicy
 from orchestrator.worker.training.attempt import Attempt
-from orchestrator.worker.training.sealed_files import DamagedError, seal, unseal
-from orchestrator.worker.training.training_state import OF_EACH_RANK, LoopState
+from orchestrator.worker.training.sealed_files import DamagedError, seal
+from orchestrator.worker.training.training_state import OF_EACH_RANK, LoopState, load
 
 KEPT = 2
 """Checkpoints of a job."""
@@ -264,15 +264,3 @@ def explaining_failure(path: Path) -> Iterator[None]:
             f"{path} cannot be loaded: {describe(error)}. The file is kept. Correct the cause and queue the job again "
             "with `retry`; to train from the start instead, first remove the folder that it is in"
         ) from error
-
-
-def load(content: bytes) -> dict[str, Any]:
-    """Return the state in a checkpoint file's bytes. Loading runs code: see above.
-
-    :raises DamagedError: they are not those that were written.
-    :raises Exception: of any kind, when unpickling fails: whole bytes are not damaged, so the
-        reason is code that has changed, or a class of the user's.
-    """
-    file = io.BytesIO(unseal(content))
-    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=False)
-    return state

@@ -393,6 +393,7 @@ def _try(
     :raises UnfitStartPolicyError: it does not fit.
     """
     names = None
+    spaces: Spaces
     if isinstance(environment, Simulation):
         names = names_of(environment)
         spaces = environment.env_spaces()

@@ -70,10 +70,10 @@ class Checkpoint:
     @functools.cached_property
     def state(self) -> dict[str, Any]:
         """As it was saved. :raises UsageError: it is damaged, or no checkpoint."""
-        from orchestrator.worker.training import checkpoint
+        from orchestrator.worker.training import training_state
 
         try:
-            return checkpoint.load(self.content)
+            return training_state.load(self.content)
         except Exception as error:
             raise UsageError(
                 f"{self.path}: cannot be loaded as a checkpoint: {failures.describe(error)}"

@@ -4,6 +4,7 @@ replay buffer.
 
 from __future__ import annotations
 
+import io
 import pickle
 import random
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from orchestrator.worker.runtime import sb3_internals as sb3
 from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training import algorithms
 from orchestrator.worker.training.algorithms import Model
+from orchestrator.worker.training.sealed_files import unseal
 
 _NORMALIZATION = ("obs_rms", "ret_rms", "returns", "old_obs", "old_reward")
 _COUNTERS = (
@@ -186,3 +188,15 @@ def restore_generators(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None:
         torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def load(content: bytes) -> dict[str, Any]:
+    """Return the state in a checkpoint file's bytes. Loading runs code (pickle).
+
+    :raises DamagedError: they are not those that were written.
+    :raises Exception: of any kind, when unpickling fails: whole bytes are not damaged, so the
+        reason is code that has changed, or a class of the user's.
+    """
+    file = io.BytesIO(unseal(content))
+    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=False)
+    return state
