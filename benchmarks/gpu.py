@@ -14,7 +14,6 @@ Without a GPU the speeds on the core are measured alone.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import statistics
 import time
@@ -113,15 +112,14 @@ def compare(what: str, spec: WorkerSpec, repeats: int) -> list[Line]:
     if has_gpu := torch.cuda.is_available():
         specs[GPU] = replace(spec, device="cuda")
     seconds: dict[str, list[float]] = {name: [] for name in specs}
-    with contextlib.ExitStack() as stack:
-        if has_gpu:
-            stack.enter_context(cuda.prepare_device(torch.device("cuda")))
-        trained = {name: Trained(each) for name, each in specs.items()}
-        for each in trained.values():
-            each.seconds()
-        for number in range(repeats):
-            for name in both_ways(number, *trained):
-                seconds[name].append(trained[name].seconds())
+    if has_gpu:
+        cuda.prepare_device(torch.device("cuda"))
+    trained = {name: Trained(each) for name, each in specs.items()}
+    for each in trained.values():
+        each.seconds()
+    for number in range(repeats):
+        for name in both_ways(number, *trained):
+            seconds[name].append(trained[name].seconds())
     if not has_gpu:
         lines = [(name, [1 / each for each in values]) for name, values in seconds.items()]
         return [

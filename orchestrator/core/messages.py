@@ -163,7 +163,7 @@ class ExaminationRequest(JsonLine):
     """What decides whether the policy in the file or job directory ``path`` can be the start:
     ``algo``, ``policy``, ``policy_kwargs`` and ``normalize`` of the job; empty where it starts with
     random weights. In the place of ``path`` there is ``source`` for a job that is still to be
-    trained: its name as ``job``, its examination as ``request``, and the same four of it."""
+    trained: the same four of it."""
     search_path: FilePath | None = None
     stage_to: FilePath | None = None
     """Folder to write the robot's bundle to; None: a temporary one."""

@@ -8,6 +8,7 @@ that read them are imported. However the attempt ends, ``exit.json`` and the exi
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import functools
 import os
@@ -73,7 +74,7 @@ def run_attempt(
     end_if_superseded = functools.partial(
         supervisor_connection.end_if_superseded, paths.attempt(number + 1).root
     )
-    reporter = ProgressReporter(channel, before_sending=end_if_superseded)
+    reporter = ProgressReporter(channel, facts, before_sending=end_if_superseded)
     reporter.report("starting", 0)
     spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
     os.environ.update(worker_thread_settings(spec.threads))  # not inherited: they decide bits
@@ -116,16 +117,13 @@ def exit_with(record: ExitRecord, exit_path: Path) -> NoReturn:
         if is_disk_full(error):
             code = ExitCode.DISK_FULL
         record.message += f" ({exit_path}: cannot be written: {error.strerror or error})"
-    try:
+    with contextlib.suppress(OSError):  # of the log
         if record.traceback:
             print(record.traceback, file=sys.stderr)
         if record.message:
             print(f"worker: {record.message}", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError as error:  # of the log
-        if is_disk_full(error):
-            code = ExitCode.DISK_FULL
     os._exit(code)
 
 

@@ -44,7 +44,7 @@ def test_the_policy_is_copied_and_a_changed_one_is_refused_as_any_change(
     jobs = write_experiment(tmp_path, {**JOB, "init": "parent"})
     done = succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
     assert (
-        f"child: starts from {parent.root} (its finished policy): all observations and actions"
+        f"child: starts from {parent.root} (model.zip with normalisation): all observations and actions"
         in done.stdout
     )
     child = RunPaths(tmp_path / "run").job("child-s0")

@@ -146,7 +146,7 @@ def train_here(paths: JobPaths, number: int = 0) -> tuple[ExitRecord, str]:
     spec = WorkerSpec.from_json(paths.spec.read_text())
     files, facts, log = paths.attempt(number), AttemptFacts(started=time.monotonic()), io.StringIO()
     files.root.mkdir(parents=True, exist_ok=True)
-    search_path, backward = list(sys.path), torch.Tensor.backward
+    search_path = list(sys.path)
     for file in Path(spec.search_path).glob("*.py") if spec.search_path else ():
         sys.modules.pop(file.stem, None)  # of another test's folder
     sb3_internals.keep_compiler_out()
@@ -156,13 +156,14 @@ def train_here(paths: JobPaths, number: int = 0) -> tuple[ExitRecord, str]:
     try:
         with contextlib.redirect_stdout(log), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            train.run(spec, paths, facts, ProgressReporter(None), lambda: False, files.rendezvous)
+            train.run(
+                spec, paths, facts, ProgressReporter(None, facts), lambda: False, files.rendezvous
+            )
         record = facts.record(ExitCode.SUCCEEDED)
     except Exception as error:
         record = facts.record(*failures.classify(error))
     finally:
         sys.path[:] = search_path
-        torch.Tensor.backward = backward  # type: ignore[method-assign]  # timed where the training was cut short
     files.exit.write_text(record.to_json())
     return record, f"{log.getvalue()}{record.traceback}"
 

@@ -55,7 +55,7 @@ def measured(group: ProcessGroup, directory: Path) -> tuple[dict[str, Any], list
         paths=JobPaths(directory),
         model=model,
         facts=facts,
-        reporter=ProgressReporter(None),
+        reporter=ProgressReporter(None, facts),
         ranks=group,
     )
     Training(attempt).train(lambda: False)

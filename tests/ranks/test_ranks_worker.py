@@ -93,13 +93,14 @@ def train(
     venv = env_factory.make(spec, directory, n_envs=len(ours), seed=spec.seed, first_env=ours.start)
     model: Any = learners.build(spec, env_factory.normalized_env(spec, venv), group).model
     asked = leave_at is not None and group.rank == SIZE - 1
+    facts = AttemptFacts(started=0.0)
     trained = Training(
         Attempt(
             spec=spec,
             paths=JobPaths(directory),
             model=model,
-            facts=AttemptFacts(started=0.0),
-            reporter=ProgressReporter(None),
+            facts=facts,
+            reporter=ProgressReporter(None, facts),
             ranks=group,
         )
     )

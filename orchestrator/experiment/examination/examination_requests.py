@@ -45,8 +45,7 @@ def requests_of(
         source = by_id.get(job.spec.init_job or "")
         init: Mapping[str, Any] = {}
         if source is not None:
-            examined = {"job": source.spec.name, "request": dataclasses.asdict(_request(source))}
-            init = {"source": {**examined, **_of_init(source.spec)}, **_of_init(spec)}
+            init = {"source": _of_init(source.spec), **_of_init(spec)}
         elif spec.init is not None and spec.init_job is None:
             init = {"path": spec.init, **_of_init(spec)}
         request = dataclasses.replace(_request(job), init=init)

@@ -44,14 +44,6 @@ def restore(envs: list[gymnasium.Env[Any, Any]], state: bytes) -> None:
     envs[:] = _Unpickler(io.BytesIO(state), envs).load()
 
 
-def is_state_complete(env: gymnasium.Env[Any, Any]) -> bool:
-    """Return whether the saved state is known to be complete: the base environment is gymnasium's, or
-    saves itself. Others may keep state where pickling does not see it.
-    """
-    base = env.unwrapped
-    return type(base).__module__.startswith("gymnasium.") or _saves_itself(base)
-
-
 def _layers(envs: Iterable[gymnasium.Env[Any, Any]]) -> Iterator[gymnasium.Env[Any, Any]]:
     """Each environment's wrappers from the outside in, and the environment itself."""
     for env in envs:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import sys
 import warnings
 from collections.abc import Iterator
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from gymnasium.wrappers import TransformObservation
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
@@ -32,10 +33,7 @@ from orchestrator.core.paths import JobPaths, absolute
 from orchestrator.core.robot_hash import altered_since_training
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import another_robot, env_factory
-from orchestrator.worker.policies.rendered_vec_env import RenderedVecEnv
-from orchestrator.worker.policies.single_env import SingleEnv
 from orchestrator.worker.policies.task_env import TaskEnv
-from orchestrator.worker.rendering.live_view import check_render_mode
 from orchestrator.worker.runtime import failures
 from orchestrator.worker.training import evaluation, trained_policy, training_state
 from orchestrator.worker.training.trained_policy import Checkpoint
@@ -70,8 +68,7 @@ def load(
         with an :class:`UnfinishedPolicyWarning`.
     :param n_envs: environments in a ``VecEnv``; None for one ``gymnasium.Env``, also with
         normalised observations.
-    :param render_mode: ``"human"``, ``"rgb_array"`` or None. In a window, a ``VecEnv`` shows its
-        first environment.
+    :param render_mode: ``"human"``, ``"rgb_array"`` or None. In windows, each environment has one.
     :param seed: of the environments. By default it is that of the job's evaluation: with as many
         environments as in ``eval.json``, ``evaluate_policy`` gives the deterministic returns of
         that file.
@@ -87,16 +84,13 @@ def load(
         trained = trained_policy.newest_policy(paths, spec)
     else:
         trained = trained_policy.read_checkpoint(paths, str(checkpoint))
-    if seed is None:
-        seed = evaluation.environment_seed(spec)
     generators = training_state.generators(torch.device("cpu"))
     with _explaining(spec):
         made = _make(paths, spec, trained, n_envs, render_mode, seed, xml, nominal=not randomize)
-        try:
-            model = trained_policy.load_model(spec, paths, made.venv, trained)
-        finally:  # making a model seeds them, and its environments
-            training_state.restore_generators(generators)
-            made.venv.seed(seed)
+        model = trained_policy.load_model(spec, paths, made.venv, trained)
+        # Making a model seeds them, and its environments.
+        training_state.restore_generators(generators)
+        made.venv.seed(made.seed)
     if checkpoint is None and model.num_timesteps < spec.total_timesteps:
         done = f"{model.num_timesteps:,} of {spec.total_timesteps:,} env_steps"
         message = f"{spec.job_id}: the policy was trained for {done}. {outcome_sentence(paths)}"
@@ -117,22 +111,15 @@ def make_env(
     """The environments of a job as :func:`load` gives them, without its policy.
 
     :param normalize: whether observations are normalised, where the job normalises, with the
-        statistics of the finished policy, or of the latest checkpoint with an
-        :class:`UnfinishedPolicyWarning`. Without it, a job needs no policy.
+        statistics of the finished policy, or of the latest checkpoint. Without it, a job needs no
+        policy.
     :raises UsageError: as :func:`load`.
     """
     paths, spec = _job(job_dir)
     spec = dataclasses.replace(spec, normalize=spec.normalize and normalize)
     trained = trained_policy.newest_policy(paths, spec) if spec.normalize else None
-    if seed is None:
-        seed = evaluation.environment_seed(spec)
     with _explaining(spec):
         made = _make(paths, spec, trained, n_envs, render_mode, seed, xml, nominal=not randomize)
-        made.venv.seed(seed)
-    if trained is not None:
-        at = f"as at {trained.label} env_steps"
-        message = f"{spec.job_id}: observations are normalised {at}. {outcome_sentence(paths)}"
-        warnings.warn(message, UnfinishedPolicyWarning, stacklevel=2)
     return made.for_caller
 
 
@@ -155,9 +142,10 @@ def _job(job_dir: StrPath) -> tuple[JobPaths, WorkerSpec]:
 
 class _Made(NamedTuple):
     venv: VecEnv
-    """Without normalisation."""
+    """Without normalisation; seeded."""
     for_caller: Any
     """``venv`` with normalisation, or the single environment in it."""
+    seed: int
 
 
 def _make(
@@ -166,37 +154,31 @@ def _make(
     trained: Checkpoint | None,
     n_envs: int | None,
     render_mode: str | None,
-    seed: int,
+    seed: int | None,
     other_robot: StrPath | None,
     *,
     nominal: bool,
 ) -> _Made:
-    """The job's environments.
+    """Make the job's environments.
 
     :param n_envs: None for one ``gymnasium.Env``, which is then the only one in a ``DummyVecEnv``.
+    :param seed: None for that of the job's evaluation.
     """
     if n_envs is not None and n_envs < 1:
         raise UsageError(
             f"n_envs = {n_envs}: expected a whole number of at least 1, or None for one gymnasium.Env"
         )
-    is_batched = env_factory.is_batched(spec)
-    if is_batched:
-        check_render_mode(render_mode)
-    elif render_mode is not None:
-        env_kwargs = {**spec.env_kwargs, "render_mode": render_mode}
-        spec = dataclasses.replace(spec, env_kwargs=env_kwargs)
+    if seed is None:
+        seed = evaluation.environment_seed(spec)
     if other_robot is not None:
         xml = absolute(other_robot)
         spec = another_robot.with_robot(spec, paths.root, xml, nominal=nominal)
-    robot = Path(str(env_factory.robot_path(spec, paths.root)))
-    if n_envs is not None:
-        venv = env_factory.make(
-            spec, paths.root, n_envs=n_envs, seed=seed, measuring=True, nominal=nominal
-        )
-        if is_batched and render_mode is not None:
-            venv = RenderedVecEnv(venv, robot, render_mode)
-    elif is_batched:
-        env = TaskEnv(
+    is_task = env_factory.is_batched(spec)
+    venv: VecEnv
+    if is_task and (n_envs is None or render_mode is not None):
+        robot = Path(str(env_factory.robot_path(spec, paths.root)))
+        make = functools.partial(
+            TaskEnv,
             robot,
             task=str(spec.task),
             render_mode=render_mode,
@@ -206,57 +188,46 @@ def _make(
             asymmetric=spec.asymmetric,
             nominal=nominal,
         )
-        venv = DummyVecEnv([lambda: Monitor(env)])
+        venv = DummyVecEnv([lambda: Monitor(make())] * (n_envs or 1))
     else:
-        venv = DummyVecEnv(env_factory.makers(spec, paths.root, [0], seed))
-    normalized = trained_policy.normalized_env(spec, paths, venv, trained)
-    if n_envs is not None:
-        return _Made(venv, normalized)
-    statistics = normalized if isinstance(normalized, VecNormalize) else None
-    return _Made(venv, SingleEnv(venv.envs[0], seed, statistics))  # type: ignore[attr-defined]
+        if render_mode is not None:
+            env_kwargs = {**spec.env_kwargs, "render_mode": render_mode}
+            spec = dataclasses.replace(spec, env_kwargs=env_kwargs)
+        venv = env_factory.make(
+            spec, paths.root, n_envs=n_envs or 1, seed=seed, measuring=True, nominal=nominal
+        )
+    venv.seed(seed)
+    for_caller: Any = trained_policy.normalized_env(spec, paths, venv, trained)
+    if n_envs is None:
+        assert isinstance(venv, DummyVecEnv)
+        env = venv.envs[0]
+        env.reset(seed=seed)
+        if isinstance(for_caller, VecNormalize):
+            space = for_caller.observation_space
+            env = TransformObservation(env, for_caller.normalize_obs, space)
+        for_caller = env
+    return _Made(venv, for_caller, seed)
 
 
 @contextlib.contextmanager
 def _explaining(spec: WorkerSpec) -> Iterator[None]:
     """Import modules from the job's folder first; afterwards, for what is imported late, last.
-    Whatever the block raises becomes an error that names the job.
 
-    :raises UsageError: also where this process has a module of another folder under the name of one
-        of the job's own.
+    :raises UsageError: in place of whatever the block raises.
     """
     folder = spec.search_path or ""
     if folder:
-        _refuse_modules_of_others(spec, folder)
         sys.path.insert(0, folder)
     try:
         yield
     except OrchestratorError:
         raise
     except Exception as error:
-        hint = ""
-        if folder and not Path(folder).is_dir():
-            hint = f"; the folder of the job's own modules, {folder}, is missing"
         raise UsageError(
-            f"{spec.job_id}: it cannot be loaded here: {failures.describe(error)}{hint}"
+            f"{spec.job_id}: it cannot be loaded here: {failures.describe(error)}"
         ) from error
     finally:
         if folder:
             sys.path.remove(folder)  # the first
             if folder not in sys.path:
                 sys.path.append(folder)
-
-
-def _refuse_modules_of_others(spec: WorkerSpec, folder: str) -> None:
-    for name in (spec.task, spec.entry_point, spec.env, spec.algo):
-        if name is None or ":" not in name:
-            continue
-        module = name.partition(":")[0].partition(".")[0]
-        loaded = getattr(sys.modules.get(module), "__file__", None)
-        own = PathFinder.find_spec(module, [folder])
-        if loaded is None or own is None or own.origin is None:
-            continue
-        if Path(own.origin).resolve() != Path(loaded).resolve():
-            raise UsageError(
-                f"{spec.job_id}: its module {module} is {own.origin}, and this program has imported"
-                f" {loaded} under that name; load the job in a program that has not"
-            )

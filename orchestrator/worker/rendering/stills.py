@@ -1,7 +1,7 @@
 """``python -m orchestrator.worker.rendering.stills JOB_DIR …``: draw the still of each job.
 
 It is drawn from the pose that the job's evaluation has kept
-(:mod:`orchestrator.worker.training.best_moment`), which is removed then. Neither torch nor the
+(:func:`orchestrator.worker.training.evaluation.pose_file`), which is removed then. Neither torch nor the
 policy is loaded, so that a still costs little.
 """
 
@@ -44,7 +44,7 @@ def draw(paths: JobPaths) -> None:
 
     try:
         with np.load(paths.moment, allow_pickle=False) as arrays:
-            kept = {name: arrays[name] for name in ("state", "marker", "ground", "model")}
+            kept = {name: arrays[name] for name in ("state", "marker", "ground")}
     except (EOFError, KeyError, zipfile.BadZipFile) as error:
         raise ValueError(f"{paths.moment} is damaged: {error}") from error
     ground = None
@@ -52,12 +52,9 @@ def draw(paths: JobPaths) -> None:
         geom, x_m, y_m = kept["ground"].tolist()
         ground = TerrainPlace(geom=int(geom), x_m=x_m, y_m=y_m)
     marker = tuple(kept["marker"].tolist()) or None
-    if kept["model"].size:
-        model = mujoco.MjModel.from_binary_path("model.mjb", {"model.mjb": kept["model"].tobytes()})
-    else:
-        spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
-        terrain = None if ground is None else terrain_of(spec.randomize)
-        model = scenery.add_scenery(paths.root / str(spec.xml), terrain)
+    spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
+    terrain = None if ground is None else terrain_of(spec.randomize)
+    model = scenery.add_scenery(paths.root / str(spec.xml), terrain)
     if mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION) != kept["state"].size:
         raise ValueError("the robot in the job directory is not the one that was trained")
     with offscreen.PoseRenderer(model, *SIZE) as renderer:

@@ -52,19 +52,11 @@ def _check_with_init(
     # Here, before the user's folder is on the path.
     from orchestrator.worker.training import start_policy
 
-    of_source = None
-    source = start_policy.untrained_source(request)
-    if source is not None:
-        with contextlib.suppress(UnfitError, OSError, ValueError):
-            make_source = prepare(source, cleanup).make_environment
-            of_source = make_source() if make_source else None
     prepared = prepare(request, cleanup)
-    # What is wrong with a source is told by its own examination.
-    if prepared.make_environment is None or (source is not None and of_source is None):
+    if prepared.make_environment is None:
         return prepared.answer
-    environment = prepared.make_environment()
     try:
-        return start_policy.check(request, prepared.answer, environment, of_source or environment)
+        return start_policy.check(request, prepared.answer, prepared.make_environment())
     except start_policy.UnfitStartPolicyError as error:
         raise UnfitError(f"init: {error}", "init") from None
     except UsageError as error:

@@ -62,21 +62,17 @@ class CsvTable:
         self.rows = len(rows)
 
 
-class LoggerTable(KVWriter):
-    """Writes the values of Stable-Baselines3's logger into a :class:`CsvTable`, under the logger's
-    own names.
-    """
+class LoggerTable(CsvTable, KVWriter):
+    """Holds the values of Stable-Baselines3's logger, under the logger's own names."""
 
-    def __init__(self, table: CsvTable) -> None:
-        self.table = table
-        self.latest: Mapping[str, Any] = {}
-        """The row that was written last."""
+    latest: Mapping[str, Any] = {}
+    """The row that was written last."""
 
     def write(
         self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0
     ) -> None:
         self.latest = filter_excluded_keys(key_values, key_excluded, "csv")
-        self.table.append(self.latest)
+        self.append(self.latest)
 
     def close(self) -> None:
         """Nothing to do: every row is on the disk already."""

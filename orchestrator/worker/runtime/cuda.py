@@ -5,13 +5,10 @@ share.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
 from orchestrator.core.processes.environment_variables import GPU_SHARE_VARIABLE
-from orchestrator.worker.runtime.failures import GpuMemoryError
 from orchestrator.worker.runtime.progress import say
 
 MIB = 2**20
@@ -22,25 +19,17 @@ WORKSPACE = ":4096:8"
 OF_CUDA_MIB = 1024
 """Set aside in a share for what CUDA itself takes in each process: its context and its libraries,
 which torch does not count."""
-OUT_OF_MEMORY = ("out of memory", "ALLOC_FAILED")
-"""In the messages of torch's OutOfMemoryError, and of CUDA and its libraries where memory is not
-allocated by torch."""
 
 
-@contextmanager
-def prepare_device(device: torch.device) -> Iterator[None]:
-    """Set this process up for a training on ``device``, which happens in the block. Does nothing on
-    a CPU.
+def prepare_device(device: torch.device) -> None:
+    """Set this process up for a training on ``device``. Does nothing on a CPU.
 
     Operations of which torch has no deterministic form are used nevertheless; torch warns of each
     in the log.
 
     :raises RuntimeError: PyTorch sees no GPU; stable-baselines3 would silently use the CPU.
-    :raises GpuMemoryError: in place of the errors of torch and CUDA, naming the key of the job
-        file.
     """
     if device.type == "cpu":
-        yield
         return
     if not torch.cuda.is_available():
         raise RuntimeError(
@@ -63,16 +52,3 @@ def prepare_device(device: torch.device) -> Iterator[None]:
         limit_mib = int(max(share * total_mib - OF_CUDA_MIB, share * total_mib / 2))
         torch.cuda.set_per_process_memory_fraction(limit_mib / total_mib, device)
     say(f"on {name}, of which torch may use {limit_mib:,} MiB")
-    try:
-        yield
-    except RuntimeError as error:
-        if not any(text in str(error) for text in OUT_OF_MEMORY):
-            raise
-        held_mib = torch.cuda.memory_reserved(device) // MIB
-        free_mib = torch.cuda.mem_get_info(device)[0] // MIB
-        raise GpuMemoryError(
-            f"The GPU memory of the job is used up: resources.gpus = {share:g} allows {limit_mib:,} MiB of the GPU "
-            f"({name}). This process held {held_mib:,} MiB, and {free_mib:,} MiB of the GPU are free. Raise "
-            "resources.gpus if it is below 1, end other programs on the GPU (nvidia-smi lists them), or lower "
-            "batch_size, n_envs or net_arch"
-        ) from error

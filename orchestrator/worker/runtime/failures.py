@@ -9,13 +9,15 @@ from typing import ClassVar
 
 from orchestrator.core.errors import UsageError, is_disk_full
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.processes.address_space import with_address_limit
 from orchestrator.core.text import shortened
 
 _TRACEBACK_LINES = 40
 _LONGEST_MESSAGE = 500
 _LONGEST_CHAIN = 20
 """Exceptions, each the cause of the one before, that are searched."""
+_OUT_OF_GPU_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "ALLOC_FAILED")
+"""In the messages of torch's OutOfMemoryError, and of CUDA and its libraries where memory is not
+allocated by torch."""
 _PACKAGE = str(Path(__file__).parents[2])
 
 
@@ -39,10 +41,6 @@ class RankLostError(AttemptEnd):
 
 class CheckpointError(AttemptEnd):
     """A checkpoint that is not damaged cannot be loaded."""
-
-
-class GpuMemoryError(AttemptEnd):
-    """The GPU, or the share of it that the job has, has no memory left."""
 
 
 class AlgorithmError(UsageError):
@@ -75,7 +73,11 @@ def classify(error: BaseException) -> tuple[ExitCode, str, str]:
     if isinstance(error, AttemptEnd):
         is_failure = not isinstance(error, Interrupted | ReachedRung)
         return error.code, message, trace if is_failure else ""
-    if isinstance(error, AlgorithmError):
+    if any(text in message for text in _OUT_OF_GPU_MEMORY):
+        message = (
+            f"the GPU memory of the job is used up: {message}; raise resources.gpus if it is below 1, end other "
+            "programs on the GPU (nvidia-smi lists them), or lower batch_size, n_envs or net_arch"
+        )
         return ExitCode.ERROR, message, trace
     return ExitCode.ERROR, describe(error), trace
 
@@ -84,14 +86,9 @@ def describe(error: BaseException) -> str:
     """Return type, message and place of an error in one line."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
-    text = " ".join(shortened(str(error)).split())
-    if len(text) > _LONGEST_MESSAGE:  # torch prints whole tensors; the traceback has all of it
-        text = text[:_LONGEST_MESSAGE] + " …"
-    message = f"{type(error).__name__}{': ' if text else ''}{text} ({_place(error)})"
-    # Libraries hide the error behind their own.
-    return with_address_limit(
-        message, [f"{type(cause).__name__}: {shortened(str(cause))}" for cause in _chain(error)]
-    )
+    # Torch prints whole tensors; the traceback has all of it.
+    text = " ".join(shortened(str(error)).split())[:_LONGEST_MESSAGE]
+    return f"{type(error).__name__}: {text} ({_place(error)})"
 
 
 def _chain(error: BaseException) -> list[BaseException]:

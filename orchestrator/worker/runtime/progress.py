@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 from orchestrator.core.messages import Progress
+from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.resources import run_delay_s
 from orchestrator.worker.runtime.supervisor_connection import Channel
 
@@ -27,43 +28,38 @@ class ProgressReporter:
     """Sends the supervisor progress records; does nothing without a channel.
 
     Values that change once an iteration are attributes. :meth:`report` may be called at every step:
-    it reads a clock, and sends when a record is due. A change of phase is sent at once,
-    and so are what is urgent and the last record of a training that was shorter than the interval.
+    it reads a clock, and sends when a record is due. A change of phase and what is urgent are sent
+    at once.
 
-    :param before_sending: called before a record is sent.
+    :param facts: also of each record. :param before_sending: called before one is sent.
     """
 
     def __init__(
-        self, channel: Channel | None, before_sending: Callable[[], object] = lambda: None
+        self,
+        channel: Channel | None,
+        facts: AttemptFacts,
+        before_sending: Callable[[], object] = lambda: None,
     ) -> None:
         self.iteration = 0
-        self.ep_rew_mean: float | None = None
         self.env_steps_per_s: float | None = None
-        self.learner: str | None = None
         self.warning: str | None = None
-        self.parts: Mapping[str, Any] = {}
-        """What is told of features in the training, by name."""
         self.is_urgent = False
         """Whether the next record is sent at once."""
         self._channel = channel
+        self._facts = facts
         self._before_sending = before_sending
         self._phase: Phase | None = None
-        self._is_rate_sent = False
         self._sent_at = time.monotonic()
         self._sent_cpu_s = time.process_time()
         self._sent_delay_s = run_delay_s()
 
-    def report(self, phase: Phase, env_steps: int, *, last: bool = False) -> None:
-        """Send a record if one is due.
-
-        :param last: whether the training ends with this step.
-        """
+    def report(self, phase: Phase, env_steps: int) -> None:
+        """Send a record if one is due."""
         if self._channel is None:
             return
         now = time.monotonic()
         elapsed_s = now - self._sent_at
-        is_new = phase != self._phase or self.is_urgent or (last and not self._is_rate_sent)
-        if not is_new and elapsed_s < INTERVAL_S:
+        if phase == self._phase and not self.is_urgent and elapsed_s < INTERVAL_S:
             return
         self._before_sending()
         cpu_s = time.process_time()
@@ -78,18 +74,17 @@ class ProgressReporter:
             phase=phase,
             env_steps=env_steps,
             iteration=self.iteration,
-            ep_rew_mean=self.ep_rew_mean,
+            ep_rew_mean=self._facts.ep_rew_mean,
             env_steps_per_s=self.env_steps_per_s,
             cpu_share=cpu_share,
             run_delay_share=delay_share,
-            learner=self.learner,
+            learner=self._facts.learner,
             warning=self.warning,
-            parts=self.parts,
+            parts=self._facts.parts,
         )
         if self._channel.send(record.to_line()):
             self._phase = phase
             self.is_urgent = False
-            self._is_rate_sent = self.env_steps_per_s is not None
         self._sent_at = now
         self._sent_cpu_s = cpu_s
         self._sent_delay_s = delay_s

@@ -62,23 +62,11 @@ def setup_learn(
     return callback
 
 
-def total_timesteps(model: BaseAlgorithm) -> int:
-    """Return how long the model trains, as :func:`setup_learn` was told."""
-    return model._total_timesteps
-
-
 def saved_parts(model: BaseAlgorithm) -> list[str]:
     """Return the names of policy, optimisers and other parts whose ``state_dict`` is in
     ``model.zip``.
     """
     return model._get_torch_save_params()[0]
-
-
-def unsaved_attributes(model: BaseAlgorithm) -> set[str]:
-    """Return the names of attributes that the model's class leaves out of ``model.zip``, besides
-    those that every algorithm does.
-    """
-    return {*model._excluded_save_params()} - {*BaseAlgorithm._excluded_save_params(model)}
 
 
 def wrap_env(model: BaseAlgorithm, venv: VecEnv) -> VecEnv:

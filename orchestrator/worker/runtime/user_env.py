@@ -6,7 +6,6 @@ gymnasium is imported only for an ``env`` id; torch and stable-baselines3 never.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from collections.abc import Callable, Mapping
@@ -58,12 +57,7 @@ def load(entry_point: str) -> Callable[..., Any]:
             raise EntryPointError(f"there is no module {error.name!r} ({searched})") from None
         raise
     for name in path.split("."):
-        names = dir(target)
         target = getattr(target, name, None)
-        if target is None:
-            break
     if not callable(target):
-        matches = difflib.get_close_matches(name, names, n=1)
-        hint = f"; did you mean {matches[0]!r}?" if matches and matches[0] != name else ""
-        raise EntryPointError(f"module {module_name!r} has nothing to call named {path!r}{hint}")
+        raise EntryPointError(f"module {module_name!r} has nothing to call named {path!r}")
     return target  # type: ignore[no-any-return]

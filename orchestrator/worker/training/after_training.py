@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import io
+import json
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.task_names import MEASURES
+from orchestrator.core.text import count
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.runtime.failures import Diverged, Interrupted
 from orchestrator.worker.runtime.progress import say
+from orchestrator.worker.tasks import find_task
+from orchestrator.worker.tasks.task_options import read_options
 from orchestrator.worker.training import evaluation
 from orchestrator.worker.training.attempt import Attempt
-from orchestrator.worker.training.evaluation_findings import evaluation_finding
+
+SHORT = 0.1
+"""Share of the longest episode below which episodes are far too short."""
+LEAST_M_PER_STEP = 0.0005
+"""Distance per control step of a robot that moves at all: half a metre in 1,000 steps."""
 
 
 def save_policy(attempt: Attempt) -> None:
@@ -45,35 +55,64 @@ def evaluate(attempt: Attempt, stop_requested: Callable[[], bool]) -> None:
                 "stopped on request during evaluation; the policy is trained and saved"
             )
 
+    facts = attempt.facts
     begun = time.monotonic()
     try:
-        result = evaluation.evaluate(attempt.spec, attempt.paths.root, attempt.model, each_step)
-    except Diverged as error:
+        content, pose = evaluation.evaluate(
+            attempt.spec, attempt.paths.root, attempt.model, each_step
+        )
+    except (Diverged, evaluation.EndlessEpisodeError) as error:
         _warn(attempt, f"no evaluation: {error}")
         return
     finally:
-        # Of an evaluation that is stopped, too: it was no training.
-        attempt.facts.eval_s = time.monotonic() - begun
+        facts.eval_s = time.monotonic() - begun
     attempt.before_writing()
-    if result.moment is not None:
-        write_whole(attempt.paths.moment, result.moment, durable=False)
-    write_whole(attempt.paths.eval, result.to_json())
-    figures = result.deterministic
-    measures = {name: measure["mean"] for name, measure in figures["measures"].items()}
-    attempt.facts.eval_mean = figures["mean"]
-    attempt.facts.eval_length = figures["length_mean"]
-    attempt.facts.measures = measures
-    say(f"evaluated over {result}")
-    attempt.facts.eval_finding = evaluation_finding(
-        attempt.spec, figures["mean"], figures["length_mean"], measures
+    if pose is not None:
+        write_whole(attempt.paths.moment, pose, durable=False)
+    write_whole(attempt.paths.eval, json.dumps(content, indent=2, allow_nan=False) + "\n")
+    figures = content["deterministic"]
+    facts.eval_mean = figures["mean"]
+    facts.eval_length = figures["length_mean"]
+    facts.measures = {name: measure["mean"] for name, measure in figures["measures"].items()}
+    facts.eval_finding = evaluation_finding(
+        attempt.spec, facts.eval_mean, facts.eval_length, facts.measures
     )
-    if attempt.facts.eval_finding is not None:
-        say(f"evaluation: {attempt.facts.eval_finding}")
+    means = {"return": facts.eval_mean, **facts.measures}
+    shown = [f"{name} {mean:,.4g}" for name, mean in means.items() if mean is not None]
+    say(f"evaluated over {count(len(figures['returns']), 'episode')}: {', '.join(shown)}")
+    if facts.eval_finding is not None:
+        say(f"evaluation: {facts.eval_finding}")
     if figures["diverged"]:
-        _warn(
-            attempt,
-            f"{figures['diverged']} of {len(figures['returns'])} episodes of the evaluation diverged",
+        episodes = len(figures["returns"])
+        _warn(attempt, f"{figures['diverged']} of {episodes} episodes of the evaluation diverged")
+
+
+def evaluation_finding(
+    spec: WorkerSpec, mean: float | None, length: float, measures: Mapping[str, float | None]
+) -> str | None:
+    """Say what is wrong with a policy of a built-in task. Return None if nothing is.
+
+    :param mean: of the returns; None: it is not finite. :param length: mean length of the episodes, in control steps.
+    :param measures: means by name.
+    """
+    own = MEASURES.get(spec.task or "")
+    if spec.task is None or own is None:
+        return None
+    options = read_options(spec.task, find_task(spec.task).Options, spec.task_options)
+    limit = options.max_episode_steps
+    if length < SHORT * limit:
+        return f"episodes last {length:,.0f} of {limit:,} steps"
+    distance = measures.get("distance_m")
+    # Of these tasks the own measure is the distance travelled, and more is better.
+    is_travelled = own[0] == "distance_m" and "cost_of_transport" in own
+    if not is_travelled or distance is None or mean is None:
+        return None
+    if mean > 0 and distance < LEAST_M_PER_STEP * length:
+        return (
+            f"a return of {mean:,.4g}, but distance_m is {distance:.2g}: the policy is paid for standing still; train "
+            "longer, or lower healthy_reward"
         )
+    return None
 
 
 def _warn(attempt: Attempt, text: str) -> None:

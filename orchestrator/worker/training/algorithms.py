@@ -1,12 +1,10 @@
 """The algorithms of Stable-Baselines3, and classes with its interface, behind one interface.
 
-:func:`collect` and :func:`update` are the two halves of the loop in ``learn()``. An algorithm that
-is neither on- nor off-policy has one half: :func:`collect` runs its ``learn()`` to the end.
+:func:`collect` and :func:`update` are the two halves of the loop in ``learn()``.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -19,7 +17,6 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.save_util import recursive_getattr
 from stable_baselines3.common.type_aliases import TrainFreq
-from stable_baselines3.common.utils import safe_mean
 from stable_baselines3.common.vec_env import VecEnv
 
 from orchestrator.core.worker_spec import is_algorithm_class
@@ -43,23 +40,14 @@ def class_of(algo: str) -> type[Model]:
         return CLASSES[algo]
     try:
         kind: object = user_env.load(algo)
-    except user_env.EntryPointError as error:
-        raise AlgorithmError(f"{algo}: {error}") from None
     except (Exception, SystemExit) as error:
+        raise AlgorithmError(f"{algo}: {failures.describe(error)}") from error
+    if not isinstance(kind, type) or not issubclass(kind, OnPolicy | OffPolicy):
         raise AlgorithmError(
-            f"{algo}: importing its module raises {failures.describe(error)}"
-        ) from error
-    if isinstance(kind, type) and issubclass(kind, BaseAlgorithm) and not inspect.isabstract(kind):
-        return kind
-    raise AlgorithmError(
-        f"{algo} is no algorithm; expected a class derived from "
-        "stable_baselines3.common.base_class.BaseAlgorithm that implements its methods"
-    )
-
-
-def is_named(model: Model) -> bool:
-    """Return whether the model is of an algorithm with a name in the job file."""
-    return type(model) in CLASSES.values() or isinstance(model, sb3_internals.ExtendedPPO)
+            f"{algo} is no algorithm; expected a class derived from Stable-Baselines3's "
+            "OnPolicyAlgorithm or OffPolicyAlgorithm"
+        )
+    return kind
 
 
 def policy_class(algo: str, policy: str) -> type[BasePolicy]:
@@ -71,7 +59,8 @@ def collect(model: Model, env: VecEnv, callback: BaseCallback) -> None:
     """Collect one rollout from ``env`` into the model's buffer."""
     if isinstance(model, OnPolicy):
         model.collect_rollouts(env, callback, model.rollout_buffer, model.n_steps)
-    elif isinstance(model, OffPolicy):
+    else:
+        assert isinstance(model, OffPolicy)
         assert model.replay_buffer is not None
         assert isinstance(model.train_freq, TrainFreq), (
             "the model's set-up converts the hyperparameter"
@@ -85,14 +74,6 @@ def collect(model: Model, env: VecEnv, callback: BaseCallback) -> None:
             model.learning_starts,
             log_interval=None,
         )
-    else:
-        own = model.env
-        model.env = env
-        try:  # ``learn()`` makes its own callback
-            left = sb3_internals.total_timesteps(model) - model.num_timesteps
-            model.learn(left, reset_num_timesteps=False)
-        finally:
-            model.env = own
 
 
 def update(model: Model, steps: int, total_timesteps: int) -> None:
@@ -112,14 +93,6 @@ def dump_logs(model: Model, iteration: int) -> None:
         model.dump_logs(iteration)
     elif isinstance(model, OffPolicy):
         model.dump_logs()
-    else:
-        episodes = model.ep_info_buffer or ()
-        for name, key in (("rew", "r"), ("len", "l")):
-            model.logger.record(
-                f"rollout/ep_{name}_mean", safe_mean([episode[key] for episode in episodes])
-            )
-        model.logger.record("time/total_timesteps", model.num_timesteps)
-        model.logger.dump(model.num_timesteps)
 
 
 def optimizers(model: Model) -> dict[str, torch.optim.Optimizer]:

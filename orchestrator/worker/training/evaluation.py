@@ -6,36 +6,32 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
+import io
 import math
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
+from stable_baselines3.common.utils import set_random_seed
 
 from orchestrator.core.numbers.evaluation_grid import EvaluationGrid
-from orchestrator.core.text import count
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.episode_conditions import DRAWN, GridPlaces
+from orchestrator.worker.envs.poses import Pose, pose_of
 from orchestrator.worker.runtime import sb3_internals
 from orchestrator.worker.runtime.failures import Diverged
-from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training import nan_guard
 from orchestrator.worker.training.acting import ActingPolicy
 from orchestrator.worker.training.algorithms import Model
-from orchestrator.worker.training.best_moment import BestMoment
 from orchestrator.worker.training.recorder import reported_measures
-from orchestrator.worker.training.training_state import generators, restore_generators
 
 LONGEST = 100_000
-"""Control steps after which an episode is cut off: a good policy may never end one where nothing
-limits it."""
+"""Control steps of an episode: a good policy may never end one where nothing limits it."""
+STILL_STEP = 100
+"""Control step of which the pose is kept, in the first episode that has so many; without one, the
+pose at the start."""
 MOST_AT_ONCE = 32
 """Environments of a built-in task: one more in a batch costs its physics alone, a second round the
 whole batch."""
@@ -46,6 +42,10 @@ _ENVIRONMENTS = 1
 _GENERATORS = 2
 """Purposes of random numbers, so that evaluation's seeds differ from training's and from each
 other."""
+
+
+class EndlessEpisodeError(Exception):
+    """An episode of the evaluation does not end."""
 
 
 class Episode(NamedTuple):
@@ -65,55 +65,31 @@ class Episode(NamedTuple):
     """Whether its physics diverged, or its return is not finite."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationResult:
-    content: Mapping[str, Any]
-    """What ``eval.json`` holds, as described in ``docs/evaluation.md``."""
-    moment: bytes | None
-    """The best moment of these episodes, where the spec asks for one:
-    :meth:`BestMoment.content`."""
-
-    @property
-    def deterministic(self) -> Mapping[str, Any]:
-        """The figures of the robot as the job trains it."""
-        figures: Mapping[str, Any] = self.content["deterministic"]
-        return figures
-
-    def to_json(self) -> str:
-        return json.dumps(self.content, indent=2, allow_nan=False) + "\n"
-
-    def __str__(self) -> str:
-        """One line for people, with the means of the measures."""
-        figures = self.deterministic
-        text = count(len(figures["returns"]), "episode")
-        if figures["diverged"]:
-            text += f" ({figures['diverged']} diverged)"
-        if figures["mean"] is not None and figures["std"] is not None:
-            text += f": return {figures['mean']:,.1f} ± {figures['std']:,.1f}"
-        means = {name: measure["mean"] for name, measure in figures["measures"].items()}
-        shown = [f"{name} {mean:,.4g}" for name, mean in means.items() if mean is not None]
-        return f"{text}; {', '.join(shown)}" if shown else text
-
-
 def evaluate(
     spec: WorkerSpec, job_dir: Path, model: Model, each_step: Callable[[], None]
-) -> EvaluationResult:
+) -> tuple[dict[str, Any], bytes | None]:
     """Run ``spec.eval_episodes`` episodes with deterministic actions and frozen normalisation; as
     many of the robot of the file where episodes draw others, and at each point of the spec's grid.
 
-    ``each_step`` is called after every step and may raise to end the evaluation. The result is a
-    function of spec and policy; parameters, normalisation and the process's random generators are
-    unchanged afterwards.
+    :returns: what ``eval.json`` holds, as described in ``docs/evaluation.md``; and a pose, where the
+        spec asks for one and has a task: :func:`pose_file`.
 
-    :raises Diverged: the policy's actions are not finite.
+    ``each_step`` is called after every step and may raise to end the evaluation. The result is a
+    function of spec and policy, which are unchanged afterwards.
+
+    :raises Diverged: observations or the policy's actions are not finite.
+    :raises EndlessEpisodeError: an episode does not end.
     """
     # Whatever the job does in training: its policy is trained and saved.
     spec = dataclasses.replace(spec, on_divergence="end-episode")
-    n_envs = min(spec.eval_episodes, _most_at_once(spec))
-    moment = BestMoment() if spec.preview and not spec.video else None
+    at_once = max(spec.n_envs, MOST_AT_ONCE) if env_factory.is_batched(spec) else spec.n_envs
+    n_envs = min(spec.eval_episodes, at_once)
+    poses: list[Pose] | None = None
+    if spec.preview and not spec.video and env_factory.is_batched(spec):
+        poses = []
     run = functools.partial(_run, spec, job_dir, model, each_step)
-    figures = _figures(run(n_envs, moment=moment))
-    content = {
+    figures = _figures(run(n_envs, poses=poses))
+    content: dict[str, Any] = {
         "deterministic": figures,
         "episodes": len(figures["returns"]),
         "seed": environment_seed(spec),
@@ -124,12 +100,22 @@ def evaluate(
     grid = EvaluationGrid.parse(spec.evaluate)
     if grid is not None:
         content["grid"] = list(_figures_on_grid(grid, spec.eval_episodes, run))
-    return EvaluationResult(content=content, moment=None if moment is None else moment.content())
+    return content, pose_file(poses[-1]) if poses else None
 
 
-def _most_at_once(spec: WorkerSpec) -> int:
-    """Environments that are evaluated side by side, apart from a grid."""
-    return max(spec.n_envs, MOST_AT_ONCE) if env_factory.is_batched(spec) else spec.n_envs
+def pose_file(pose: Pose) -> bytes:
+    """Return a file of the arrays ``state``, ``marker`` and ``ground``, from which a still is drawn
+    later.
+    """
+    ground = [] if pose.ground is None else [pose.ground.geom, pose.ground.x_m, pose.ground.y_m]
+    file = io.BytesIO()
+    np.savez_compressed(
+        file,
+        state=pose.state,
+        marker=np.array(pose.marker or (), float),
+        ground=np.array(ground, float),
+    )
+    return file.getvalue()
 
 
 def _figures_on_grid(
@@ -147,41 +133,38 @@ def _figures_on_grid(
 
 
 def _figures(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """The figures of at least one episode, in the order in which they ended."""
-    returns = [one.total_reward if math.isfinite(one.total_reward) else None for one in episodes]
+    """Return the figures of at least one episode, in the order in which they ended."""
+    returns = [
+        episode.total_reward if math.isfinite(episode.total_reward) else None
+        for episode in episodes
+    ]
+    measures = {}
+    for name in dict.fromkeys(name for episode in episodes for name in episode.measures):
+        values = [episode.measures.get(name) for episode in episodes]
+        measures[name] = {**_mean_and_std(values), "values": values}
     lengths = [episode.length for episode in episodes]
-    finite = [value for value in returns if value is not None]
-    cut = len(finite) // 4
-    names = dict.fromkeys(name for episode in episodes for name in episode.measures)
     figures: dict[str, Any] = {
-        **_mean_and_std(finite),
-        # Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice".
-        "iqm": _mean_and_std(sorted(finite)[cut : len(finite) - cut])["mean"],
-        "min": min(finite, default=None),
-        "max": max(finite, default=None),
+        **_mean_and_std(returns),
         "length_mean": float(np.mean(lengths)),
         "diverged": sum(episode.diverged for episode in episodes),
         "returns": returns,
         "lengths": lengths,
-        "measures": {},
+        "measures": measures,
     }
-    for name in names:
-        values = [episode.measures.get(name) for episode in episodes]
-        known = [value for value in values if value is not None]
-        figures["measures"][name] = {**_mean_and_std(known), "values": values}
-    if all(episode.drawn for episode in episodes):  # not for an episode that was cut off
+    if episodes[0].drawn:
         figures["drawn"] = {
             key: [episode.drawn[key] for episode in episodes] for key in episodes[0].drawn
         }
     return figures
 
 
-def _mean_and_std(values: Sequence[float]) -> dict[str, float | None]:
-    """None without values, and where a figure is too large."""
-    if not values:
+def _mean_and_std(values: Sequence[float | None]) -> dict[str, float | None]:
+    """Return the figures of those that are known; None without any, and where one is too large."""
+    known = [value for value in values if value is not None]
+    if not known:
         return {"mean": None, "std": None}
     with np.errstate(over="ignore", invalid="ignore"):
-        figures = {"mean": float(np.mean(values)), "std": float(np.std(values))}
+        figures = {"mean": float(np.mean(known)), "std": float(np.std(known))}
     return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
 
@@ -197,19 +180,6 @@ def _seed(spec: WorkerSpec, purpose: int) -> int:
     return int(np.random.SeedSequence(spec.seed, spawn_key=(purpose,)).generate_state(1)[0])
 
 
-@contextmanager
-def _seed_generators(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed the process's generators, which environments may use; restore them afterwards."""
-    before = generators(device)
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-    try:
-        yield
-    finally:
-        restore_generators(before)
-
-
 def _run(
     spec: WorkerSpec,
     job_dir: Path,
@@ -217,7 +187,7 @@ def _run(
     each_step: Callable[[], None],
     n_envs: int,
     *,
-    moment: BestMoment | None = None,
+    poses: list[Pose] | None = None,
     grid: GridPlaces | None = None,
     nominal: bool = False,
 ) -> list[Episode]:
@@ -225,25 +195,26 @@ def _run(
     as the spec says.
     """
     seed = environment_seed(spec)
-    with _seed_generators(_seed(spec, _GENERATORS), model.device):
-        venv: Any = env_factory.make(
-            spec, job_dir, n_envs=n_envs, seed=seed, measuring=True, grid=grid, nominal=nominal
+    # Environments may use the process's generators.
+    set_random_seed(_seed(spec, _GENERATORS))
+    venv: Any = env_factory.make(
+        spec, job_dir, n_envs=n_envs, seed=seed, measuring=True, grid=grid, nominal=nominal
+    )
+    try:
+        venv.seed(seed)
+        trained = model.get_vec_normalize_env()
+        if trained is not None:
+            venv = env_factory.frozen_normalized_env(spec, venv, vars(trained))
+        venv = sb3_internals.wrap_env(model, venv)
+        at_each = n_envs if grid is None else grid.at_each
+        # The number of episodes of each environment is fixed beforehand: taking the first to
+        # end would favour short ones.
+        remaining = np.array(
+            [(spec.eval_episodes + index % at_each) // at_each for index in range(n_envs)]
         )
-        try:
-            venv.seed(seed)
-            trained = model.get_vec_normalize_env()
-            if trained is not None:
-                venv = env_factory.frozen_normalized_env(spec, venv, vars(trained))
-            venv = sb3_internals.wrap_env(model, venv)
-            at_each = n_envs if grid is None else grid.at_each
-            # The number of episodes of each environment is fixed beforehand: taking the first to
-            # end would favour short ones.
-            remaining = np.array(
-                [(spec.eval_episodes + index % at_each) // at_each for index in range(n_envs)]
-            )
-            return _run_episodes(model, venv, remaining, each_step, moment)
-        finally:
-            venv.close()
+        return _run_episodes(model, venv, remaining, each_step, poses)
+    finally:
+        venv.close()
 
 
 def _run_episodes(
@@ -251,52 +222,43 @@ def _run_episodes(
     venv: Any,
     remaining: np.ndarray,
     each_step: Callable[[], None],
-    moment: BestMoment | None,
+    poses: list[Pose] | None,
 ) -> list[Episode]:
-    """:param remaining: ``(n_envs,)`` episodes still to run in each environment; counted down
-    here.
+    """Run the episodes.
+
+    :param remaining: ``(n_envs,)`` episodes still to run in each environment; counted down here.
+    :param poses: of a task: takes poses of the first environment, the best one last.
     """
     episodes: list[Episode] = []
-    returns = np.zeros(len(remaining))
     steps = np.zeros(len(remaining), int)
     observations = venv.reset()
-    if moment is not None:
-        moment.begin(venv)
+    if poses is not None:
+        poses.append(pose_of(venv.unwrapped.simulation, 0))
     policy = ActingPolicy(model, len(remaining))
     while remaining.any():
         problem = nan_guard.observation_problem(observations)
         if problem is not None:
             raise Diverged(problem)
-        observations, rewards, dones, infos = venv.step(policy.act(observations))
+        observations, _, dones, infos = venv.step(policy.act(observations))
         policy.see_ends(dones)
-        returns += rewards
-        steps += 1
-        ended = dones | (steps >= LONGEST)
-        if moment is not None:
-            moment.step(float(rewards[0]), int(steps[0]), ended=bool(ended[0]))
-        for index in np.flatnonzero(ended & (remaining > 0)).tolist():
+        for index in np.flatnonzero(dones & (remaining > 0)).tolist():
+            remaining[index] -= 1
             info = infos[index]
-            if dones[index]:
-                remaining[index] -= 1
-                total_reward = float(info["episode"]["r"])
-                length = int(info["episode"]["l"])
-            else:
-                remaining[index] = 0
-                total_reward = float(returns[index])
-                length = int(steps[index])
-                say(
-                    f"evaluation: environment {index} ended no episode in {LONGEST} steps and was cut off"
-                )
+            total_reward = float(info["episode"]["r"])
             episode = Episode(
                 env=index,
                 total_reward=total_reward,
-                length=length,
+                length=int(info["episode"]["l"]),
                 measures=reported_measures(info),
                 drawn=info.get(DRAWN, {}),
                 diverged="divergence" in info or not math.isfinite(total_reward),
             )
             episodes.append(episode)
-        returns[dones] = 0
+        steps += 1
         steps[dones] = 0
+        if steps.max() >= LONGEST:
+            raise EndlessEpisodeError(f"an episode has not ended after {LONGEST:,} steps")
+        if poses is not None and steps[0] == STILL_STEP and len(poses) == 1:
+            poses.append(pose_of(venv.unwrapped.simulation, 0))
         each_step()
     return episodes

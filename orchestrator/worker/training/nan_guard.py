@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.worker.runtime.failures import Diverged
@@ -16,8 +17,8 @@ from orchestrator.worker.training import replay
 from orchestrator.worker.training.algorithms import Model, OffPolicy, OnPolicy
 from orchestrator.worker.training.fast.update import NonFiniteGradient
 
-LOOK_BACK = 1000
-"""Rows of a replay buffer that are searched for the reason of an error."""
+_CHECKED = ("observations", "next_observations", "rewards")
+"""Arrays of a replay buffer."""
 
 
 class NonFinite(Exception):
@@ -28,9 +29,7 @@ class NonFinite(Exception):
 
 def check_rollout(model: Model, steps: int) -> None:
     """Check the rollout just collected, ``steps`` steps of each environment, before it is learnt
-    from.
-
-    :raises NonFinite: names the environment where it begins.
+    from. :raises NonFinite:
     """
     problem = _problem_in(_rollout(model, steps))
     if problem is not None:
@@ -53,10 +52,8 @@ def check_parameters(model: Model) -> None:
 
 
 def observation_problem(observations: Any) -> str | None:
-    """Name what is not finite in observations ``(n_envs, …)``, or those of each key, and the
-    environment. Return None if all is.
-    """
-    return _problem_in(_as_one_step(observations))
+    """Name what is not finite in observations, or those of each key. Return None if all is."""
+    return _problem_in(_by_name(observations))
 
 
 @contextmanager
@@ -73,12 +70,7 @@ def explaining_divergence(model: Model, iteration: int) -> Iterator[None]:
         else:
             problem = _parameter_problem(model)
             if not isinstance(error, OrchestratorError | Diverged):  # these say what is wrong
-                problem = (
-                    problem
-                    or _problem_in(_latest_observations(model))
-                    or _problem_in(_rollout(model, LOOK_BACK))
-                    or _exploration_problem(model)
-                )
+                problem = problem or observation_problem(_latest_observations(model))
         if problem is None:
             raise
         raise Diverged(
@@ -88,71 +80,53 @@ def explaining_divergence(model: Model, iteration: int) -> Iterator[None]:
 
 def _parameter_problem(model: Model) -> str | None:
     for name, parameter in model.policy.named_parameters():
-        if not torch.isfinite(parameter.detach()).all():
-            return f"parameter {name} of the policy is not finite"
+        values = parameter.detach()
+        if name == "log_std":  # of the actions' standard deviation, which must be finite, too
+            values = values.exp()
+        if not torch.isfinite(values).all():
+            return f"parameter {name} of the policy is not finite or too large"
     return None
 
 
-def _latest_observations(model: Model) -> list[tuple[str, Any]]:
-    """Names and arrays ``(1, n_envs, …)``, as the environments returned them: one that is not
-    finite spoils the normalised ones of all.
-    """
-    normalization = model.get_vec_normalize_env()
-    original = None if normalization is None else getattr(normalization, "old_obs", None)
-    latest = vars(model)[LAST_OBS] if original is None else original
-    return _as_one_step(latest)
+def _latest_observations(model: Model) -> Any:
+    """Return the observations as the environments gave them, if they are known."""
+    original = getattr(model.get_vec_normalize_env(), "old_obs", None)
+    return vars(model)[LAST_OBS] if original is None else original
 
 
-def _rollout(model: Model, steps: int) -> list[tuple[str, Any]]:
-    """Names and arrays ``(steps, n_envs, …)`` of the last rollout."""
+def _rollout(model: Model, steps: int) -> Mapping[str, NDArray[Any]]:
+    """Return arrays of the last rollout by name."""
     if isinstance(model, OnPolicy):
         buffer = model.rollout_buffer
-        return [
-            ("rewards", buffer.rewards),
-            *_by_name(buffer.observations),
-            ("values", buffer.values),
-            ("returns", buffer.returns),
-        ]
+        return {
+            "rewards": buffer.rewards,
+            **_by_name(buffer.observations),
+            "values": buffer.values,
+            "returns": buffer.returns,
+        }
     if isinstance(model, OffPolicy) and replay.is_known(model.replay_buffer):
         assert model.replay_buffer is not None
-        return replay.latest(model.replay_buffer, min(steps, model.replay_buffer.size()))
-    return []
+        end = model.replay_buffer.pos
+        rows = np.arange(end - steps, end) % model.replay_buffer.buffer_size
+        arrays = replay.arrays_of(model.replay_buffer)
+        return {
+            name: array[rows]
+            for name, array in arrays.items()
+            if name.partition(".")[0] in _CHECKED
+        }
+    return {}
 
 
-def _by_name(observations: Any) -> list[tuple[str, Any]]:
-    """The arrays of observations, each with its name."""
-    is_dict = isinstance(observations, dict)
-    return list(observations.items()) if is_dict else [("observations", observations)]
+def _by_name(observations: Any) -> Mapping[str, Any]:
+    return observations if isinstance(observations, dict) else {"observations": observations}
 
 
-def _as_one_step(observations: Any) -> list[tuple[str, Any]]:
-    """Names and arrays ``(1, n_envs, …)`` of the observations that there are."""
-    return [(name, array[None]) for name, array in _by_name(observations) if array is not None]
-
-
-def _problem_in(arrays: list[tuple[str, Any]]) -> str | None:
-    """Name the first of ``arrays``, each ``(steps, n_envs, …)``, that is not finite, and the
-    environment, unless all of several are at fault, as normalisation makes it.
-    """
-    for name, array in arrays:
-        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-            place = tuple(np.argwhere(~np.isfinite(array))[0])
-            step, env = place[:2]
-            n_envs = len(array[step])
-            is_bad = ~np.isfinite(array[step].reshape(n_envs, -1)).all(axis=1)
-            where = "" if is_bad.all() and n_envs > 1 else f" in environment {env}"
-            return f"{name} are not finite: {array[place]}{where}"
+def _problem_in(arrays: Mapping[str, Any]) -> str | None:
+    """Name the first of ``arrays`` that is not finite; None is skipped."""
+    for name, array in arrays.items():
+        if array is None or not np.issubdtype(array.dtype, np.floating):
+            continue
+        is_finite = np.isfinite(array)
+        if not is_finite.all():
+            return f"{name} are not finite: {array[~is_finite][0]}"
     return None
-
-
-def _exploration_problem(model: Model) -> str | None:
-    log_std = getattr(model.policy, "log_std", None)
-    if log_std is None:
-        return None
-    std = log_std.detach().exp()
-    if torch.isfinite(std).all() and (std > 0).all():
-        return None
-    return (
-        f"the standard deviation of the policy's actions is not finite or zero: its logarithm lies between "
-        f"{log_std.min():.3g} and {log_std.max():.3g}; a smaller learning_rate or max_grad_norm usually helps"
-    )

@@ -86,22 +86,20 @@ def reported_measures(info: Mapping[str, Any]) -> dict[str, float | None]:
     measures = info.get("measures")
     if not isinstance(measures, Mapping):
         return {}
-    numbers = {
-        str(name): float(value)
+    return {
+        str(name): float(value) if math.isfinite(value) else None
         for name, value in measures.items()
         if isinstance(value, Real | np.bool_)
     }
-    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
 
 def mean_measures(episodes: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
     """Return the means over the ``episodes`` that have a measure, by its name; None where none has
     it.
     """
-    values: dict[str, list[float]] = {}
-    for episode in episodes:
-        for name, value in episode.get(KEY, {}).items():
-            known = values.setdefault(name, [])
-            if value is not None:
-                known.append(value)
-    return {name: float(np.mean(known)) if known else None for name, known in values.items()}
+    all_measures = [episode.get(KEY, {}) for episode in episodes]
+    means: dict[str, float | None] = {}
+    for name in dict.fromkeys(name for measures in all_measures for name in measures):
+        values = [measures[name] for measures in all_measures if measures.get(name) is not None]
+        means[name] = float(np.mean(values)) if values else None
+    return means

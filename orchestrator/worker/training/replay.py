@@ -11,8 +11,6 @@ at index ``i % buffer.buffer_size`` of the buffer.
 from __future__ import annotations
 
 import io
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +23,6 @@ from orchestrator.worker.training.sealed_files import DamagedError, seal, unseal
 
 MOST_BYTES = 16 * 2**20
 """Size of a file: one is in memory while it is read or written."""
-_NAME = re.compile(r"rows-(\d{12})-(\d{12})\.npz")
 _ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 
@@ -46,10 +43,6 @@ class Replay:
         directory.mkdir(parents=True, exist_ok=True)
         remove_partial_files(directory)
 
-    @property
-    def bytes_a_row(self) -> int:
-        return sum(array[0].nbytes for array in _arrays(self._buffer))
-
     def save(self, rows: int) -> None:
         """Write the rows that were added since the last call.
 
@@ -57,13 +50,15 @@ class Replay:
         :raises OSError: they cannot be written; what was saved before stands.
         """
         size = self._buffer.buffer_size
-        most = max(1, MOST_BYTES // self.bytes_a_row)
+        arrays = arrays_of(self._buffer)
+        row_bytes = sum(array[0].nbytes for array in arrays.values())
+        most = max(1, MOST_BYTES // row_bytes)
         first = max(self._saved, rows - size)
         while first < rows:
             at = first % size
             end = min(rows, first + most, first + size - at)
             content = io.BytesIO()
-            np.savez(content, *[array[at : at + end - first] for array in _arrays(self._buffer)])
+            np.savez(content, *[array[at : at + end - first] for array in arrays.values()])
             path = self._directory / f"rows-{first:012d}-{end:012d}.npz"
             write_whole(path, seal(content.getvalue()))
             first = self._saved = end
@@ -94,10 +89,10 @@ class Replay:
         try:
             content = unseal(file.path.read_bytes())
         except DamagedError as damage:
-            raise DamagedError(f"{file.path.name}: {damage}") from None
+            raise DamagedError(f"its replay buffer: {file.path.name}: {damage}") from None
         at = first % self._buffer.buffer_size
         with np.load(io.BytesIO(content)) as saved:
-            for name, array in zip(saved.files, _arrays(self._buffer), strict=True):
+            for name, array in zip(saved.files, arrays_of(self._buffer).values(), strict=True):
                 array[at : at + file.end - first] = saved[name][first - file.first :]
 
     def forget_before(self, rows: int) -> None:
@@ -111,9 +106,12 @@ class Replay:
         self.restore(0)
 
     def _files(self) -> list[_File]:
-        """The files, by their first row."""
-        matches = [(path, _NAME.fullmatch(path.name)) for path in sorted(self._directory.iterdir())]
-        return [_File(path, int(match[1]), int(match[2])) for path, match in matches if match]
+        """Return the files, by their first row."""
+        found = []
+        for path in sorted(self._directory.glob("rows-*.npz")):
+            _, first, end = path.stem.split("-")
+            found.append(_File(path, int(first), int(end)))
+        return found
 
 
 def is_known(buffer: ReplayBuffer | None) -> bool:
@@ -124,27 +122,15 @@ def is_known(buffer: ReplayBuffer | None) -> bool:
     return buffer is not None and type(buffer) in kinds and not buffer.optimize_memory_usage
 
 
-def latest(buffer: ReplayBuffer, rows: int) -> list[tuple[str, NDArray[Any]]]:
-    """Return names and arrays ``(rows, n_envs, …)`` of observations and rewards in the last
-    ``rows`` rows.
+def arrays_of(buffer: ReplayBuffer) -> dict[str, NDArray[Any]]:
+    """Return the arrays of the buffer by name, each ``(buffer_size, n_envs, …)``; of ``Dict``
+    observations one for each key.
     """
-    at = np.arange(buffer.pos - rows, buffer.pos) % buffer.buffer_size
-    return [
-        (name.removeprefix("next_"), array[at])
-        for kind in ("observations", "next_observations", "rewards")
-        for name, array in _named_arrays(buffer, kind)
-    ]
-
-
-def _arrays(buffer: ReplayBuffer) -> list[NDArray[Any]]:
-    """All arrays of the buffer, each ``(buffer_size, n_envs, …)``."""
-    return [array for kind in _ARRAYS for _, array in _named_arrays(buffer, kind)]
-
-
-def _named_arrays(buffer: ReplayBuffer, kind: str) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The array ``kind`` of the buffer by name; for ``Dict`` observations one for each key."""
-    array = getattr(buffer, kind)
-    if isinstance(array, dict):
-        yield from ((str(key), array[key]) for key in sorted(array))
-    else:
-        yield kind, array
+    arrays: dict[str, NDArray[Any]] = {}
+    for name in _ARRAYS:
+        array = getattr(buffer, name)
+        if isinstance(array, dict):
+            arrays |= {f"{name}.{key}": part for key, part in array.items()}
+        else:
+            arrays[name] = array
+    return arrays

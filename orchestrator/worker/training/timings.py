@@ -6,29 +6,19 @@ microseconds each.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import Any, Literal
-
-import torch
+from typing import Literal
 
 from orchestrator.core.timing_columns import COLUMNS
 from orchestrator.worker.ranks.ranks import Ranks
 from orchestrator.worker.runtime.csv_tables import CsvTable
 from orchestrator.worker.runtime.resources import UsageReader
-from orchestrator.worker.training import algorithms
-from orchestrator.worker.training.algorithms import Model, OffPolicy, OnPolicy
+from orchestrator.worker.training.algorithms import Model
 from orchestrator.worker.training.fast.ppo import FastPPO
 from orchestrator.worker.training.recorder import Recorder
 
-TOTALS = ("cpu_s", "run_delay_s", "voluntary_switches", "involuntary_switches", "throttled_s")
-"""Fields of :class:`ResourceUsage`; a row holds how much each has grown."""
 OF_LOOP = ("rollout_s", "train_s")
-OF_MODEL = ("policy_s", "gae_s", "backward_s", "optimizer_s")
-"""Phases of rollout and update. Random actions before ``learning_starts`` belong to none;
-off-policy algorithms have no ``gae_s``."""
 DIGITS = 7
 """Digits of a second after the decimal point."""
 
@@ -50,8 +40,9 @@ class Timings:
         self._recorder = recorder
         self._ranks = ranks
         self._reader = UsageReader()
-        self._of_model = dict.fromkeys(OF_MODEL, 0.0)
-        if isinstance(model, FastPPO):  # it measures itself
+        self._of_model: dict[str, float] = {}
+        """Phases within rollout and update, which the fast learner measures itself."""
+        if isinstance(model, FastPPO):
             self._of_model = model.seconds
         self.begin_iteration()
 
@@ -59,50 +50,12 @@ class Timings:
     def rows(self) -> int:
         return 0 if self._table is None else self._table.rows
 
-    @contextlib.contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Measure the phases of the model within the block."""
-        model = self._model
-        with contextlib.ExitStack() as undo:
-            if isinstance(model, FastPPO):
-                yield
-                return
-            if isinstance(model, OffPolicy):
-                self._time(undo, model.policy, "predict", "policy_s")
-            elif isinstance(model, OnPolicy):
-                for acting in ("forward", "get_distribution", "predict_values"):
-                    self._time(undo, model.policy, acting, "policy_s")
-                self._time(undo, model.rollout_buffer, "compute_returns_and_advantage", "gae_s")
-            # Every minibatch has a new loss tensor: only the class can be instrumented.
-            self._time(undo, torch.Tensor, "backward", "backward_s")
-            for optimizer in algorithms.optimizers(model).values():
-                self._time(undo, optimizer, "step", "optimizer_s")
-            yield
-
-    def _time(self, undo: contextlib.ExitStack, owner: Any, method: str, phase: str) -> None:
-        """Add the seconds that a method of ``owner`` takes to ``phase``, until ``undo``."""
-        plain = getattr(owner, method)
-        seconds = self._of_model
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            begun = perf_counter()
-            result = plain(*args, **kwargs)
-            seconds[phase] += perf_counter() - begun
-            return result
-
-        is_own = method in vars(owner)
-        setattr(owner, method, timed)
-        if is_own:
-            undo.callback(setattr, owner, method, plain)
-        else:
-            undo.callback(delattr, owner, method)
-
     def begin_iteration(self) -> None:
         self._seconds = dict.fromkeys(OF_LOOP, 0.0)
         for phase in self._of_model:
             self._of_model[phase] = 0.0
         self._recorder.env_s = 0.0
-        self._usage = self._reader.read()
+        self._totals = self._reader.totals()
         self._collectives_s = self._ranks.seconds
         self._began = self._phase_began = perf_counter()
 
@@ -124,17 +77,14 @@ class Timings:
             **self._seconds,
             **self._of_model,
         }
-        before = self._usage
-        usage = self._reader.read()
+        totals = self._reader.totals()
         self._table.append(
             {
                 "iteration": iteration,
                 "env_steps": self._model.num_timesteps,
                 **{name: round(value, DIGITS) for name, value in seconds.items()},
-                **{name: _growth(getattr(before, name), getattr(usage, name)) for name in TOTALS},
-                "rss_mib": None if usage.rss_mib is None else round(usage.rss_mib, 1),
-                "n_threads": usage.n_threads,
-                "n_cpus": usage.n_cpus,
+                **{name: _growth(before, totals[name]) for name, before in self._totals.items()},
+                **self._reader.present(),
             }
         )
 

@@ -27,13 +27,12 @@ from orchestrator.worker.runtime.progress import ProgressReporter, say
 from orchestrator.worker.training import (
     after_training,
     algorithms,
-    divergences,
     learners,
     nan_guard,
     weights,
 )
 from orchestrator.worker.training.attempt import Attempt
-from orchestrator.worker.training.checkpointing import Checkpointing
+from orchestrator.worker.training.checkpoint import Checkpoints
 from orchestrator.worker.training.divergences import Divergences
 from orchestrator.worker.training.loop_parts import LoopPart, feature_parts
 from orchestrator.worker.training.rank_synchronizer import RankSynchronizer
@@ -67,50 +66,49 @@ def run(
     :raises RankLostError: another rank is gone.
     :raises Diverged: a number is not finite; the last checkpoint is from before.
     :raises OSError: a file cannot be read or written.
-    :raises GpuMemoryError: the GPU, or the share of it that the job has, has no memory left.
     """
     device = learners.device(spec)
-    with cuda.prepare_device(device):
-        ranks = join(spec.ranks, spec.backend, device, rendezvous, spec.collective_timeout_s)
-        before_writing()
-        if ranks.rank == 0:
-            _remove_partial_files(paths)
-        own_envs = own_share(spec.n_envs, ranks)
-        venv = env_factory.make(
-            spec,
-            paths.root,
-            n_envs=len(own_envs),
-            seed=spec.seed,
-            measuring=spec.measure_training,
-            first_env=own_envs.start,
-            training=True,
+    cuda.prepare_device(device)
+    ranks = join(spec.ranks, spec.backend, device, rendezvous, spec.collective_timeout_s)
+    before_writing()
+    if ranks.rank == 0:
+        _remove_partial_files(paths)
+    own_envs = own_share(spec.n_envs, ranks)
+    venv = env_factory.make(
+        spec,
+        paths.root,
+        n_envs=len(own_envs),
+        seed=spec.seed,
+        measuring=spec.measure_training,
+        first_env=own_envs.start,
+        training=True,
+    )
+    try:
+        trained_on = env_factory.normalized_env(spec, venv) if spec.normalize else venv
+        learner = learners.build(spec, trained_on, ranks)
+        facts.learner = learner.name
+        facts.learner_reason = learner.reason
+        _say_what_begins(spec, learner, ranks)
+        attempt = Attempt(
+            spec=spec,
+            paths=paths,
+            model=learner.model,
+            facts=facts,
+            reporter=reporter,
+            ranks=ranks,
+            before_writing=before_writing,
         )
-        try:
-            trained_on = env_factory.normalized_env(spec, venv) if spec.normalize else venv
-            learner = learners.build(spec, trained_on, ranks)
-            facts.learner = reporter.learner = learner.name
-            facts.learner_reason = learner.reason
-            _say_what_begins(spec, learner, ranks, own_envs)
-            attempt = Attempt(
-                spec=spec,
-                paths=paths,
-                model=learner.model,
-                facts=facts,
-                reporter=reporter,
-                ranks=ranks,
-                before_writing=before_writing,
-            )
-            training = Training(attempt)
-            training.train(stop_requested, checkpoint_requested)
-            ranks.close()
-            facts.weights_sha256 = weights.sha256(attempt.model)
-            if ranks.rank == 0:
-                after_training.save_policy(attempt)
-                training.drop_replay()
-                if spec.eval_episodes:
-                    after_training.evaluate(attempt, stop_requested)
-        finally:
-            venv.close()
+        training = Training(attempt)
+        training.train(stop_requested, checkpoint_requested)
+        ranks.close()
+        facts.weights_sha256 = weights.sha256(attempt.model)
+        if ranks.rank == 0:
+            after_training.save_policy(attempt)
+            training.checkpoints.drop_replay()
+            if spec.eval_episodes:
+                after_training.evaluate(attempt, stop_requested)
+    finally:
+        venv.close()
 
 
 def _remove_partial_files(paths: JobPaths) -> None:
@@ -120,14 +118,12 @@ def _remove_partial_files(paths: JobPaths) -> None:
         remove_partial_files(path.parent, path.name)
 
 
-def _say_what_begins(
-    spec: WorkerSpec, learner: learners.Learner, ranks: Ranks, own_envs: range
-) -> None:
+def _say_what_begins(spec: WorkerSpec, learner: learners.Learner, ranks: Ranks) -> None:
+    say(f"{spec.job_id}: {spec.algo}, learner {learner.name} ({learner.reason}), seed {spec.seed}")
     cpus = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
-    say(f"{spec.job_id}: {spec.algo}, learner {learner.name} ({learner.reason})")
-    say(f"seed {spec.seed}, {spec.n_envs} environments, threads = {spec.threads} on CPU {cpus}")
+    say(f"{spec.n_envs} environments, threads = {spec.threads} on CPU {cpus}")
     if ranks.size > 1:
-        say(f"rank {ranks.rank} of {ranks.size}: environments {list(own_envs)}, {spec.mode}")
+        say(f"rank {ranks.rank} of {ranks.size}, {spec.mode}")
 
 
 class Training:
@@ -139,12 +135,15 @@ class Training:
         spec = attempt.spec
         model = attempt.model
         ranks = attempt.ranks
+        assert model.env is not None
         self._attempt = attempt
         self._model = model
-        self._checkpoints = Checkpointing(attempt)
-        loop = self._checkpoints.resume()
+        self.checkpoints = Checkpoints(attempt)
+        loop = self.checkpoints.resume()
         self._iteration = loop.iteration
         self._log = TrainingLog(attempt, loop)
+        self._recorder = Recorder(model.env, self._log.after_step, measuring=spec.measure_training)
+        self._divergences = Divergences(self._recorder, attempt, loop)
         shared: list[LoopPart] = []
         if ranks.size > 1:
             has_server = spec.mode == "parameter-server"
@@ -153,14 +152,10 @@ class Training:
         # Ranks come last, so that features find the latest episodes when an iteration begins: they
         # are set aside during a rollout.
         self._parts = [*self._features.values(), *shared]
-        assert model.env is not None
-        self._recorder = Recorder(model.env, self._log.after_step, measuring=spec.measure_training)
-        self._divergences: Divergences | None = None
-        columns = [column for part in self._parts for column in part.columns]
         if spec.on_divergence == "end-episode":
-            self._divergences = Divergences(self._recorder, attempt, loop)
-            columns.insert(0, divergences.COLUMN)
+            self._parts.insert(0, self._divergences)
         self._log.tell_of_features(self._facts_of_features())
+        columns = [column for part in self._parts for column in part.columns]
         self._log.open(columns, keep=loop.progress_rows)
         # Resets the environments, unless restoring has put them in the midst of their episodes.
         self._callback = sb3_internals.setup_learn(
@@ -182,18 +177,18 @@ class Training:
         """``learn()`` up to ``total_timesteps``; the last checkpoint is that of the trained
         policy.
         """
-        with self._timings.measuring():
-            while not self._attempt.is_trained:
-                self._pause_at_rung()
-                steps_before = self._model.num_timesteps
-                self._begin_iteration()
-                with nan_guard.explaining_divergence(self._model, self._iteration):
-                    self._learn()
-                self._write_rows()
-                is_due = checkpoint_requested() or self._checkpoints.is_due(steps_before)
-                self._act_together(is_stopping=stop_requested(), is_saving=is_due)
-            self._save_where_unsaved()
-        self._attempt.reporter.report("training", self._model.num_timesteps, last=True)
+        while not self._attempt.is_trained:
+            self._pause_at_rung()
+            steps_before = self._model.num_timesteps
+            self._begin_iteration()
+            with nan_guard.explaining_divergence(self._model, self._iteration):
+                self._learn()
+            self._write_rows()
+            is_due = checkpoint_requested() or self.checkpoints.is_due(steps_before)
+            self._act_together(is_stopping=stop_requested(), is_saving=is_due)
+        self._save_where_unsaved()
+        self._attempt.reporter.is_urgent = True
+        self._log.report()
 
     def _pause_at_rung(self) -> None:
         """End the attempt where it is to be compared with others; also one that resumes there.
@@ -241,17 +236,12 @@ class Training:
         self._timings.end_phase("train_s")
 
     def _write_rows(self) -> None:
-        """Write the iteration's rows. :raises Diverged: physics has diverged too often."""
         for part in self._parts:
             part.after_update(self._iteration)
-        if self._divergences is not None:
-            self._divergences.log()
         for part in self._parts:
             part.before_row()
         self._log.write_row(self._iteration)
         self._timings.write_row(self._iteration)
-        if self._divergences is not None:
-            self._divergences.check(self._iteration)
 
     def _act_together(self, *, is_stopping: bool, is_saving: bool) -> None:
         """What is due on any rank, all do.
@@ -277,31 +267,24 @@ class Training:
             )
 
     def _facts_of_features(self) -> dict[str, Any]:
-        """What is told of those features that tell anything, by name."""
+        """Return what is told of those features that tell anything, by name."""
         told = {name: part.facts for name, part in self._features.items()}
         return {name: facts for name, facts in told.items() if facts is not None}
 
     def _save_where_unsaved(self) -> None:
-        if not self._checkpoints.is_newest_of_now:
+        if not self.checkpoints.is_newest_of_now:
             self._save_checkpoint()
 
     def _save_checkpoint(self) -> None:
         facts = self._attempt.facts
-        diverged = self._divergences
         loop = LoopState(
             iteration=self._iteration,
-            learner=facts.learner,
             progress_rows=self._log.rows,
             timings_rows=self._timings.rows,
             ep_rew_mean_first=facts.ep_rew_mean_first,
             training_s=self._log.training_s(),
-            divergences=diverged.total if diverged else 0,
-            recent_episodes=tuple(diverged.recent) if diverged else (),
+            episodes=self._divergences.episodes,
+            divergences=self._divergences.diverged,
             parts=self._facts_of_features(),
         )
-        self._checkpoints.save(loop)
-        self._log.leave_out_checkpoint()
-
-    def drop_replay(self) -> None:
-        """Remove what only further training needs, unless the job keeps it: the policy is saved."""
-        self._checkpoints.drop_replay()
+        self.checkpoints.save(loop)

@@ -20,7 +20,6 @@ from orchestrator.core.feature import named_modules
 from orchestrator.core.files.regular_files import open_regular
 from orchestrator.core.job_reader import outcome_sentence
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.text import alternatives, joined
 from orchestrator.core.worker_spec import WorkerSpec, is_algorithm_class
 from orchestrator.worker.runtime import failures
 
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 LATEST = "latest"
 """Names the checkpoint with the most env_steps."""
-TRIES = 3
-"""Attempts to read the latest checkpoint: a job that runs removes its earlier ones."""
 Policy = Callable[[Any], tuple[Any, bool]]
 """Takes an observation (None to start), steps, and returns the next one and whether the episode has
 ended."""
@@ -40,10 +37,6 @@ ended."""
 
 Observation: TypeAlias = NDArray[Any] | Mapping[str, NDArray[Any]]
 """``(batch, n)`` as an environment gives it; of a ``Dict``, each of its entries."""
-
-
-class PolicyError(UsageError):
-    """There is no policy as it was asked for; the message says what to change or wait for."""
 
 
 class ReadPolicy(Protocol):
@@ -76,28 +69,28 @@ class Checkpoint:
 
     @functools.cached_property
     def state(self) -> dict[str, Any]:
-        """As it was saved. :raises PolicyError: it is damaged, or no checkpoint."""
-        from orchestrator.worker.training import checkpoint
+        """As it was saved. :raises UsageError: it is damaged, or no checkpoint."""
+        from orchestrator.worker.training import training_state
 
         try:
-            return checkpoint.load(self.content)
+            return training_state.load(self.content)
         except Exception as error:
-            raise PolicyError(
+            raise UsageError(
                 f"{self.path}: cannot be loaded as a checkpoint: {failures.describe(error)}"
             ) from error
 
 
 def newest_policy(paths: JobPaths, spec: WorkerSpec) -> Checkpoint | None:
-    """The latest checkpoint of a job, or None for its finished policy.
+    """Read the latest checkpoint of a job; None stands for its finished policy.
 
-    :raises PolicyError: it has neither.
+    :raises UsageError: it has neither.
     """
     steps = paths.checkpoints_by_steps()
     is_trained_further = max(steps, default=spec.total_timesteps) < spec.total_timesteps
     if paths.model.exists() and not is_trained_further:
         return None
     if not steps:
-        raise PolicyError(
+        raise UsageError(
             f"{paths.root}: it has neither a policy nor a checkpoint. {outcome_sentence(paths)}. "
             "`status` shows its state, `logs` its output"
         )
@@ -105,41 +98,33 @@ def newest_policy(paths: JobPaths, spec: WorkerSpec) -> Checkpoint | None:
 
 
 def read_checkpoint(paths: JobPaths, asked: str | None) -> Checkpoint | None:
-    """The checkpoint that was asked for: its env_steps, :data:`LATEST` or a file; None for the
-    finished policy.
+    """Read the checkpoint that was asked for: its env_steps, :data:`LATEST` or a file. None stands
+    for the finished policy.
 
-    :raises PolicyError: there is no such policy; the message lists the checkpoints.
+    :raises UsageError: there is no such policy; the message lists the checkpoints.
     """
     if asked is None and paths.model.exists():
         return None
+    steps = paths.checkpoints_by_steps()
+    existing = ", ".join(map(str, steps)) or "none so far"
     if asked is None:
-        raise PolicyError(
+        raise UsageError(
             f"{paths.root.name} has no model.zip, which is written when the job succeeds; "
-            f"--checkpoint {LATEST} takes its latest checkpoint; {_existing_text(paths)}"
+            f"--checkpoint names one of its checkpoints ({existing})"
         )
-    for _ in range(TRIES):
-        path = Path(asked)
-        if asked == LATEST or asked.isdecimal():
-            steps = paths.checkpoints_by_steps()
-            env_steps = max(steps, default=-1) if asked == LATEST else int(asked)
-            if env_steps not in steps:
-                break
-            path = steps[env_steps]
-        try:
-            with open_regular(path) as file:
-                return Checkpoint(path, file.read())
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise PolicyError(f"checkpoint {path}: {error.strerror or error}") from error
-    raise PolicyError(
-        f"{paths.root.name} has no checkpoint {asked}; expected a file, {LATEST} or env_steps; "
-        f"{_existing_text(paths)}"
-    )
-
-
-def _existing_text(paths: JobPaths) -> str:
-    return f"existing checkpoints: {', '.join(map(str, paths.checkpoints_by_steps())) or 'none so far'}"
+    path = Path(asked)
+    if asked == LATEST and steps:
+        path = steps[max(steps)]
+    elif asked.isdecimal() and int(asked) in steps:
+        path = steps[int(asked)]
+    try:
+        with open_regular(path) as file:
+            return Checkpoint(path, file.read())
+    except OSError as error:
+        raise UsageError(
+            f"{paths.root.name} has no checkpoint {asked}; expected a file, {LATEST} or env_steps; "
+            f"existing checkpoints: {existing}"
+        ) from error
 
 
 def load_policy(
@@ -153,7 +138,7 @@ def load_policy(
     """The policy in ``venv``.
 
     :param seed: of its episodes.
-    :raises PolicyError: as :func:`load_model` and :func:`normalized_env`.
+    :raises UsageError: as :func:`load_model` and :func:`normalized_env`.
     """
     from orchestrator.worker.runtime import sb3_internals
     from orchestrator.worker.training.acting import ActingPolicy
@@ -175,37 +160,37 @@ def load_policy(
 
 
 def read_policy(path: Path) -> ReadPolicy:
-    """A policy from a file that a feature reads.
+    """Read a policy from a file that a feature reads.
 
     :raises UsageError: no feature reads files of this name, or the file is no policy.
     """
     readers = named_modules("policy_readers")
     if path.suffix not in readers:
-        expected = alternatives(readers) if readers else "what an installed feature reads"
-        raise PolicyError(f"{path}: expected a name that ends in {expected}")
+        raise UsageError(f"{path}: expected a name that ends in {', '.join(readers)}")
     policy: ReadPolicy = importlib.import_module(readers[path.suffix]).read(path)
     return policy
 
 
 def exported_policy(exported: ReadPolicy, venv: VecEnv) -> Policy:
-    """A policy that was read from a file, in ``venv`` without normalisation.
+    """Return a policy that was read from a file, in ``venv`` without normalisation.
 
     Privileged values, which the critic alone sees, are no observations of it.
 
-    :raises PolicyError: it was exported from a job with other observations or actions.
+    :raises UsageError: it was exported from a job with other observations or actions.
     """
     from gymnasium.spaces import flatdim
 
     from orchestrator.worker.training.asymmetric_critic import privileged_values
 
     hidden = privileged_values(venv)
-    inputs = list(getattr(venv.observation_space, "spaces", ()))
+    inputs = sorted(getattr(venv.observation_space, "spaces", ()))
     observations = flatdim(venv.observation_space) - hidden
-    of_policy = _interface_text(exported.observations, exported.inputs, exported.actions)
-    of_job = _interface_text(observations, inputs, flatdim(venv.action_space))
-    if of_policy != of_job:
-        raise PolicyError(
-            f"the exported policy has {of_policy}, and this job {of_job}; name a file that was exported from it"
+    of_job = (observations, inputs, flatdim(venv.action_space))
+    if of_job != (exported.observations, sorted(exported.inputs), exported.actions):
+        raise UsageError(
+            f"the exported policy has {exported.observations} observations {list(exported.inputs)} and "
+            f"{exported.actions} actions, and this job {observations} {inputs} and {of_job[2]}; "
+            "name a file that was exported from it"
         )
 
     def act(observation: Any) -> tuple[Any, bool]:
@@ -218,11 +203,6 @@ def exported_policy(exported: ReadPolicy, venv: VecEnv) -> Policy:
     return act
 
 
-def _interface_text(observations: int, inputs: Sequence[str], actions: int) -> str:
-    within = f" in {joined(sorted(inputs))}" if inputs else ""
-    return f"{observations} observations{within} and {actions} actions"
-
-
 def load_model(
     spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None
 ) -> Model:
@@ -230,7 +210,7 @@ def load_model(
     own.
 
     :param venv: an environment of the job; not kept.
-    :raises PolicyError: the file is damaged, or the checkpoint is of another job.
+    :raises UsageError: the file is damaged, or the checkpoint is of another job.
     """
     from orchestrator.worker.training import algorithms, learners
 
@@ -241,7 +221,7 @@ def load_model(
         try:
             return kind.load(paths.model, device="cpu", custom_objects=dict(small_buffer))
         except Exception as error:
-            raise PolicyError(
+            raise UsageError(
                 f"{paths.model} cannot be loaded: {failures.describe(error)}"
             ) from error
     state = trained.state
@@ -260,7 +240,7 @@ def load_model(
     try:
         model.policy.load_state_dict(state["policy"])
     except (RuntimeError, KeyError):
-        raise PolicyError(
+        raise UsageError(
             f"{trained.path} belongs to another job: its network has other shapes than that of {spec.job_id}"
         ) from None
     if model.use_sde:
@@ -278,7 +258,7 @@ def normalized_env(
 
     Rewards are the environment's own.
 
-    :raises PolicyError: the statistics are missing or damaged.
+    :raises UsageError: the statistics are missing or damaged.
     """
     from orchestrator.worker.envs import env_factory
 
@@ -292,16 +272,12 @@ def saved_statistics(paths: JobPaths) -> dict[str, Any]:
     """The running statistics beside a ``model.zip``: ``obs_rms``, unless observations were not
     normalised, and ``ret_rms``.
 
-    :raises PolicyError: they are missing or damaged.
+    :raises UsageError: they are missing or damaged.
     """
-    if not paths.vecnormalize.is_file():
-        raise PolicyError(
-            f"{paths.vecnormalize} is missing: the policy cannot be used without its normalisation statistics"
-        )
     try:
         saved = vars(pickle.loads(paths.vecnormalize.read_bytes()))
-        return {name: saved[name] for name in ("obs_rms", "ret_rms") if name in saved}
     except Exception as error:
-        raise PolicyError(
+        raise UsageError(
             f"{paths.vecnormalize} cannot be loaded: {failures.describe(error)}"
         ) from error
+    return {name: saved[name] for name in ("obs_rms", "ret_rms") if name in saved}

@@ -13,8 +13,7 @@ from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.utils import safe_mean
 
 from orchestrator.core.progress_columns import ROLLOUT
-from orchestrator.core.text import count
-from orchestrator.worker.runtime.csv_tables import CsvTable, LoggerTable
+from orchestrator.worker.runtime.csv_tables import LoggerTable
 from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training import algorithms
 from orchestrator.worker.training.attempt import Attempt
@@ -52,9 +51,8 @@ class TrainingLog:
         outputs: list[KVWriter] = []
         if self._attempt.ranks.rank == 0:
             columns = [*ROLLOUT, *columns]  # the first rows may lack them
-            self._table = LoggerTable(
-                CsvTable(self._attempt.paths.progress_csv, keep=keep, columns=columns)
-            )
+            path = self._attempt.paths.progress_csv
+            self._table = LoggerTable(path, keep=keep, columns=columns)
             outputs.append(self._table)
         self._model.set_logger(Logger(folder=None, output_formats=outputs))
         if isinstance(self._model, FastPPO):
@@ -79,7 +77,6 @@ class TrainingLog:
 
     def tell_of_features(self, facts: Mapping[str, Any]) -> None:
         self._facts.parts = facts
-        self._reporter.parts = facts
 
     def write_row(self, iteration: int) -> None:
         """Write a row of ``progress.csv``, after the update, so that a row holds what belongs to
@@ -100,7 +97,6 @@ class TrainingLog:
         now = time.monotonic()
         reporter.env_steps_per_s = (env_steps - facts.env_steps) / (now - self._iteration_began)
         reporter.iteration = iteration
-        reporter.ep_rew_mean = facts.ep_rew_mean
         facts.env_steps = env_steps
         self._iteration_began = now
         self.report()
@@ -114,10 +110,9 @@ class TrainingLog:
         mean = "no episode ended yet"
         if facts.ep_rew_mean is not None:
             mean = f"ep_rew_mean {facts.ep_rew_mean:,.1f}"
-        diverged = f", {count(facts.divergences, 'divergence')}" if facts.divergences else ""
         say(
             f"{self._model.num_timesteps:,} of {total:,} env_steps, {mean}, "
-            f"{self._reporter.env_steps_per_s:,.0f} env_steps/s{diverged}"
+            f"{self._reporter.env_steps_per_s:,.0f} env_steps/s"
         )
 
     def _tell_of_episodes(self) -> None:
@@ -127,14 +122,10 @@ class TrainingLog:
         self._facts.ep_rew_mean = None if math.isnan(mean) else mean
         self._facts.training_measures = mean_measures(episodes) or None
 
-    def leave_out_checkpoint(self) -> None:
-        """The speed of the next iteration counts from now on: one has just been written."""
-        self._iteration_began = time.monotonic()
-
     @property
     def rows(self) -> int:
         """Of ``progress.csv``."""
-        return 0 if self._table is None else self._table.table.rows
+        return 0 if self._table is None else self._table.rows
 
     def training_s(self) -> float:
         """Wall time of the training so far, over all attempts."""

@@ -4,6 +4,7 @@ replay buffer.
 
 from __future__ import annotations
 
+import io
 import pickle
 import random
 from collections.abc import Mapping
@@ -19,8 +20,9 @@ from orchestrator.core.decoding import field_values
 from orchestrator.worker.envs import env_state
 from orchestrator.worker.runtime import sb3_internals as sb3
 from orchestrator.worker.runtime.progress import say
-from orchestrator.worker.training import algorithms, saved_model
+from orchestrator.worker.training import algorithms
 from orchestrator.worker.training.algorithms import Model
+from orchestrator.worker.training.sealed_files import unseal
 
 _NORMALIZATION = ("obs_rms", "ret_rms", "returns", "old_obs", "old_reward")
 _COUNTERS = (
@@ -49,16 +51,15 @@ class LoopState:
     """Counters of the training loop and of its tables."""
 
     iteration: int = 0
-    learner: str | None = None
     progress_rows: int = 0
     timings_rows: int = 0
     ep_rew_mean_first: float | None = None
     training_s: float = 0.0
     """Wall time of the training so far, over all attempts: ``time/time_elapsed`` of the logger."""
+    episodes: int = 0
+    """Episodes so far, where divergence does not end the job."""
     divergences: int = 0
-    """Episodes that diverged so far, where that does not end the job."""
-    recent_episodes: tuple[tuple[int, int], ...] = ()
-    """Episodes of the last iterations, and how many of them diverged, likewise."""
+    """Those of them that diverged."""
     parts: Mapping[str, Any] = field(default_factory=dict)
     """What features in the training have told so far, by name (:mod:`orchestrator.core.job_parts`):
     they go on from there."""
@@ -70,9 +71,10 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
     """
     assert model.env is not None
     venv: Any = model.env.unwrapped
-    temperature = algorithms.temperature(model)
-    normalization = model.get_vec_normalize_env()
     attributes = vars(model)
+    temperature = algorithms.temperature(model)
+    optimizers = algorithms.optimizers(model)
+    normalization = model.get_vec_normalize_env()
     envs = None
     unsaveable = ""
     try:
@@ -84,30 +86,25 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
             unsaveable = f"{type(venv).__name__} has no get_state"
     except env_state.Unsaveable as error:
         unsaveable = str(error)
-    return {
+    state: dict[str, Any] = {
         "loop": {**field_values(loop), "parts": job_parts.saved_facts(loop.parts)},
         "policy": model.policy.state_dict(),
-        "optimizers": {
-            name: optimizer.state_dict() for name, optimizer in algorithms.optimizers(model).items()
-        },
+        "optimizers": {name: optimizer.state_dict() for name, optimizer in optimizers.items()},
         "temperature": None if temperature is None else temperature.detach(),
         "counters": {name: attributes[name] for name in _COUNTERS},
         "last_obs": _as_tensors(attributes[sb3.LAST_OBS]),
         "last_original_obs": _as_tensors(attributes[sb3.LAST_ORIGINAL_OBS]),
         "last_episode_starts": attributes[sb3.LAST_EPISODE_STARTS],
-        "model": None if algorithms.is_named(model) else saved_model.save(model),
-        "normalization": None
-        if normalization is None
-        else {
-            name: getattr(normalization, name)
-            for name in _NORMALIZATION
-            if hasattr(normalization, name)
-        },
+        "normalization": None,
         "spaces": pickle.dumps((model.observation_space, model.action_space)),
         "envs": envs,
         "unsaveable": unsaveable,
         "generators": generators(model.device),
     }
+    if normalization is not None:
+        values = vars(normalization)
+        state["normalization"] = {name: values[name] for name in _NORMALIZATION if name in values}
+    return state
 
 
 def restore(model: Model, state: dict[str, Any]) -> LoopState:
@@ -120,8 +117,6 @@ def restore(model: Model, state: dict[str, Any]) -> LoopState:
     assert model.env is not None
     venv: Any = model.env.unwrapped
     attributes = vars(model)
-    if state["model"] is not None:
-        saved_model.restore(model, state["model"])
     model.policy.load_state_dict(state["policy"])
     for name, optimizer in algorithms.optimizers(model).items():
         optimizer.load_state_dict(state["optimizers"][name])
@@ -145,7 +140,7 @@ def restore(model: Model, state: dict[str, Any]) -> LoopState:
         model.env.seed(int(seeds.generate_state(1)[0]))
     else:
         if isinstance(venv, DummyVecEnv):
-            _restore_envs(venv.envs, state["envs"])
+            env_state.restore(venv.envs, state["envs"])
         else:
             venv.set_state(state["envs"])
         attributes[sb3.LAST_OBS] = _as_arrays(state["last_obs"])
@@ -154,16 +149,6 @@ def restore(model: Model, state: dict[str, Any]) -> LoopState:
     restore_generators(state["generators"])
     loop = state["loop"]
     return LoopState(**{**loop, "parts": job_parts.restored_facts(loop["parts"])})
-
-
-def _restore_envs(envs: Any, state: bytes) -> None:
-    """Restore gymnasium environments."""
-    env_state.restore(envs, state)
-    if not env_state.is_state_complete(envs[0]):
-        kind = type(envs[0].unwrapped).__name__
-        say(
-            f"{kind} was restored by its attributes; state that it keeps elsewhere needs get_state and set_state"
-        )
 
 
 def _as_tensors(observations: Any) -> Any:
@@ -203,3 +188,15 @@ def restore_generators(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None:
         torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def load(content: bytes) -> dict[str, Any]:
+    """Return the state in a checkpoint file's bytes. Loading runs code (pickle).
+
+    :raises DamagedError: they are not those that were written.
+    :raises Exception: of any kind, when unpickling fails: whole bytes are not damaged, so the
+        reason is code that has changed, or a class of the user's.
+    """
+    file = io.BytesIO(unseal(content))
+    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=False)
+    return state

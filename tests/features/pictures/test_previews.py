@@ -1,4 +1,4 @@
-"""Stills of robots in their best moments: drawn from poses by real processes, and after real
+"""Stills of robots: drawn from poses by real processes, and after real
 trainings."""
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from supervisor_helpers import RecordingReporter, make_spec
 from orchestrator.core.job import Cause, Failed, State, Succeeded
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.features.pictures import after_run, previews
+from orchestrator.worker.envs.poses import pose_of
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
-from orchestrator.worker.training.best_moment import BestMoment
+from orchestrator.worker.training import evaluation
 
 pytestmark = pytest.mark.nightly
 
@@ -33,12 +34,9 @@ def keep_pose(paths: JobPaths) -> None:
         paths.root.name, env=None, task="forward", xml="robot/hopper.xml", preview=True
     )
     paths.spec.write_text(spec.to_json())
-    venv, moment = MujocoVecEnv(HOPPER, "forward", n_envs=1, seed=0), BestMoment()
+    venv = MujocoVecEnv(HOPPER, "forward", n_envs=1, seed=0)
     venv.reset()
-    moment.begin(venv)
-    content = moment.content()
-    assert content is not None
-    paths.moment.write_bytes(content)
+    paths.moment.write_bytes(evaluation.pose_file(pose_of(venv.simulation, 0)))
 
 
 def drawn(
@@ -154,7 +152,7 @@ def test_a_robot_that_was_evaluated_has_a_preview_without_being_asked(
 
 JOBS = (
     {"name": "hopper", "xml": str(HOPPER), "task": "forward"},
-    {"name": "pendulum", "env": "InvertedPendulum-v5"},
+    {"name": "pendulum", "task": "gymnasium:InvertedPendulum-v5"},
     odd("blind", "nothing"),
 )
 

@@ -6,17 +6,20 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import worker_helpers as helpers
 from command_helpers import wait_until
 from file_helpers import tree
+from gymnasium import spaces
+from replay_helpers import Training
+from stable_baselines3.common.buffers import ReplayBuffer
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.training.checkpoint import CheckpointStore
 
 STOPPING = """
 import os, signal
@@ -100,13 +103,19 @@ def test_nothing_is_written_once_the_job_is_somebody_elses(tmp_path: Path) -> No
     class SomebodyElsesError(Exception):
         pass
 
-    def refuse() -> None:
-        raise SomebodyElsesError
+    is_somebody_elses: list[bool] = []
 
-    CheckpointStore(tmp_path, "f").save(4, {})
+    def refuse() -> None:
+        if is_somebody_elses:
+            raise SomebodyElsesError
+
+    box = spaces.Box(-1, 1, (2,), np.float32)
+    training = Training(tmp_path, ReplayBuffer(8, box, box, n_envs=2), before_writing=refuse)
+    training.save(2)
     left = tree(tmp_path)
+    is_somebody_elses.append(True)
     with pytest.raises(SomebodyElsesError):
-        CheckpointStore(tmp_path, "f", before_writing=refuse).save(8, {})
+        training.save(4)
     assert tree(tmp_path) == left
 
 

@@ -107,7 +107,7 @@ def test_made_robot_is_staged_with_its_name_and_changed_as_a_file(
             "huge(length=0.5): making and simulating it takes more than the 2,048 MiB available",
             "robot",
         ),
-        ("maek", "has nothing to call named 'maek'; did you mean 'make'?", "settings"),
+        ("maek", "has nothing to call named 'maek'", "settings"),
         ("nowhere_2:make", "nowhere_2:make: there is no module 'nowhere_2'", "settings"),
     ],
 )

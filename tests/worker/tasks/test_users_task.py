@@ -197,7 +197,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "no such class": (
         "class Jump(",
         "class Jumping(",
-        r"module .* has nothing to call named 'Jump'; did you mean",
+        r"module .* has nothing to call named 'Jump'",
     ),
 }
 

@@ -27,8 +27,7 @@ from orchestrator.jobfile import from_mapping
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.robots.preflight_child import check
 from orchestrator.worker.runtime.failures import Diverged
-from orchestrator.worker.training import algorithms, learners, nan_guard, trained_policy
-from orchestrator.worker.training.checkpoint import CheckpointStore
+from orchestrator.worker.training import algorithms, checkpoint, learners, nan_guard, trained_policy
 
 ALGORITHMS = ("sac", "td3", "a2c")
 
@@ -221,9 +220,7 @@ def test_numbers_that_are_not_finite_end_as_diverged_at_once(
         "found in the rollout that it was in"
     )
     assert message in record.message
-    assert "environment 1" in record.message or algo == "a2c", "a replay buffer has it as it came"
-    state = CheckpointStore(paths.checkpoints, spec.fingerprint()).newest()
-    assert state is not None
+    state = checkpoint.load(max(paths.checkpoints.glob("*.pt")).read_bytes())
     assert state["counters"]["num_timesteps"] == 512
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -183,21 +182,6 @@ def test_a_job_starts_from_a_policy_whose_critic_saw_the_same(
     assert all(
         torch.equal(kept.policy[name], own) for name, own in model.policy.state_dict().items()
     )
-
-
-def test_a_source_that_is_still_to_be_trained_has_what_it_will_see(tmp_path: Path) -> None:
-    plain = ExaminationRequest(xml=str(QUADRUPED), task="forward", randomize=RANDOMIZE)
-
-    def examined(request: ExaminationRequest, algo: str) -> ExaminationAnswer:
-        return initial(
-            {"source": {"job": "first", "request": json.loads(request.to_line())}},
-            tmp_path / "staged",
-            algo,
-        )
-
-    assert "exact copy" in str(examined(dataclasses.replace(plain, asymmetric=True), "sac").init)
-    assert f"new: {', '.join(DRAWN)};" in str(examined(plain, "ppo").init)
-    assert "only ppo and a2c can start" in str(examined(plain, "sac").problem)
 
 
 @pytest.mark.parametrize(

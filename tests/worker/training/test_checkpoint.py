@@ -7,39 +7,17 @@ from __future__ import annotations
 import errno
 import io
 import random
-import sys
-import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import worker_helpers as helpers
 
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.worker.runtime.failures import CheckpointError
+from orchestrator.core.paths import JobPaths
 from orchestrator.worker.training import checkpoint, sealed_files
-from orchestrator.worker.training.checkpoint import CheckpointStore
-
-
-class Stateful:
-    """An object of the user's in a checkpoint, whose unpickling does :attr:`deed`."""
-
-    deed: Callable[[], None] = staticmethod(lambda: None)
-
-    def __getstate__(self) -> dict[str, int]:
-        return {"joint": 3}
-
-    def __setstate__(self, state: dict[str, int]) -> None:
-        Stateful.deed()
-
-
-def module_with_class(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    module = types.ModuleType("users_robots")
-    Stateful.__module__, module.Stateful = module.__name__, Stateful  # type: ignore[attr-defined]
-    monkeypatch.setattr(Stateful, "__module__", module.__name__)
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    return module
 
 
 def written(directory: Path) -> dict[str, bytes]:
@@ -53,59 +31,58 @@ def raiser(error: BaseException) -> Callable[..., None]:
     return deed
 
 
-CAUSES: dict[str, Callable[[pytest.MonkeyPatch, types.ModuleType], None]] = {
-    "a class that is gone": lambda patch, module: patch.delattr(module, "Stateful"),
-    "an error of the user's class": lambda patch, _: patch.setattr(
-        Stateful, "deed", raiser(ValueError("no knee"))
-    ),
-    "memory": lambda patch, _: patch.setattr(torch, "load", raiser(MemoryError())),
-    "the disk": lambda patch, _: patch.setattr(
-        checkpoint, "open_regular", raiser(OSError(errno.EIO, "Input/output error"))
-    ),
-}
+def trained(directory: Path) -> JobPaths:
+    paths = helpers.job(directory, helpers.spec(checkpoint_every=128))
+    helpers.train_to_its_end(paths)
+    return paths
 
 
-@pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES.keys())
+@pytest.mark.parametrize(
+    ("owner", "name", "error"),
+    [
+        pytest.param(torch, "load", AttributeError("no class Knee"), id="a class that is gone"),
+        pytest.param(torch, "load", MemoryError(), id="memory"),
+        pytest.param(checkpoint, "open_regular", OSError(errno.EIO, "I/O error"), id="the disk"),
+    ],
+)
 def test_an_error_that_is_no_damage_fails_the_attempt_and_every_checkpoint_stays(
-    cause: Callable[[pytest.MonkeyPatch, types.ModuleType], None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    owner: Any, name: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = module_with_class(monkeypatch)
-    store = CheckpointStore(tmp_path, "f")
-    for env_steps in (128, 256):
-        store.save(env_steps, {"envs": module.Stateful()})
-    before = written(tmp_path)
+    paths = trained(tmp_path)
+    before = written(paths.checkpoints)
     with monkeypatch.context() as patch:
-        cause(patch, module)
-        with pytest.raises(CheckpointError) as raised:
-            store.newest()
-    text = str(raised.value)
-    assert "checkpoint-000000000256.pt" in text
-    assert type(raised.value.__cause__).__name__ in text
-    assert "`retry`" in text
-    assert written(tmp_path) == before
-    found = store.newest()
-    assert found is not None
-    assert found["env_steps"] == 256
+        patch.setattr(owner, name, raiser(error))
+        record, _ = helpers.train_here(paths, 1)
+    assert record.code == ExitCode.ERROR
+    for text in ("checkpoint-000000000512.pt", type(error).__name__, "`retry`"):
+        assert text in record.message
+    assert written(paths.checkpoints) == before
 
 
-def test_whichever_bit_is_wrong_the_checkpoint_before_is_used(
-    tmp_path: Path,
-) -> None:
+def test_a_checkpoint_of_other_settings_is_refused_and_kept(tmp_path: Path) -> None:
+    paths = trained(tmp_path)
+    before = written(paths.checkpoints)
+    paths.spec.write_text(helpers.spec(checkpoint_every=128, normalize=True).to_json())
+    record, _ = helpers.train_here(paths, 1)
+    assert record.code == ExitCode.ERROR
+    assert "written under other settings" in record.message
+    assert written(paths.checkpoints) == before
+
+
+def test_whichever_bit_is_wrong_the_checkpoint_before_is_used(tmp_path: Path) -> None:
     dice = random.Random(5)
-    store = CheckpointStore(tmp_path, "f")
-    for env_steps in (128, 256):
-        store.save(env_steps, {"at": env_steps})
-    newest = tmp_path / "checkpoint-000000000256.pt"
+    paths = trained(tmp_path)
+    newest = max(paths.checkpoints.iterdir())
     whole = newest.read_bytes()
     for bit in dice.sample(range(8 * len(whole)), 100):
         content = bytearray(whole)
         content[bit // 8] ^= 1 << bit % 8
-        newest.write_bytes(content)
-        state = CheckpointStore(tmp_path, "f").newest()
-        assert state is not None
-        assert state["at"] == state["env_steps"] == 128, bit
+        with pytest.raises(sealed_files.DamagedError):
+            checkpoint.load(bytes(content))
+    newest.write_bytes(bytes(content))
+    record, _ = helpers.train_here(paths, 1)
+    assert (record.code, record.resumed_from) == (ExitCode.SUCCEEDED, 384)
+    assert newest.with_name(f"{newest.name}.damaged").exists()
 
 
 def test_a_training_without_an_intact_checkpoint_starts_over(tmp_path: Path) -> None:
@@ -117,17 +94,6 @@ def test_a_training_without_an_intact_checkpoint_starts_over(tmp_path: Path) -> 
     assert (record.code, record.resumed_from) == (ExitCode.SUCCEEDED, None)
     assert "starts at 0 env_steps" in log
     assert [row["iteration"] for row in helpers.rows(paths.timings_csv)] == ["1", "2", "3", "4"]
-
-
-def test_a_checkpoint_of_another_format_is_refused_and_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = CheckpointStore(tmp_path, "f")
-    store.save(100, {})
-    monkeypatch.setattr(checkpoint, "FORMAT", checkpoint.FORMAT + 1)
-    with pytest.raises(CheckpointError, match="has format"):
-        store.newest()
-    assert store.path(100).exists()
 
 
 def test_a_state_that_no_longer_fits_fails_the_attempt_with_the_checkpoint_named(

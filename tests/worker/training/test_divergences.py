@@ -25,7 +25,7 @@ from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.ranks.ranks import ALONE, Ranks
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.failures import Diverged
-from orchestrator.worker.training.checkpoint import CheckpointStore
+from orchestrator.worker.training.checkpoint import Checkpoints
 from orchestrator.worker.training.divergences import COLUMN, Divergences
 from orchestrator.worker.training.recorder import Recorder
 from orchestrator.worker.training.training_state import LoopState
@@ -178,7 +178,7 @@ def test_a_training_survives_few_divergences_and_killed_and_resumed_has_the_same
     )
     with monkeypatch.context() as patch:
         patch.setattr(
-            CheckpointStore, "drop_replay", lambda store: None
+            Checkpoints, "drop_replay", lambda store: None
         )  # as where a job is killed before its end
         record, log = helpers.train_here(paths)
     assert record.code == ExitCode.SUCCEEDED, log
@@ -240,31 +240,25 @@ def divergences_of(ranks: Ranks, loop: LoopState) -> Divergences:
 
 def test_divergences_of_all_ranks_count() -> None:
     counted = divergences_of(TwoRanks(), LoopState(divergences=3))
-    counted.log()
+    counted.before_row()
     assert counted._attempt.model.logger.name_to_value[COLUMN] == 6
-    counted.check(1)
-    assert (counted.total, list(counted.recent)) == (9, [(60, 6)])
-    counted.log()
-    with pytest.raises(Diverged, match=r"12 of 120 episodes \(10\.0%\) of the last 2 iterations"):
-        counted.check(2)
+    assert not counted.is_due({})
+    assert (counted.diverged, counted.episodes) == (9, 60)
+    counted.before_row()
+    with pytest.raises(Diverged, match="15 of 120 episodes"):
+        counted.is_due({})
 
 
 @pytest.mark.parametrize(
-    ("recent", "too_many"),
-    [
-        ([(20, 10)], False),
-        ([(20, 11)], True),
-        ([(600, 5), (500, 6)], False),
-        ([(600, 5), (499, 6)], True),
-        ([(100, 100), *[(100, 0)] * 100], False),
-    ],
+    ("episodes", "diverged", "is_too_many"),
+    [(20, 10, False), (20, 11, True), (1100, 11, False), (1099, 11, True)],
 )
-def test_one_percent_of_the_last_hundred_iterations_and_any_ten_are_tolerated(
-    recent: list[tuple[int, int]], too_many: bool
+def test_one_percent_of_the_episodes_and_any_ten_are_tolerated(
+    episodes: int, diverged: int, is_too_many: bool
 ) -> None:
-    counted = divergences_of(ALONE, LoopState(recent_episodes=tuple(recent)))
-    if too_many:
+    counted = divergences_of(ALONE, LoopState(episodes=episodes, divergences=diverged))
+    if is_too_many:
         with pytest.raises(Diverged):
-            counted.check(1)
+            counted.is_due({})
     else:
-        counted.check(1)
+        assert not counted.is_due({})

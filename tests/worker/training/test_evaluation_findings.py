@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from worker_helpers import spec as make_spec
 
-from orchestrator.worker.training.evaluation_findings import evaluation_finding
+from orchestrator.worker.training.after_training import evaluation_finding
 
 
 @pytest.mark.parametrize(

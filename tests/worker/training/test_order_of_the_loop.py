@@ -24,7 +24,7 @@ from orchestrator.worker.envs.vec_env import MujocoVecEnv
 from orchestrator.worker.ranks.ranks import Ranks
 from orchestrator.worker.runtime import csv_tables
 from orchestrator.worker.training import algorithms, loop_parts, train
-from orchestrator.worker.training.checkpoint import CheckpointStore
+from orchestrator.worker.training.checkpoint import Checkpoints
 from orchestrator.worker.training.loop_parts import LoopContext, LoopPart
 
 MODULE = "part_of_a_test"
@@ -138,7 +138,7 @@ def deeds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     note(MujocoVecEnv, "reset", lambda *_: "environments begin")
     note(csv_tables.CsvTable, "__init__", lambda _, path, **__: path.name)
     note(csv_tables.CsvTable, "append", lambda table, _: f"row of {table._path.name}")
-    note(CheckpointStore, "save", lambda *_: "checkpoint")
+    note(Checkpoints, "save", lambda *_: "checkpoint")
     module = types.ModuleType(MODULE)
     vars(module)["loop_part"] = lambda context: Watched(context, done)
     monkeypatch.setitem(sys.modules, MODULE, module)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from replay_helpers import Training
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
 from orchestrator.worker.training import replay
-from orchestrator.worker.training.checkpoint import CheckpointStore
 from orchestrator.worker.training.replay import Replay
 
 N_ENVS = 2
@@ -55,7 +55,11 @@ def halves(items: list[Any]) -> tuple[list[Any], list[Any]]:
 
 def content(buffer: ReplayBuffer) -> list[Any]:
     held = buffer.size()
-    return [buffer.pos, buffer.full, *(array[:held].tobytes() for array in replay._arrays(buffer))]
+    return [
+        buffer.pos,
+        buffer.full,
+        *(array[:held].tobytes() for array in replay.arrays_of(buffer).values()),
+    ]
 
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
@@ -80,7 +84,8 @@ def test_rows_are_written_once_and_in_files_of_limited_size(
 ) -> None:
     buffer = make(rows=100)
     written = Replay(tmp_path, buffer)
-    monkeypatch.setattr(replay, "MOST_BYTES", 8 * written.bytes_a_row)
+    row_bytes = sum(array[0].nbytes for array in replay.arrays_of(buffer).values())
+    monkeypatch.setattr(replay, "MOST_BYTES", 8 * row_bytes)
     fill(buffer, 0, 20)
     written.save(20)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
@@ -118,48 +123,42 @@ def test_what_was_written_after_the_checkpoint_is_forgotten(tmp_path: Path) -> N
     assert content(again) == content(other)
 
 
-def store(directory: Path, buffer: ReplayBuffer) -> CheckpointStore:
-    return CheckpointStore(directory, "f", Replay(directory / "replay", buffer), N_ENVS)
-
-
 def test_a_checkpoint_whose_newest_rows_are_damaged_gives_way_to_the_one_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     buffer = make()
-    checkpoints = store(tmp_path, buffer)
+    training = Training(tmp_path, buffer)
     for end in (4, 8, 12):
         fill(buffer, end - 4, end)
-        checkpoints.save(end * N_ENVS, {"at": end})
-    (tmp_path / "replay/rows-000000000010-000000000012.npz").write_bytes(b"")
+        training.save(end)
+    (training.paths.replay(0) / "rows-000000000010-000000000012.npz").write_bytes(b"")
     again, before = make(), make()
-    found = store(tmp_path, again).newest()
-    assert found is not None
-    assert (found["at"], found["rows"]) == (8, 8)
+    resumed = Training(tmp_path, again)
+    assert resumed.checkpoints.resume().iteration == 8
+    assert resumed.attempt.facts.resumed_from == 16
     fill(before, 0, 8)
     assert content(again) == content(before)
     output = capsys.readouterr().out
-    assert (
-        "checkpoint-000000000024.pt is damaged (its replay buffer is damaged: rows-000000000010"
-        in output
-    )
-    assert (tmp_path / "checkpoint-000000000024.pt.damaged").exists()
+    assert "checkpoint-000000000024.pt is damaged (its replay buffer: rows-000000000010" in output
+    assert (training.paths.checkpoints / "checkpoint-000000000024.pt.damaged").exists()
 
 
 def test_on_disk_are_the_rows_of_the_checkpoints_that_are_kept_and_at_last_none(
     tmp_path: Path,
 ) -> None:
     buffer = make()
-    checkpoints = store(tmp_path, buffer)
+    training = Training(tmp_path, buffer)
+    replay_files = training.paths.replay(0)
     for end in range(2, 42, 2):
         fill(buffer, end - 2, end)
-        checkpoints.save(end * N_ENVS, {})
-        files = sorted((tmp_path / "replay").iterdir())
+        training.save(end)
+        files = sorted(replay_files.iterdir())
         assert len(files) <= 6
         assert int(files[0].name.split("-")[1]) == max(0, end - 12)
-    checkpoints.save(42 * N_ENVS, {}, is_last=True)
-    assert (tmp_path / "replay").exists()
-    checkpoints.drop_replay()
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-000000000084.pt"]
-    newest = store(tmp_path, make()).newest()
-    assert newest is not None
-    assert "rows" not in newest
+    training.save(42)
+    assert replay_files.exists()
+    training.checkpoints.drop_replay()
+    assert [path.name for path in training.paths.checkpoints.iterdir()] == [
+        "checkpoint-000000000084.pt"
+    ]
+    assert Training(tmp_path, make()).checkpoints.resume().iteration == 42

@@ -7,25 +7,20 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 import worker_helpers as helpers
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.timing_columns import COLUMNS
 from orchestrator.worker.runtime.csv_tables import CsvTable
 from orchestrator.worker.runtime.resources import UsageReader
-from orchestrator.worker.training import nan_guard
 
 HYPERPARAMETERS = {"n_steps": 256, "batch_size": 64, "n_epochs": 4}
 
 
-@pytest.mark.parametrize("learner", ["fast", pytest.param("sb3", marks=pytest.mark.nightly)])
-def test_phases_add_up_every_cell_is_filled_and_times_come_in_their_order(
-    learner: str, tmp_path: Path
-) -> None:
+def test_phases_add_up_every_cell_is_filled_and_times_come_in_their_order(tmp_path: Path) -> None:
     changes = {"total_timesteps": 3072, "hyperparameters": HYPERPARAMETERS, "eval_episodes": 1}
     paths = helpers.job(
-        tmp_path, helpers.spec(env="Hopper-v5", normalize=True, learner=learner, **changes)
+        tmp_path, helpers.spec(env="Hopper-v5", normalize=True, learner="fast", **changes)
     )
     record, log = helpers.run(
         paths
@@ -34,7 +29,7 @@ def test_phases_add_up_every_cell_is_filled_and_times_come_in_their_order(
     text = helpers.rows(paths.timings_csv)
     assert tuple(text[0]) == COLUMNS
     assert [row["env_steps"] for row in text] == [str(512 * number) for number in range(1, 7)]
-    may_lack = set() if UsageReader().read().throttled_s is not None else {"throttled_s"}
+    may_lack = set() if UsageReader().totals()["throttled_s"] is not None else {"throttled_s"}
     for row in [
         {name: float(cell) for name, cell in row.items() if name not in may_lack} for row in text
     ]:
@@ -63,19 +58,6 @@ def test_phases_add_up_every_cell_is_filled_and_times_come_in_their_order(
     assert 0 < record.import_s < record.first_step_s < record.wall_s
     assert 0 < (record.checkpoint_s or 0) < record.wall_s
     assert 0 < (record.eval_s or 0) < record.wall_s
-
-
-def test_nothing_of_torch_stays_patched_after_a_training_that_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise KeyError("knee")
-
-    plain = torch.Tensor.backward
-    monkeypatch.setattr(nan_guard, "check_losses", fail)
-    record, _ = helpers.train_here(helpers.job(tmp_path, helpers.spec()))
-    assert "knee" in record.message
-    assert torch.Tensor.backward is plain
 
 
 def test_table_is_cut_back_to_the_rows_of_the_checkpoint(tmp_path: Path) -> None:

@@ -36,18 +36,17 @@ class FirstStepReporter(ProgressReporter):
     """
 
     def __init__(self, path: Path, facts: AttemptFacts) -> None:
-        super().__init__(None)
+        super().__init__(None, facts)
         self._path = path
-        self._facts = facts
         self._written = False
 
-    def report(self, phase: Phase, env_steps: int, *, last: bool = False) -> None:
+    def report(self, phase: Phase, env_steps: int) -> None:
         if self._written or phase != "training":
             return
         self._written = True
         begun = {
             "pid": os.getpid(),
-            "learner": self.learner,
+            "learner": self._facts.learner,
             "import_s": self._facts.import_s,
             "first_step_s": self._facts.first_step_s,
             "clock_s": time.monotonic(),

@@ -89,7 +89,6 @@ def run(spec: WorkerSpec, paths: JobPaths, facts: AttemptFacts, reporter: Progre
         learner = learners.build(spec, venv)
         facts.learner = learner.name
         facts.learner_reason = learner.reason
-        reporter.learner = learner.name
         attempt = Attempt(
             spec=spec, paths=paths, model=learner.model, facts=facts, reporter=reporter
         )

@@ -71,7 +71,7 @@ def _modules(model: Model, extractor_kind: type[nn.Module]) -> list[nn.Module]:
     :raises ExportError: it needs more than that.
     """
     policy: Any = model.policy
-    if not algorithms.is_named(model):
+    if type(model) not in algorithms.CLASSES.values():
         named = ", ".join(algorithms.CLASSES)
         raise ExportError(
             f"it is one of {type(model).__name__}; only policies of {named} can be exported; {ELSEWHERE}"
