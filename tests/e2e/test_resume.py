@@ -298,4 +298,5 @@ def test_environment_that_cannot_be_saved_begins_new_episodes_and_says_so(tmp_pa
         assert kill(worker, paths, after_a_checkpoint=True, within_s=0)
     record, log = helpers.train_here(paths, 1)
     assert record.code == ExitCode.SUCCEEDED, log
-    assert "generator" in log and "new episodes begin" in log, log
+    assert "generator" in log, log
+    assert "new episodes begin" in log, log
