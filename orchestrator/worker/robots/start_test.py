@@ -115,10 +115,10 @@ def _cure(task: Task) -> str:
             f"the ctrl of keyframe '{name}' differs from its pose ({listed(unlike, most=3)}): give each actuator its "
             "own value, in the order of <actuator>"
         )
-    return (
-        "correct the starting pose and the ctrl of its keyframe, or change what ends an episode (min_height, max_tilt, "
-        "terminate_when_unhealthy = false)"
-    )
+    names = ["min_height", "max_tilt", "healthy_z_range", "terminate_when_unhealthy"]
+    ending = [name for name in names if hasattr(task.options, name)]
+    cure = "correct the starting pose" + (" and the ctrl of its keyframe" if task.key >= 0 else "")
+    return f"{cure}, or change what ends an episode ({', '.join(ending)})" if ending else cure
 
 
 def _servos_unlike_pose(model: mujoco.MjModel, key: int) -> list[str]:

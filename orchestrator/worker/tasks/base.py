@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import mujoco
 import numpy as np
 
-from orchestrator.core import task_names
-from orchestrator.core.task_names import BuiltInTask, OverEpisode
-from orchestrator.worker.mjmodel.joints import joint_type
+from orchestrator.core.task_names import BUILT_IN, OverEpisode
+from orchestrator.worker.mjmodel.joints import BALL, FREE
 from orchestrator.worker.mjmodel.structure import Bools, Floats, Numbers
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import ActionMap, scaled_actions
-from orchestrator.worker.tasks.input_names import UNKNOWN, Labels
+from orchestrator.worker.tasks.input_names import UNKNOWN, Labels, numbered, vector
 from orchestrator.worker.tasks.task_options import CommonOptions, EpisodeOptions
 from orchestrator.worker.tasks.terms import UNLIMITED, Term, Terms, labelled
 
@@ -50,7 +49,7 @@ class States:
     """Arrays of ``MjData`` named in :attr:`Task.fields`: name → ``(n_envs, …)``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Measure:
     """A measure of an episode besides its return."""
 
@@ -88,9 +87,6 @@ class Task:
     measures: tuple[Measure, ...] = ()
     """The columns of :meth:`measure`. Beside them every task has those of the actuators
     (``energy_j`` …, :mod:`orchestrator.worker.envs.effort`), unless one here has the same name."""
-    unused_options: Mapping[str, str] = MappingProxyType({})
-    """Options that have no effect on this robot, each with the reason and what to do. The
-    examination before the launch warns of those that a job sets."""
     observation_dtype: ClassVar[type[np.floating[Any]]] = np.float32
     """Of an observation that consists of terms."""
     actions: ActionMap
@@ -156,26 +152,26 @@ class Task:
 
     def goal_labels(self) -> Labels:
         """Return ``goal_size`` labels of what :meth:`sample_goal` draws."""
-        names = [f"goal {number}" for number in range(self.goal_size)]
-        return Labels(names, [UNKNOWN] * self.goal_size)
+        return numbered("goal", self.goal_size, UNKNOWN)
 
     def goal_term(self) -> Term:
         """Return the term of what the episode aims at now, such as a command."""
         return labelled(self.goal_labels(), lambda states: states.goals)
 
-    def sensor_term(self, name: str) -> Term:
-        """Return the term of a sensor of the MJCF, in its own unit and axes.
+    def sensor_term(self, name: str, unit: str = UNKNOWN) -> Term:
+        """Return the term of a sensor of the MJCF, in its own axes.
 
+        :param unit: of its numbers.
         :raises ValueError: the robot has no such sensor.
         """
         try:
             sensor = self.model.sensor(name)
         except KeyError as error:
             raise ValueError(f'sensor "{name}": {error.args[0]}') from None
-        first = int(sensor.adr[0])
-        columns = slice(first, first + int(sensor.dim[0]))
+        size = int(sensor.dim[0])
+        columns = slice(int(sensor.adr[0]), int(sensor.adr[0]) + size)
         return labelled(
-            input_names.of_sensor(self.model, sensor.id),
+            vector(name, unit) if size == 3 else numbered(name, size, unit),
             lambda states: states.fields["sensordata"][:, columns],
             UNLIMITED,
             fields=("sensordata",),
@@ -229,12 +225,6 @@ class Task:
         """
         raise NotImplementedError
 
-    def violations(self, states: States) -> list[str]:
-        """Return what ends the episode of the first environment of ``states``: ``height``, ``tilt``
-        … ; nothing if it goes on, or where that is not known.
-        """
-        return []
-
     def measure(self, before: States, action: Numbers, after: States) -> Floats:
         """``(n_envs, len(measures))``; called only where episodes are measured: in evaluation, and in
         training with ``measure_training`` or rungs that compare by measures.
@@ -248,26 +238,23 @@ class Task:
         """
         return None
 
-    def goal_marker(self, goal: Floats) -> tuple[float, float, float] | None:
+    def goal_marker(self, goal: Floats) -> Floats | None:
         """Position in the world at which pictures show the goal ``(goal_size,)``; None: not
         shown.
         """
         return None
 
 
-def load_built_in(task: BuiltInTask) -> type[Any]:
-    """Return the class of a row of the table of tasks."""
-    module, _, kind = task.path.partition(":")
+def load_built_in(name: str) -> type[Any]:
+    """Return the class of a built-in task."""
+    module, _, kind = BUILT_IN[name].path.partition(":")
     found: type[Any] = getattr(importlib.import_module(f"orchestrator.worker.tasks.{module}"), kind)
     return found
 
 
-def declared_measures(task: str) -> tuple[Measure, ...]:
+def declared_measures(name: str) -> tuple[Measure, ...]:
     """Return the measures in the row of a built-in task."""
-    row = task_names.TASKS.get(task) or task_names.GYMNASIUM_TASKS[task]
-    return tuple(
-        Measure(name=name, over_episode=over_episode) for name, over_episode in row.measures.items()
-    )
+    return tuple(itertools.starmap(Measure, BUILT_IN[name].measures.items()))
 
 
 def find_keyframe(model: mujoco.MjModel, name: str | None) -> int:
@@ -280,10 +267,8 @@ def find_keyframe(model: mujoco.MjModel, name: str | None) -> int:
             return int(model.key(name).id)
         except KeyError as error:
             raise ValueError(f'keyframe = "{name}": {error.args[0]}') from None
-    names = [model.key(number).name for number in range(model.nkey)]
-    if HOME in names:
-        return names.index(HOME)
-    return 0 if names else -1
+    home = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_KEY, HOME)
+    return 0 if home < 0 and model.nkey else int(home)
 
 
 def control_steps(seconds: float, step_s: float) -> int:
@@ -299,13 +284,11 @@ def start_limits(model: mujoco.MjModel, pose: Floats) -> tuple[Floats, Floats]:
     """
     low = np.full(model.nq, -np.inf)
     high = np.full(model.nq, np.inf)
-    for joint in range(model.njnt):
-        address = model.jnt_qposadr[joint]
-        kind = joint_type(model, joint)
-        if kind == mujoco.mjtJoint.mjJNT_FREE:
-            low[address + 2] = pose[address + 2]
-        elif kind != mujoco.mjtJoint.mjJNT_BALL and model.jnt_limited[joint]:
-            low[address], high[address] = model.jnt_range[joint]
+    limited = np.flatnonzero(model.jnt_limited & (model.jnt_type != int(BALL)))
+    of_limited = model.jnt_qposadr[limited]
+    low[of_limited], high[of_limited] = model.jnt_range[limited].T
+    heights = model.jnt_qposadr[model.jnt_type == int(FREE)] + 2
+    low[heights] = pose[heights]
     return np.minimum(low, pose), np.maximum(high, pose)
 
 
@@ -315,9 +298,10 @@ def start_noise(model: mujoco.MjModel, scale: float) -> tuple[Floats, Floats]:
     In metres it is less than ``scale`` for robots with small parts, which it would throw into the
     air.
     """
-    small = min(1.0, model.stat.meansize / SMALL_PART_M)
-    of_positions = np.array(input_names.positions(model).units, object)
-    of_velocities = np.array(input_names.velocities(model).units, object)
-    positions = scale * np.where(of_positions == "m", small, 1.0)
-    velocities = scale * np.where(of_velocities == "m/s", small, 1.0)
-    return positions, velocities
+    small = scale * min(1.0, model.stat.meansize / SMALL_PART_M)
+    positions = input_names.positions(model).units
+    velocities = input_names.velocities(model).units
+    return (
+        np.array([small if unit == "m" else scale for unit in positions]),
+        np.array([small if unit == "m/s" else scale for unit in velocities]),
+    )

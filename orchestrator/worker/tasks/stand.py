@@ -43,7 +43,7 @@ from orchestrator.worker.tasks.base import (
 )
 from orchestrator.worker.tasks.health import HealthOptions
 from orchestrator.worker.tasks.motion import LEAST_HEIGHT_M, UprightTask, brisk_speed
-from orchestrator.worker.tasks.task_options import check_at_least, check_positive
+from orchestrator.worker.tasks.task_options import NotNegative, Positive, PositiveInt
 from orchestrator.worker.tasks.terms import Term, activation_terms
 
 HIGH_SHARE = 0.2
@@ -52,19 +52,14 @@ POSE_WIDTH = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandOptions(HealthOptions):
-    max_episode_steps: int = 250
+    max_episode_steps: PositiveInt = 250
     healthy_reward: float | None = 0.0
     ctrl_cost_weight: float = 0.01
-    push_speed: float | None = None
+    push_speed: NotNegative | None = None
     """Metres a second that a push adds; None: a brisk walking speed for the robot (Froude number
     0.1)."""
-    push_period_s: float = 2.0
+    push_period_s: Positive = 2.0
     """Seconds between pushes."""
-
-    def __post_init__(self) -> None:
-        HealthOptions.__post_init__(self)
-        check_at_least(self, 0, "push_speed")
-        check_positive(self, "push_period_s")
 
 
 class Stand(UprightTask):

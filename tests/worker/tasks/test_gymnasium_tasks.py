@@ -264,12 +264,12 @@ def test_stable_baselines_sees_the_same_as_over_gymnasiums_environments(name: st
 @pytest.mark.parametrize(
     ("name", "robot", "options", "message"),
     [
-        ("Ant-v5", "hopper", {}, r"joints begin with free; this robot has slide"),
+        ("Ant-v5", "hopper", {}, r"joints begin with free, .*joints begin with slide"),
         (
             "Hopper-v5",
             "quadruped",
             {},
-            r"joints begin with slide, slide, hinge; this robot has free",
+            r"joints begin with slide, slide, hinge, .*begin with free",
         ),
         (
             "Ant-v5",
@@ -284,23 +284,12 @@ def test_stable_baselines_sees_the_same_as_over_gymnasiums_environments(name: st
             r"main_body = 99: .* 0 to 9",
         ),
         ("Ant-v5", "quadruped", {"main_body": -1}, r"main_body = -1"),
-        (
-            "InvertedPendulum-v5",
-            "hopper",
-            {},
-            r"needs 2 slide or hinge joints, .*has 6 positions and 6 velocities",
-        ),
-        (
-            "InvertedDoublePendulum-v5",
-            "balancer",
-            {},
-            r"needs 3 slide or hinge joints, cart and two poles",
-        ),
+        ("InvertedDoublePendulum-v5", "balancer", {}, "joints begin with slide, hinge, hinge"),
         (
             "Ant-v5",
             "quadruped",
             {"healthy_z_rnge": [0, 1]},
-            r'did you mean "healthy_z_range"\? it has: contact_cost',
+            "did you mean 'healthy_z_range'",
         ),
         ("Ant-v5", "quadruped", {"keyframe": "home"}, r'unknown option "keyframe"'),
         ("Ant-v5", "quadruped", {"healthy_z_range": [1]}, r"\[1\]: expected a list of two numbers"),
@@ -311,20 +300,19 @@ def test_stable_baselines_sees_the_same_as_over_gymnasiums_environments(name: st
             "expected a list of two numbers",
         ),
         ("Ant-v5", "quadruped", {"healthy_z_range": "high"}, "expected a list of two numbers"),
-        ("Ant-v5", "quadruped", {"healthy_z_range": [2, 1]}, "expected the lower number first"),
         ("Ant-v5", "quadruped", {"main_body": 1.5}, "expected a whole number or text"),
-        ("Ant-v5", "quadruped", {"frame_skip": 0}, "expected at least 1"),
+        ("Ant-v5", "quadruped", {"frame_skip": 0}, "expected a whole number above 0"),
         (
             "Ant-v4",
             "quadruped",
             {},
-            r'unknown task "gymnasium:Ant-v4"; did you mean "gymnasium:Ant-v5"\?',
+            'unknown task "gymnasium:Ant-v4"; did you mean .gymnasium:Ant-v5.',
         ),
         (
             "Reacher-v5",
             "arm",
             {},
-            r"there is: auto, balance, .*gymnasium:Ant-v5, gymnasium:HalfCheetah-v5",
+            'unknown task "gymnasium:Reacher-v5"; did you mean',
         ),
     ],
 )
