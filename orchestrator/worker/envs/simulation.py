@@ -464,8 +464,8 @@ class Simulation:
                 "last": self._latest_measures[env],
                 "rms": np.sqrt(np.abs(means)),
             }
-            for column, measure in enumerate(self.task.measures):
-                measures[measure.name] = float(combined[measure.over_episode][column])
+            for column, (name, over_episode) in enumerate(self.task.measures.items()):
+                measures[name] = float(combined[over_episode][column])
             measures = {**measures, **self._effort.measures(env, length), **measures}
         return Episode(
             env=env,
@@ -533,8 +533,8 @@ class Simulation:
         if self._effort is None:
             return {}
         of_task = {
-            f"task {measure.name}": self._measure_sums[:, column]
-            for column, measure in enumerate(self.task.measures)
+            f"task {name}": self._measure_sums[:, column]
+            for column, name in enumerate(self.task.measures)
         }
         return of_task | self._effort.sums
 

@@ -16,7 +16,7 @@ from orchestrator.worker.mjspec.spec_elements import suggestion
 from orchestrator.worker.runtime import failures, user_env
 from orchestrator.worker.tasks import observations
 from orchestrator.worker.tasks.balance import Balance
-from orchestrator.worker.tasks.base import Measure, States, Task, load_built_in
+from orchestrator.worker.tasks.base import States, Task, load_built_in
 from orchestrator.worker.tasks.forward import Forward
 from orchestrator.worker.tasks.reach import Reach
 from orchestrator.worker.tasks.stand import Stand
@@ -30,7 +30,6 @@ __all__ = [
     "Balance",
     "CommonOptions",
     "Forward",
-    "Measure",
     "Reach",
     "Stand",
     "States",
@@ -86,10 +85,8 @@ def find_task(name: str) -> type[Task]:
         raise TaskError(f'unknown {what}{hint}; write your own as "package.module:Class"')
     try:
         kind: Any = user_env.load(name)
-    except user_env.EntryPointError as error:
-        raise TaskError(f"{what}: {error}") from None
     except (Exception, SystemExit) as error:
-        text = f"{what}: importing its module raises {failures.describe(error)}"
+        text = f"{what} cannot be imported: {failures.describe(error)}"
         raise TaskError(text) from error
     is_task = isinstance(kind, type) and issubclass(kind, Task)
     if not is_task or "__dataclass_fields__" not in vars(kind.Options):

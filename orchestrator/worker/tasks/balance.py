@@ -68,7 +68,7 @@ def driven_joints_and_poles(model: mujoco.MjModel, pose: Floats) -> tuple[list[i
     :raises ValueError: the former are not all slides and hinges, or the latter not all hinges.
     """
     dofs = driven_dofs(model, posed_data(model, pose))
-    driven = sorted(set(model.dof_jntid[dofs].tolist()))
+    driven = np.unique(model.dof_jntid[dofs]).tolist()
     poles = [joint for joint in range(model.njnt) if joint not in driven]
     wrong = [joint for joint in driven if joint_type(model, joint) not in (SLIDE, HINGE)]
     wrong += [joint for joint in poles if joint_type(model, joint) != HINGE]

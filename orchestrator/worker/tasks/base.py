@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import importlib
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import mujoco
@@ -49,16 +49,6 @@ class States:
     """Arrays of ``MjData`` named in :attr:`Task.fields`: name → ``(n_envs, …)``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """A measure of an episode besides its return."""
-
-    name: str
-    """Ends with the unit, as in ``distance_m``."""
-    over_episode: OverEpisode
-    """How the values of the control steps are combined."""
-
-
 class Task:
     """What a robot must do; your own task derives from this class.
 
@@ -84,8 +74,9 @@ class Task:
     """Control steps after which an episode gets a new goal; None: it keeps its first goal."""
     push_period: int | None = None
     """Control steps after which the robot is pushed; None: never."""
-    measures: tuple[Measure, ...] = ()
-    """The columns of :meth:`measure`. Beside them every task has those of the actuators
+    measures: Mapping[str, OverEpisode] = MappingProxyType({})
+    """The columns of :meth:`measure`: the name, which ends with the unit as in ``distance_m``, and how
+    the values of the control steps are combined. Beside them every task has those of the actuators
     (``energy_j`` …, :mod:`orchestrator.worker.envs.effort`), unless one here has the same name."""
     observation_dtype: ClassVar[type[np.floating[Any]]] = np.float32
     """Of an observation that consists of terms."""
@@ -125,10 +116,9 @@ class Task:
         that what is observed needs.
         """
         names = [*self.fields, *self.observation_terms.fields]
+        names += self.observed_by.fields if self.observed_by is not None else ()
         for kind in type(self).__mro__:
             names += vars(kind).get("fields", ())
-        if self.observed_by is not None:
-            names += self.observed_by.fields
         return tuple(dict.fromkeys(names))
 
     def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -162,12 +152,9 @@ class Task:
         """Return the term of a sensor of the MJCF, in its own axes.
 
         :param unit: of its numbers.
-        :raises ValueError: the robot has no such sensor.
+        :raises KeyError: the robot has no such sensor.
         """
-        try:
-            sensor = self.model.sensor(name)
-        except KeyError as error:
-            raise ValueError(f'sensor "{name}": {error.args[0]}') from None
+        sensor = self.model.sensor(name)
         size = int(sensor.dim[0])
         columns = slice(int(sensor.adr[0]), int(sensor.adr[0]) + size)
         return labelled(
@@ -247,26 +234,18 @@ class Task:
 
 def load_built_in(name: str) -> type[Any]:
     """Return the class of a built-in task."""
-    module, _, kind = BUILT_IN[name].path.partition(":")
+    module, kind = BUILT_IN[name].path.split(":")
     found: type[Any] = getattr(importlib.import_module(f"orchestrator.worker.tasks.{module}"), kind)
     return found
-
-
-def declared_measures(name: str) -> tuple[Measure, ...]:
-    """Return the measures in the row of a built-in task."""
-    return tuple(itertools.starmap(Measure, BUILT_IN[name].measures.items()))
 
 
 def find_keyframe(model: mujoco.MjModel, name: str | None) -> int:
     """Return the number of the keyframe that episodes start from; -1 for the model's own pose.
 
-    :raises ValueError: there is no keyframe with this name.
+    :raises KeyError: there is no keyframe with this name.
     """
     if name is not None:
-        try:
-            return int(model.key(name).id)
-        except KeyError as error:
-            raise ValueError(f'keyframe = "{name}": {error.args[0]}') from None
+        return int(model.key(name).id)
     home = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_KEY, HOME)
     return 0 if home < 0 and model.nkey else int(home)
 

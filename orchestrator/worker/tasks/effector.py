@@ -59,7 +59,8 @@ def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effe
     hand …), else the last site of the deepest body, the last one behind the most driven joints, else
     that body itself.
 
-    :raises ValueError: there is no such site, or nothing that actuators move on a fixed base.
+    :raises KeyError: there is no such site.
+    :raises ValueError: actuators do not move it, or nothing on a fixed base.
     """
     driven = driven_dofs(model, posed_data(model, pose))
     chains = [_chain(model, body, driven) for body in range(model.nbody)]
@@ -75,10 +76,7 @@ def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effe
         ends = [number for number in sites if END_NAME.search(names[number])]
         sites = ends or [number for number in sites if bodies[number] == deepest]
     else:
-        try:
-            sites = [int(model.site(site).id)]
-        except KeyError as error:
-            raise ValueError(f'site = "{site}": {error.args[0]}') from None
+        sites = [int(model.site(site).id)]
     number = sites[-1] if sites else deepest
     body = bodies[number] if sites else deepest
     kind = "site" if sites else "body"
@@ -130,7 +128,7 @@ class Workspace:
         self._pose = pose
         self._data = posed_data(model, pose)
         self._positions: Floats = getattr(self._data, effector.field)
-        self.start = self._positions[effector.number].copy()
+        self.start: Floats = np.array(self._positions[effector.number])
         self._most_penetration_m = self._penetration_m() + DEEPEST_PENETRATION_M
         low, high = _position_limits(model, pose, actions)
         self._addresses = model.jnt_qposadr[list(effector.joints)]
@@ -152,7 +150,7 @@ class Workspace:
             mujoco.mj_comPos(self._model, data)
             mujoco.mj_collision(self._model, data)
             if self._penetration_m() <= self._most_penetration_m:
-                return self._positions[self._effector.number].copy()
+                return np.array(self._positions[self._effector.number])
         return self.start.copy()
 
     def _penetration_m(self) -> float:

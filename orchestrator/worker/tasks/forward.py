@@ -20,9 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orchestrator.core.task_names import TASKS
 from orchestrator.worker.mjmodel.robot import joints_of_robot
 from orchestrator.worker.mjmodel.structure import Floats, Numbers, addresses, as_index, posed_data
-from orchestrator.worker.tasks.base import RewardAndTermination, States, declared_measures
+from orchestrator.worker.tasks.base import RewardAndTermination, States
 from orchestrator.worker.tasks.health import HealthOptions
 from orchestrator.worker.tasks.motion import UprightTask
 from orchestrator.worker.tasks.terms import (
@@ -44,7 +45,7 @@ class Forward(UprightTask):
     """:raises ValueError: the robot has no root that can move along x."""
 
     Options = ForwardOptions
-    measures = declared_measures("forward")
+    measures = TASKS["forward"].measures
 
     def make_observation_terms(self) -> Sequence[Term]:
         model = self.model

@@ -18,6 +18,7 @@ from typing import ClassVar
 import mujoco
 import numpy as np
 
+from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.worker.mjmodel.joints import FREE, HINGE, SLIDE, joint_type, type_name
 from orchestrator.worker.mjmodel.structure import Bools, Floats, Numbers
 from orchestrator.worker.tasks import input_names
@@ -26,7 +27,6 @@ from orchestrator.worker.tasks.base import (
     RewardAndTermination,
     States,
     Task,
-    declared_measures,
     load_built_in,
 )
 from orchestrator.worker.tasks.task_options import EpisodeOptions, NotNegative, PositiveInt, Range
@@ -50,9 +50,8 @@ def default_xml(name: str) -> Path:
     """Return the robot that gymnasium itself uses, in the installed package, which is not imported."""
     package = importlib.util.find_spec("gymnasium")
     assert package is not None, "Stable-Baselines3 requires it"
-    assert package.origin is not None
     asset: str = load_built_in(name).asset
-    return Path(package.origin).parent / "envs" / "mujoco" / "assets" / asset
+    return Path(str(package.origin)).parent / "envs" / "mujoco" / "assets" / asset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +77,10 @@ class GymnasiumTask(Task):
     """File name of gymnasium's robot."""
     joints: ClassVar[tuple[mujoco.mjtJoint, ...]]
     """Types of the robot's first joints."""
+    horizontal_entries: ClassVar[int] = 1
+    """Number of leading entries of ``qpos`` that are the horizontal position."""
+    velocity_limit: ClassVar[float] = UNLIMITED
+    """Of what is observed."""
     normal_velocities: ClassVar[bool] = False
     """Whether the noise on starting velocities is normal instead of uniform."""
 
@@ -95,8 +98,7 @@ class GymnasiumTask(Task):
         if kinds != [*self.joints] or (low == high).any():
             raise ValueError(
                 f"needs a robot whose joints begin with {', '.join(map(type_name, self.joints))}, with a ctrlrange for "
-                "every actuator, since actions are controls; this robot's joints begin with "
-                f"{', '.join(map(type_name, kinds)) or 'none'}"
+                "every actuator, since actions are controls"
             )
 
     def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -108,7 +110,12 @@ class GymnasiumTask(Task):
         return qpos, rng.uniform(-scale, scale, model.nv)
 
     def make_observation_terms(self) -> Sequence[Term]:
-        return [position_term(self.model, ALL), velocity_term(self.model, ALL, UNLIMITED)]
+        is_hidden = getattr(self.options, "exclude_current_positions_from_observation", False)
+        first = self.horizontal_entries if is_hidden else 0
+        return [
+            position_term(self.model, slice(first, None)),
+            velocity_term(self.model, ALL, self.velocity_limit),
+        ]
 
 
 def within(values: Floats, limits: Range) -> Floats:
@@ -151,19 +158,7 @@ class Locomotion(GymnasiumTask):
     """
 
     Options = LocomotionOptions
-    measures = declared_measures("gymnasium:Ant-v5")
-    horizontal_entries: ClassVar[int] = 1
-    """Number of leading entries of ``qpos`` that are the horizontal position."""
-    velocity_limit: ClassVar[float] = UNLIMITED
-    """Of what is observed."""
-
-    def make_observation_terms(self) -> Sequence[Term]:
-        is_hidden = self.options.exclude_current_positions_from_observation
-        first = self.horizontal_entries if is_hidden else 0
-        return [
-            position_term(self.model, slice(first, None)),
-            velocity_term(self.model, ALL, self.velocity_limit),
-        ]
+    measures = GYMNASIUM_TASKS["gymnasium:Ant-v5"].measures
 
     def field_term(self, field: str, limit: float | Range = UNLIMITED) -> Term:
         """Return the term of a field of ``MjData``: of every body but the world, or of every velocity
@@ -324,10 +319,7 @@ class Ant(FreeLegged):
 
     def __init__(self, model: mujoco.MjModel, options: AntOptions) -> None:
         super().__init__(model, options)
-        try:
-            self._main_body = model.body(options.main_body).id
-        except (KeyError, IndexError) as error:
-            raise ValueError(f"main_body = {options.main_body!r}: {error.args[0]}") from None
+        self._main_body = model.body(options.main_body).id
 
     def make_observation_terms(self) -> Sequence[Term]:
         terms = [*super().make_observation_terms()]

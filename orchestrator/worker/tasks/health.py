@@ -44,12 +44,11 @@ class Health:
         self._least_rise = np.array((options.min_height - 1.0) * root.start_height)
         self._max_tilt = options.max_tilt
         self._most_squares = np.array((1.0 - math.cos(min(options.max_tilt, math.pi))) / 2)
-        self._to_tilt = np.zeros((2, 4))
+        w, x, y, z = (1.0, 0.0, 0.0, 0.0) if root.quaternion is None else pose[root.quaternion]
+        self._to_tilt = np.array([[-x, w, -z, y], [-y, z, w, -x]])
         """Turns the quaternion of a free joint into the components x and y of the one that leads there
         from the starting orientation, in world axes."""
-        if root.quaternion is not None:
-            w, x, y, z = pose[root.quaternion]
-            self._to_tilt[:] = [-x, w, -z, y], [-y, z, w, -x]
+        self._starts_level = x == 0 and y == 0
         can_fall = root.z is not None or root.pitch is not None or root.quaternion is not None
         terminates = options.terminate_when_unhealthy
         if terminates is None:
@@ -81,18 +80,28 @@ class Health:
         rewards += self.bonus * healthy
         return rewards, ~healthy if self.terminates else np.zeros(len(healthy), bool)
 
-    def _is_high(self, qpos: Floats) -> Bools:
+    def rise(self, qpos: Floats) -> Floats:
+        """``(n_envs,)`` metres by which the root is higher than at the start; 0 where it cannot rise."""
         z = self._root.z
         if z is None:
+            return np.zeros(len(qpos))
+        rise: Floats = qpos[:, z.address] - self._pose[z.address]
+        return rise if z.sign > 0 else -rise
+
+    def _is_high(self, qpos: Floats) -> Bools:
+        if self._root.z is None:
             return np.ones(len(qpos), bool)
-        is_risen: Bools = z.sign * (qpos[:, z.address] - self._pose[z.address]) > self._least_rise
-        return is_risen
+        return self.rise(qpos) > self._least_rise
 
     def _is_upright(self, qpos: Floats) -> Bools:
         root = self._root
         if root.quaternion is not None:  # cos(tilt) = 1 - 2 (x² + y²)
-            parts = np.add.reduce(qpos[:, None, root.quaternion] * self._to_tilt, axis=2)
-            is_upright: Bools = np.add.reduce(np.square(parts), axis=1) < self._most_squares
+            quaternions = qpos[:, root.quaternion]
+            parts = quaternions[:, 1:3]
+            if not self._starts_level:
+                parts = np.add.reduce(quaternions[:, None] * self._to_tilt, axis=2)
+            squares = np.square(parts)
+            is_upright: Bools = squares[:, 0] + squares[:, 1] < self._most_squares
             return is_upright
         if root.pitch is None:
             return np.ones(len(qpos), bool)

@@ -6,7 +6,6 @@ velocity in body axes (``qvel[3:6]``); a planar root has one velocity for each o
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import mujoco
@@ -70,11 +69,6 @@ class Motion:
     yaw_rate: Floats
     """``(n,)`` radians a second about the vertical."""
 
-    @property
-    def observed(self) -> Floats:
-        """``(n, 9)`` up, velocity and spin."""
-        return np.concatenate((self.up, self.velocity, self.spin), axis=1)
-
 
 class Proprioception:
     """Observations and measures of the robot's own motion.
@@ -91,7 +85,7 @@ class Proprioception:
             start = rotation_matrices(pose[None, root.quaternion])[0]
         self._ahead = start[0]
         """``(3,)`` the world's x at the start, in the root's axes: where the robot heads."""
-        self._root_up = start[2]
+        self.root_up = start[2]
         """``(3,)`` the world's up at the start, in the root's axes."""
         of_root = model.dof_jntid[[part.dof for part in root.coordinates]]
         robot = joints_of_robot(model, posed_data(model, pose), root.body)
@@ -99,7 +93,7 @@ class Proprioception:
         """The robot's joints without its root."""
         self.joints, self.dofs = addresses(model, self.joint_numbers)
         """Their addresses in ``qpos``, and in ``qvel``."""
-        self._home = pose[self.joints]
+        self.home = pose[self.joints]
         self._latest: tuple[bytes, Motion] | None = None
 
     def motion(self, states: States) -> Motion:
@@ -134,18 +128,14 @@ class Proprioception:
             yaw_rate=(up * spin).sum(axis=1),
         )
 
-    def uprightness(self, motion: Motion) -> Floats:
-        """``(n,)`` cosine of the tilt against the starting pose."""
-        cosines: Floats = (motion.up * self._root_up).sum(axis=1)
-        return cosines
-
-    def offsets(self, states: States) -> Floats:
-        """``(n, len(joints))`` positions of the joints relative to the starting pose."""
-        return states.qpos.take(self.joints, axis=1) - self._home
-
     def terms(self) -> list[Term]:
         """Return the terms of up, velocity and spin of the root, joint offsets and velocities."""
         model = self._model
+
+        def values(states: States) -> Floats:
+            motion = self.motion(states)
+            return np.concatenate((motion.up, motion.velocity, motion.spin), axis=1)
+
         quantities = [
             input_names.vector("up", NUMBER),
             input_names.vector("velocity", "m/s"),
@@ -155,9 +145,9 @@ class Proprioception:
             Term(  # one term, as three would ask for the motion three times
                 names=[name for labels in quantities for name in labels.names],
                 units=[unit for labels in quantities for unit in labels.units],
-                values=lambda states: self.motion(states).observed,
+                values=values,
             ),
-            offset_term(model, self.joints, self._home),
+            offset_term(model, self.joints, self.home),
             velocity_term(model, self.dofs),
         ]
 
@@ -188,14 +178,11 @@ class UprightTask(Task):
     def __init__(self, model: mujoco.MjModel, options: HealthOptions) -> None:
         super().__init__(model, options)
         self.root = find_root(model, self.pose)
-        parts = [part for part in (self.root.x, self.root.y) if part is not None]
-        self.horizontal = [part.address for part in parts]
+        parts = (self.root.x, self.root.y)
+        self.horizontal = [part.address for part in parts if part is not None]
         """Addresses in ``qpos`` of the root's horizontal coordinates."""
         self.healthy = Health(self.root, self.pose, options)
-
-    @functools.cached_property
-    def root_motion(self) -> Proprioception:
-        return Proprioception(self.model, self.root, self.pose)
+        self.root_motion = Proprioception(model, self.root, self.pose)
 
 
 def root_motion_of(task: Task) -> Proprioception | None:

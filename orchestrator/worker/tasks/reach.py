@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
+from orchestrator.core.task_names import TASKS
 from orchestrator.worker.mjmodel.joints import HINGE, joint_type
 from orchestrator.worker.mjmodel.robot import joints_of_tree
 from orchestrator.worker.mjmodel.structure import Floats, Numbers, addresses
@@ -30,8 +31,6 @@ from orchestrator.worker.tasks.base import (
     RewardAndTermination,
     States,
     Task,
-    control_steps,
-    declared_measures,
 )
 from orchestrator.worker.tasks.effector import Workspace, find_effector
 from orchestrator.worker.tasks.input_names import Labels
@@ -61,8 +60,6 @@ class ReachOptions(CommonOptions):
     target_range: Positive = 0.6
     """Share of the way from the starting pose to the joints' limits within which targets are
     drawn."""
-    target_period_s: Positive | None = None
-    """Seconds after which the target changes; None: one target per episode."""
     precision_weight: float = 1.0
     ctrl_cost_weight: float = 0.01
 
@@ -74,7 +71,7 @@ class Reach(Task):
 
     Options = ReachOptions
     goal_size = 3
-    measures = declared_measures("reach")
+    measures = TASKS["reach"].measures
 
     def __init__(self, model: mujoco.MjModel, options: ReachOptions) -> None:
         super().__init__(model, options)
@@ -85,8 +82,6 @@ class Reach(Task):
             model, self.effector, self.pose, self.actions, options.target_range
         )
         self.fields = (self.effector.field,)
-        if options.target_period_s is not None:
-            self.goal_period = control_steps(options.target_period_s, self.step_s)
         rng = np.random.default_rng(0)
         targets = np.array([self.workspace.sample(rng) for _ in range(_TRIALS)])
         self.span_m = float(np.linalg.norm(targets - self.workspace.start, axis=1).mean())

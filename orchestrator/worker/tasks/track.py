@@ -33,13 +33,13 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
+from orchestrator.core.task_names import TASKS
 from orchestrator.worker.mjmodel.joints import HINGE
 from orchestrator.worker.mjmodel.structure import Floats, Numbers, driven_dofs, posed_data
 from orchestrator.worker.tasks.base import (
     RewardAndTermination,
     States,
     control_steps,
-    declared_measures,
 )
 from orchestrator.worker.tasks.health import HealthOptions
 from orchestrator.worker.tasks.input_names import Labels
@@ -47,6 +47,10 @@ from orchestrator.worker.tasks.motion import Motion, UprightTask, brisk_speed
 from orchestrator.worker.tasks.task_options import NotNegative, Positive, PositiveInt
 from orchestrator.worker.tasks.terms import LAST_ACTION, Term, activation_terms, last_action
 
+COMMANDS = Labels(
+    ["command forward", "command left", "command turn"],
+    ["m/s", "m/s", "rad/s"],
+)
 TURN_WEIGHT = 0.5
 FAR_WEIGHT = 0.5
 LEAST_TURN = 0.2
@@ -79,7 +83,7 @@ class Track(UprightTask):
 
     Options = TrackOptions
     fields = (LAST_ACTION,)
-    measures = declared_measures("track")
+    measures = TASKS["track"].measures
 
     def __init__(self, model: mujoco.MjModel, options: TrackOptions) -> None:
         super().__init__(model, options)
@@ -106,9 +110,7 @@ class Track(UprightTask):
         return command
 
     def goal_labels(self) -> Labels:
-        names = ["command forward", "command left", "command turn"]
-        units = ["m/s", "m/s", "rad/s"]
-        return Labels(names[: self.goal_size], units[: self.goal_size])
+        return COMMANDS.take(slice(self.goal_size))
 
     def make_observation_terms(self) -> Sequence[Term]:
         return (

@@ -25,7 +25,7 @@ def evaluation_finding(
     :param mean: of the returns; None: it is not finite. :param length: mean length of the episodes, in control steps.
     :param measures: means by name.
     """
-    if spec.task not in BUILT_IN:
+    if spec.task is None or spec.task not in BUILT_IN:
         return None
     options = read_options(spec.task, find_task(spec.task).Options, spec.task_options)
     limit = options.max_episode_steps

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import MappingProxyType
 
 import mujoco
 import numpy as np
 import pytest
 
 from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.tasks import Forward, Measure, States, input_names, make_task
+from orchestrator.worker.tasks import Forward, States, input_names, make_task
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 
@@ -124,8 +125,8 @@ def test_a_robot_that_lies_at_the_start_is_not_ended_unless_asked_for() -> None:
     text = PLANAR.format(joints="<freejoint/>").replace('pos="0 0 1"', "")
     model = mujoco.MjModel.from_xml_string(text)
     states = States(np.array(model.qpos0)[None], np.zeros((1, model.nv)))
-    options: dict[str, object]
-    for options, ends in (({}, False), ({"terminate_when_unhealthy": True}, True)):
+    for is_asked, ends in ((None, False), (True, True)):
+        options = {} if is_asked is None else {"terminate_when_unhealthy": is_asked}
         task = make_task("forward", model, options)
         assert task.reward_and_terminated(states, np.zeros((1, 1)), states)[1] == [ends]
 
@@ -256,7 +257,7 @@ def test_a_fallen_pole_ends_the_episode() -> None:
 class Speedy(Forward):
     """Measures a number that is 4 in every control step."""
 
-    measures = tuple(Measure(name=way, over_episode=way) for way in ("sum", "mean", "last", "rms"))
+    measures = MappingProxyType({"sum": "sum", "mean": "mean", "last": "last", "rms": "rms"})
 
     def measure(self, before: States, action: np.ndarray, after: States) -> np.ndarray:
         return np.full((len(action), 4), 4.0)
