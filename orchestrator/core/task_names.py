@@ -32,7 +32,11 @@ TASKS: Mapping[str, BuiltInTask] = {
     "forward": BuiltInTask(path="forward:Forward", measures={"distance_m": "sum"}, travels=True),
     "reach": BuiltInTask(path="reach:Reach", measures={"distance_m": "last"}),
     "stand": BuiltInTask(path="stand:Stand", measures={"height_m": "mean"}),
-    "track": BuiltInTask(path="track:Track", measures={"velocity_error_m_s": "mean"}, travels=True),
+    "track": BuiltInTask(
+        path="track:Track",
+        measures={"velocity_error_m_s": "mean", "distance_m": "sum"},
+        travels=True,
+    ),
 }
 """By the name in a job file."""
 
@@ -55,6 +59,8 @@ GYMNASIUM_TASKS: Mapping[str, BuiltInTask] = {
 }
 """Gymnasium's own environments as tasks over the batched simulation, by the name in a job file."""
 
+BUILT_IN: Mapping[str, BuiltInTask] = {**TASKS, **GYMNASIUM_TASKS}
+
 EFFORT = ("energy_j", "mass_kg", "cost_of_transport", "torque_rms")
 """Measures of every task over the batched simulation, in the order in which they are reported, after
 those of the task itself. They are defined in ``orchestrator/worker/envs/effort.py``."""
@@ -66,7 +72,7 @@ def _measures_of(task: BuiltInTask) -> tuple[str, ...]:
 
 
 MEASURES: Mapping[str, tuple[str, ...]] = {
-    name: _measures_of(task) for name, task in {**TASKS, **GYMNASIUM_TASKS}.items()
+    name: _measures_of(task) for name, task in BUILT_IN.items()
 }
 """Built-in tasks → the names of the measures that can have a value, the task's own first."""
 

@@ -86,7 +86,7 @@ def _layout(task: Task) -> dict[str, Any]:
         "the fields of MjData": (task.all_fields, task.fields_lag),
         "the keyframe": task.key,
         "the bounds of the actions": (tuple(task.actions.low), tuple(task.actions.high)),
-        "the measures": task.measures,
+        "the measures": [*task.measures.items()],
     }
 
 

@@ -34,7 +34,7 @@ from orchestrator.worker.envs.episode_conditions import TerrainPlace
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.observation_history import ObservationHistory, names_over_steps
 from orchestrator.worker.mjmodel.structure import Floats
-from orchestrator.worker.tasks import States, Task, conformance, input_names, make_task
+from orchestrator.worker.tasks import States, Task, conformance, make_task
 from orchestrator.worker.tasks.terms import LAST_ACTION
 
 if TYPE_CHECKING:
@@ -210,8 +210,10 @@ class Simulation:
         self._not_sensed = np.zeros(0, np.intp)
         """Columns of the task's own observations that the critic sees, and not the actor."""
         if asymmetric and task.observed_by is not None:
-            names = input_names.of_full_observation(task, full.shape[1])
-            names = names or [f"observation {number}" for number in range(full.shape[1])]
+            terms = task.own_terms
+            names = [f"observation {number}" for number in range(full.shape[1])]
+            if terms is not None:
+                names = terms.names
             sensed_names = task.observed_by.names
             hidden = [column for column, name in enumerate(names) if name not in sensed_names]
             self._not_sensed = np.array(hidden, np.intp)
@@ -252,10 +254,10 @@ class Simulation:
         """``observation_size`` names, those of what the critic alone sees last; None where the task
         gives none.
         """
-        names = input_names.of_task(self.task, self._sensed_size)
-        if names is None:
+        terms = self.task.policy_terms
+        if terms is None:
             return None
-        together = names_over_steps(names, self.task.observed_steps)
+        together = names_over_steps(terms.names, self.task.observed_steps)
         return [*together, *self.privileged_names]
 
     def data(self, env: int) -> mujoco.MjData:
@@ -462,8 +464,8 @@ class Simulation:
                 "last": self._latest_measures[env],
                 "rms": np.sqrt(np.abs(means)),
             }
-            for column, measure in enumerate(self.task.measures):
-                measures[measure.name] = float(combined[measure.over_episode][column])
+            for column, (name, over_episode) in enumerate(self.task.measures.items()):
+                measures[name] = float(combined[over_episode][column])
             measures = {**measures, **self._effort.measures(env, length), **measures}
         return Episode(
             env=env,
@@ -531,8 +533,8 @@ class Simulation:
         if self._effort is None:
             return {}
         of_task = {
-            f"task {measure.name}": self._measure_sums[:, column]
-            for column, measure in enumerate(self.task.measures)
+            f"task {name}": self._measure_sums[:, column]
+            for column, name in enumerate(self.task.measures)
         }
         return of_task | self._effort.sums
 

@@ -1,8 +1,8 @@
 """The floor of a compiled model.
 
-The rules differ on purpose: targets must not lie below any :func:`fixed_planes`; a terrain takes the
-place of one of the :func:`level_floors`, which robots stand on; a height is measured from the
-surface that is :func:`ground_below` it, which may be a table. Pictures have floors of their own
+The rules differ on purpose: a terrain takes the place of one of the :func:`level_floors`, which
+robots stand on; a height is measured from the surface that is :func:`ground_below` it, which may be
+a table. Pictures have floors of their own
 rule, in the specification that they are rendered from
 (:mod:`orchestrator.worker.rendering.scenery`).
 """
@@ -11,23 +11,17 @@ from __future__ import annotations
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.worker.mjmodel.structure import Floats, fixed_geoms, is_fixed
 
 _DOWN = np.array([0.0, 0.0, -1.0])
 
 
-def fixed_planes(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Numbers of the planes that are fixed in the world, tilted ones included."""
-    is_plane = model.geom_type == int(mujoco.mjtGeom.mjGEOM_PLANE)
-    return np.flatnonzero(is_plane & fixed_geoms(model))
-
-
 def level_floors(model: mujoco.MjModel, data: mujoco.MjData) -> list[int]:
     """Numbers of the fixed planes with contacts that are level and not turned, nor is their body."""
     level = []
-    for plane in fixed_planes(model).tolist():
+    is_plane = model.geom_type == int(mujoco.mjtGeom.mjGEOM_PLANE)
+    for plane in np.flatnonzero(is_plane & fixed_geoms(model)).tolist():
         frames = [data.geom_xmat[plane], data.xmat[model.geom_bodyid[plane]]]
         is_level = np.allclose(frames, np.eye(3).ravel(), atol=1e-6)
         if _has_contacts(model, plane) and is_level:

@@ -113,11 +113,6 @@ def _make_simulations(
     settings: BatchSettings = {"n_envs": 1, "seed": 0, "autoreset": False}
     plain = Simulation(model, task, robot=copy.name, asymmetric=asymmetric, **settings)
     simulations.append(plain)
-    findings.warnings += [
-        f'task "{name}": task_options.{option} = {options[option]} has no effect on this robot: {why}'
-        for option, why in task.unused_options.items()
-        if options.get(option)
-    ]
     check_changes(name, model, options)
     if request.randomize:
         simulations.append(

@@ -72,11 +72,14 @@ def check_start(simulation: Simulation, findings: ModelFindings, most_s: float) 
             f"{text}: the robot starts in the air; lower its start (the keyframe, or the pos of its root body)"
         )
     elif position_controls(task.model).any() or (can_fall and time_s <= AT_ONCE_S):
-        findings.warnings.append(
-            f"{text}; correct the starting pose and the ctrl of its keyframe, which has a value for each actuator in "
-            "the order of <actuator>, or change what ends an episode (min_height, max_tilt, terminate_when_unhealthy "
-            "= false)"
-        )
+        cure = "correct the starting pose"
+        if task.key >= 0:
+            cure += " and the ctrl of its keyframe, which has a value for each actuator in the order of <actuator>"
+        names = ["min_height", "max_tilt", "healthy_z_range", "terminate_when_unhealthy"]
+        ending = [name for name in names if hasattr(task.options, name)]
+        if ending:
+            cure += f", or change what ends an episode ({', '.join(ending)})"
+        findings.warnings.append(f"{text}; {cure}")
 
 
 def step_with_zero_action(simulation: Simulation) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import mujoco
 import numpy as np
@@ -16,27 +16,11 @@ from orchestrator.worker.mjmodel.actuators import (
     scalar_gear,
     scalar_joints,
 )
-from orchestrator.worker.mjmodel.structure import Bools, Floats, Numbers
+from orchestrator.worker.mjmodel.structure import Floats, Numbers
 
 SERVO_SCALE = 0.5
 """Default share of a servo's range around its keyframe: the robot explores near its starting
 pose."""
-
-
-class ActionMap(Protocol):
-    @property
-    def low(self) -> NDArray[np.float32]:
-        """``(nu,)`` lower bounds of the action space."""
-
-    @property
-    def high(self) -> NDArray[np.float32]:
-        """``(nu,)`` upper bounds of the action space."""
-
-    def taken(self, actions: Numbers) -> Numbers:
-        """``(n_envs, nu)`` the actions that count in rewards: clipped to their bounds."""
-
-    def ctrl(self, taken: Numbers) -> Numbers:
-        """``(n_envs, nu)`` values of ``MjData.ctrl``."""
 
 
 class RepeatedRows:
@@ -78,6 +62,7 @@ class Scaled:
         self._mapping = RepeatedRows(middle, half, ctrl_low, ctrl_high)
 
     def taken(self, actions: Numbers) -> Floats:
+        """``(n_envs, nu)`` the actions that count in rewards: clipped to their bounds."""
         low, high = self._action_bounds.of(len(actions))
         taken: Floats = np.array(actions, np.float64)
         np.maximum(taken, low, out=taken)
@@ -85,18 +70,13 @@ class Scaled:
         return taken
 
     def ctrl(self, taken: Numbers) -> Floats:
+        """``(n_envs, nu)`` values of ``MjData.ctrl``."""
         middle, half, low, high = self._mapping.of(len(taken))
         ctrl: Floats = taken * half
         ctrl += middle
         np.maximum(ctrl, low, out=ctrl)
         np.minimum(ctrl, high, out=ctrl)
         return ctrl
-
-    def commands(self, control: int) -> Floats:
-        """``(2,)`` values of one control for the actions -1 and 1."""
-        ends = self.middle[control] + self.half[control] * np.array([-1.0, 1.0])
-        commands: Floats = np.clip(ends, self.ctrl_low[control], self.ctrl_high[control])
-        return commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +96,10 @@ class Direct:
         return taken
 
 
+ActionMap: TypeAlias = Scaled | Direct
+"""What turns the actions of a policy, within ``low`` and ``high``, into controls."""
+
+
 def scaled_actions(model: mujoco.MjModel, key: int, action_scale: float | None) -> Scaled:
     """Return the mapping of actions in [-1, 1] for any robot.
 
@@ -126,67 +110,39 @@ def scaled_actions(model: mujoco.MjModel, key: int, action_scale: float | None) 
 
     :param key: number of the keyframe, -1 for none.
     """
-    limits = control_limits(model)
-    half_range = (limits.high - limits.low) / 2
-    middle = (limits.low + limits.high) / 2
+    lowest, highest = control_limits(model)
+    is_limited = np.isfinite(lowest)
+    low = np.where(is_limited, lowest, -1.0)
+    high = np.where(is_limited, highest, 1.0)
+    half_range = (high - low) / 2
+    middle = (low + high) / 2
     half = half_range * (1.0 if action_scale is None else action_scale)
     if key >= 0:
         is_position = position_controls(model)
-        servo_range = np.where(limits.is_limited, half_range, _half_joint_ranges(model))
+        servo_range = np.where(is_limited, half_range, _half_joint_ranges(model))
         servo_scale = SERVO_SCALE if action_scale is None else action_scale
-        middle = np.where(is_position, _holding_controls(model, key), middle)
+        holding = model.key_ctrl[key]
+        if not holding.any():
+            holding = lengths_in_pose(model, model.key_qpos[key])
+        middle = np.where(is_position, holding, middle)
         half = np.where(is_position, servo_scale * servo_range, half)
-    return Scaled(middle, half, limits.lowest, limits.highest)
+    return Scaled(middle, half, lowest, highest)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlLimits:
-    """The bounds of a robot's controls."""
-
-    is_limited: Bools
-    """``(nu,)`` whether a control has a ``ctrlrange``."""
-    low: Floats
-    """``(nu,)``, -1 where a control has none."""
-    high: Floats
-    """``(nu,)``, 1 where a control has none."""
-
-    @property
-    def lowest(self) -> Floats:
-        """``(nu,)``, -inf where a control has none."""
-        return np.where(self.is_limited, self.low, -np.inf)
-
-    @property
-    def highest(self) -> Floats:
-        """``(nu,)``, inf where a control has none."""
-        return np.where(self.is_limited, self.high, np.inf)
-
-
-def control_limits(model: mujoco.MjModel) -> ControlLimits:
-    limited = model.actuator_ctrllimited.astype(bool)
-    return ControlLimits(
-        is_limited=limited,
-        low=np.where(limited, model.actuator_ctrlrange[:, 0], -1.0),
-        high=np.where(limited, model.actuator_ctrlrange[:, 1], 1.0),
-    )
-
-
-def _holding_controls(model: mujoco.MjModel, key: int) -> Floats:
-    """``(nu,)`` target positions that hold the keyframe's pose: its ``ctrl``, if it has one."""
-    if model.key_ctrl[key].any():
-        return np.array(model.key_ctrl[key])
-    return lengths_in_pose(model, model.key_qpos[key])
+def control_limits(model: mujoco.MjModel) -> tuple[Floats, Floats]:
+    """``(nu,)`` least and greatest value of each control; ∓inf without a ``ctrlrange``."""
+    is_limited = model.actuator_ctrllimited.astype(bool)
+    low, high = model.actuator_ctrlrange.T
+    return np.where(is_limited, low, -np.inf), np.where(is_limited, high, np.inf)
 
 
 def _half_joint_ranges(model: mujoco.MjModel) -> Floats:
     """``(nu,)`` half the range of each control's joint in units of the control, which are those of
-    the joint times the gear; 1 where the joint has no range, or the transmission is by
-    ``jointinparent``.
+    the joint times the gear; 1 where the joint has no range.
     """
-    joints = scalar_joints(model)
     half = np.ones(model.nactuator)
-    for actuator, joint in enumerate(joints.tolist()):
-        is_on_joint = model.actuator_trntype[actuator] == mujoco.mjtTrn.mjTRN_JOINT
-        if is_on_joint and joint >= 0 and model.jnt_limited[joint]:
-            low, high = model.jnt_range[joint]
-            half[actuator] = (high - low) / 2 * abs(scalar_gear(model, actuator))
+    for actuator, joint in enumerate(scalar_joints(model).tolist()):
+        if joint >= 0 and model.jnt_limited[joint]:
+            half[actuator] = np.ptp(model.jnt_range[joint]) / 2
+            half[actuator] *= abs(scalar_gear(model, actuator))
     return half[actuator_of_control(model)]

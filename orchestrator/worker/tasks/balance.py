@@ -19,18 +19,14 @@ import numpy as np
 from orchestrator.worker.mjmodel.joints import HINGE, SLIDE, joint_name, joint_type
 from orchestrator.worker.mjmodel.structure import Bools, Floats, Numbers, driven_dofs, posed_data
 from orchestrator.worker.tasks.base import RewardAndTermination, States, Task
-from orchestrator.worker.tasks.task_options import CommonOptions, check_positive
+from orchestrator.worker.tasks.task_options import CommonOptions, Positive
 from orchestrator.worker.tasks.terms import ALL, Term, position_term, turns, velocity_term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalanceOptions(CommonOptions):
-    max_tilt: float = 0.2
+    max_tilt: Positive = 0.2
     """Radians from the starting pose at which a pole counts as fallen."""
-
-    def __post_init__(self) -> None:
-        CommonOptions.__post_init__(self)
-        check_positive(self, "max_tilt")
 
 
 class Balance(Task):
@@ -58,9 +54,6 @@ class Balance(Task):
         upright: Bools = np.all(self._are_upright(after), axis=1)
         return np.ones(len(upright)), ~upright
 
-    def violations(self, states: States) -> list[str]:
-        return [] if self._are_upright(states)[0].all() else ["tilt"]
-
     def _are_upright(self, states: States) -> Bools:
         """``(n_envs, n_poles)``"""
         tilts = np.abs(states.qpos[:, self._poles] - self.pose[self._poles])
@@ -75,15 +68,14 @@ def driven_joints_and_poles(model: mujoco.MjModel, pose: Floats) -> tuple[list[i
     :raises ValueError: the former are not all slides and hinges, or the latter not all hinges.
     """
     dofs = driven_dofs(model, posed_data(model, pose))
-    driven = sorted(set(model.dof_jntid[dofs].tolist()))
+    driven = np.unique(model.dof_jntid[dofs]).tolist()
     poles = [joint for joint in range(model.njnt) if joint not in driven]
     wrong = [joint for joint in driven if joint_type(model, joint) not in (SLIDE, HINGE)]
     wrong += [joint for joint in poles if joint_type(model, joint) != HINGE]
     if wrong or not driven or not poles:
-        has = "no driven joint" if not driven else "no joint without an actuator"
-        if wrong:
-            has = "also " + ", ".join(f"joint {joint_name(model, joint)}" for joint in wrong)
+        names = ", ".join(joint_name(model, joint) for joint in wrong) or "none"
         raise ValueError(
-            f"needs a base driven by slide or hinge joints and poles on hinges without actuators; this robot has {has}"
+            "needs a base driven by slide or hinge joints and poles on hinges without actuators; joints that are "
+            f"neither: {names}"
         )
     return driven, poles

@@ -16,13 +16,12 @@ from typing import Any, ClassVar
 import mujoco
 import numpy as np
 
-from orchestrator.core import task_names
-from orchestrator.core.task_names import BuiltInTask, OverEpisode
-from orchestrator.worker.mjmodel.joints import joint_type
+from orchestrator.core.task_names import BUILT_IN, OverEpisode
+from orchestrator.worker.mjmodel.joints import BALL, FREE
 from orchestrator.worker.mjmodel.structure import Bools, Floats, Numbers
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import ActionMap, scaled_actions
-from orchestrator.worker.tasks.input_names import UNKNOWN, Labels
+from orchestrator.worker.tasks.input_names import UNKNOWN, Labels, numbered, vector
 from orchestrator.worker.tasks.task_options import CommonOptions, EpisodeOptions
 from orchestrator.worker.tasks.terms import UNLIMITED, Term, Terms, labelled
 
@@ -50,16 +49,6 @@ class States:
     """Arrays of ``MjData`` named in :attr:`Task.fields`: name → ``(n_envs, …)``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
-    """A measure of an episode besides its return."""
-
-    name: str
-    """Ends with the unit, as in ``distance_m``."""
-    over_episode: OverEpisode
-    """How the values of the control steps are combined."""
-
-
 class Task:
     """What a robot must do; your own task derives from this class.
 
@@ -85,12 +74,10 @@ class Task:
     """Control steps after which an episode gets a new goal; None: it keeps its first goal."""
     push_period: int | None = None
     """Control steps after which the robot is pushed; None: never."""
-    measures: tuple[Measure, ...] = ()
-    """The columns of :meth:`measure`. Beside them every task has those of the actuators
+    measures: Mapping[str, OverEpisode] = MappingProxyType({})
+    """The columns of :meth:`measure`: the name, which ends with the unit as in ``distance_m``, and how
+    the values of the control steps are combined. Beside them every task has those of the actuators
     (``energy_j`` …, :mod:`orchestrator.worker.envs.effort`), unless one here has the same name."""
-    unused_options: Mapping[str, str] = MappingProxyType({})
-    """Options that have no effect on this robot, each with the reason and what to do. The
-    examination before the launch warns of those that a job sets."""
     observation_dtype: ClassVar[type[np.floating[Any]]] = np.float32
     """Of an observation that consists of terms."""
     actions: ActionMap
@@ -129,10 +116,9 @@ class Task:
         that what is observed needs.
         """
         names = [*self.fields, *self.observation_terms.fields]
+        names += self.observed_by.fields if self.observed_by is not None else ()
         for kind in type(self).__mro__:
             names += vars(kind).get("fields", ())
-        if self.observed_by is not None:
-            names += self.observed_by.fields
         return tuple(dict.fromkeys(names))
 
     def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -156,26 +142,23 @@ class Task:
 
     def goal_labels(self) -> Labels:
         """Return ``goal_size`` labels of what :meth:`sample_goal` draws."""
-        names = [f"goal {number}" for number in range(self.goal_size)]
-        return Labels(names, [UNKNOWN] * self.goal_size)
+        return numbered("goal", self.goal_size, UNKNOWN)
 
     def goal_term(self) -> Term:
         """Return the term of what the episode aims at now, such as a command."""
         return labelled(self.goal_labels(), lambda states: states.goals)
 
-    def sensor_term(self, name: str) -> Term:
-        """Return the term of a sensor of the MJCF, in its own unit and axes.
+    def sensor_term(self, name: str, unit: str = UNKNOWN) -> Term:
+        """Return the term of a sensor of the MJCF, in its own axes.
 
-        :raises ValueError: the robot has no such sensor.
+        :param unit: of its numbers.
+        :raises KeyError: the robot has no such sensor.
         """
-        try:
-            sensor = self.model.sensor(name)
-        except KeyError as error:
-            raise ValueError(f'sensor "{name}": {error.args[0]}') from None
-        first = int(sensor.adr[0])
-        columns = slice(first, first + int(sensor.dim[0]))
+        sensor = self.model.sensor(name)
+        size = int(sensor.dim[0])
+        columns = slice(int(sensor.adr[0]), int(sensor.adr[0]) + size)
         return labelled(
-            input_names.of_sensor(self.model, sensor.id),
+            vector(name, unit) if size == 3 else numbered(name, size, unit),
             lambda states: states.fields["sensordata"][:, columns],
             UNLIMITED,
             fields=("sensordata",),
@@ -229,12 +212,6 @@ class Task:
         """
         raise NotImplementedError
 
-    def violations(self, states: States) -> list[str]:
-        """Return what ends the episode of the first environment of ``states``: ``height``, ``tilt``
-        … ; nothing if it goes on, or where that is not known.
-        """
-        return []
-
     def measure(self, before: States, action: Numbers, after: States) -> Floats:
         """``(n_envs, len(measures))``; called only where episodes are measured: in evaluation, and in
         training with ``measure_training`` or rungs that compare by measures.
@@ -248,42 +225,29 @@ class Task:
         """
         return None
 
-    def goal_marker(self, goal: Floats) -> tuple[float, float, float] | None:
+    def goal_marker(self, goal: Floats) -> Floats | None:
         """Position in the world at which pictures show the goal ``(goal_size,)``; None: not
         shown.
         """
         return None
 
 
-def load_built_in(task: BuiltInTask) -> type[Any]:
-    """Return the class of a row of the table of tasks."""
-    module, _, kind = task.path.partition(":")
+def load_built_in(name: str) -> type[Any]:
+    """Return the class of a built-in task."""
+    module, kind = BUILT_IN[name].path.split(":")
     found: type[Any] = getattr(importlib.import_module(f"orchestrator.worker.tasks.{module}"), kind)
     return found
-
-
-def declared_measures(task: str) -> tuple[Measure, ...]:
-    """Return the measures in the row of a built-in task."""
-    row = task_names.TASKS.get(task) or task_names.GYMNASIUM_TASKS[task]
-    return tuple(
-        Measure(name=name, over_episode=over_episode) for name, over_episode in row.measures.items()
-    )
 
 
 def find_keyframe(model: mujoco.MjModel, name: str | None) -> int:
     """Return the number of the keyframe that episodes start from; -1 for the model's own pose.
 
-    :raises ValueError: there is no keyframe with this name.
+    :raises KeyError: there is no keyframe with this name.
     """
     if name is not None:
-        try:
-            return int(model.key(name).id)
-        except KeyError as error:
-            raise ValueError(f'keyframe = "{name}": {error.args[0]}') from None
-    names = [model.key(number).name for number in range(model.nkey)]
-    if HOME in names:
-        return names.index(HOME)
-    return 0 if names else -1
+        return int(model.key(name).id)
+    home = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_KEY, HOME)
+    return 0 if home < 0 and model.nkey else int(home)
 
 
 def control_steps(seconds: float, step_s: float) -> int:
@@ -299,13 +263,11 @@ def start_limits(model: mujoco.MjModel, pose: Floats) -> tuple[Floats, Floats]:
     """
     low = np.full(model.nq, -np.inf)
     high = np.full(model.nq, np.inf)
-    for joint in range(model.njnt):
-        address = model.jnt_qposadr[joint]
-        kind = joint_type(model, joint)
-        if kind == mujoco.mjtJoint.mjJNT_FREE:
-            low[address + 2] = pose[address + 2]
-        elif kind != mujoco.mjtJoint.mjJNT_BALL and model.jnt_limited[joint]:
-            low[address], high[address] = model.jnt_range[joint]
+    limited = np.flatnonzero(model.jnt_limited & (model.jnt_type != int(BALL)))
+    of_limited = model.jnt_qposadr[limited]
+    low[of_limited], high[of_limited] = model.jnt_range[limited].T
+    heights = model.jnt_qposadr[model.jnt_type == int(FREE)] + 2
+    low[heights] = pose[heights]
     return np.minimum(low, pose), np.maximum(high, pose)
 
 
@@ -315,9 +277,10 @@ def start_noise(model: mujoco.MjModel, scale: float) -> tuple[Floats, Floats]:
     In metres it is less than ``scale`` for robots with small parts, which it would throw into the
     air.
     """
-    small = min(1.0, model.stat.meansize / SMALL_PART_M)
-    of_positions = np.array(input_names.positions(model).units, object)
-    of_velocities = np.array(input_names.velocities(model).units, object)
-    positions = scale * np.where(of_positions == "m", small, 1.0)
-    velocities = scale * np.where(of_velocities == "m/s", small, 1.0)
-    return positions, velocities
+    small = scale * min(1.0, model.stat.meansize / SMALL_PART_M)
+    positions = input_names.positions(model).units
+    velocities = input_names.velocities(model).units
+    return (
+        np.array([small if unit == "m" else scale for unit in positions]),
+        np.array([small if unit == "m/s" else scale for unit in velocities]),
+    )

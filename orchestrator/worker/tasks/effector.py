@@ -9,23 +9,13 @@ from typing import Literal
 import mujoco
 import numpy as np
 
-from orchestrator.core.text import count, listed
 from orchestrator.worker.mjmodel.actuators import (
     actuator_of_control,
     position_controls,
     scalar_gear,
     scalar_joints,
 )
-from orchestrator.worker.mjmodel.floor import fixed_planes
-from orchestrator.worker.mjmodel.joints import (
-    FREE,
-    HINGE,
-    SLIDE,
-    joint_name,
-    joint_type,
-    joints_of,
-    type_name,
-)
+from orchestrator.worker.mjmodel.joints import FREE, HINGE, SLIDE
 from orchestrator.worker.mjmodel.structure import (
     Bools,
     Floats,
@@ -33,7 +23,8 @@ from orchestrator.worker.mjmodel.structure import (
     driven_dofs,
     posed_data,
 )
-from orchestrator.worker.tasks.actions import ActionMap, Scaled
+from orchestrator.worker.tasks.actions import ActionMap
+from orchestrator.worker.tasks.base import start_limits
 
 _END = r"(finger_?)?tip|end|eef?|tcp|tool|grip\w*|pinch|hand|palm|effector|finger"
 END_NAME = re.compile(rf"(^|[_\W\d])({_END})([_\W\d]|$)")
@@ -51,113 +42,70 @@ TRIES = 200
 class Effector:
     """A site, or the centre of mass of a body (whose origin usually lies in its joint)."""
 
-    kind: Literal["site", "body"]
+    name: str
+    """``site 'tip'``; with its number where it has no name."""
+    field: Literal["site_xpos", "xipos"]
+    """The field of ``MjData`` with its position, in metres and world axes."""
     number: int
-    """Among the sites, or among the bodies."""
+    """Its row there."""
     body: int
     """Number of the body that it belongs to."""
-    name: str
-    """Empty where it has none."""
     joints: tuple[int, ...]
     """Numbers of the driven hinges and slides between the world and the effector, in this order."""
-
-    @property
-    def field(self) -> str:
-        """The field of ``MjData`` with the effector's position in row ``number``."""
-        return "site_xpos" if self.kind == "site" else "xipos"
-
-    def position(self, data: mujoco.MjData) -> Floats:
-        """``(3,)`` metres, world axes."""
-        return np.array(getattr(data, self.field)[self.number])
-
-    def __str__(self) -> str:
-        return f"{self.kind} '{self.name}'" if self.name else f"{self.kind} {self.number}"
 
 
 def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effector:
     """Return the site named ``site``; without a name the last site named like an end (tip, grip,
-    hand …), else the last site of the chain's deepest body, else that body itself.
+    hand …), else the last site of the deepest body, the last one behind the most driven joints, else
+    that body itself.
 
-    :raises ValueError: there is no such site, or nothing that actuators move on a fixed base.
+    :raises KeyError: there is no such site.
+    :raises ValueError: actuators do not move it, or nothing on a fixed base.
     """
     driven = driven_dofs(model, posed_data(model, pose))
-    sites = [
-        Effector(
-            kind="site",
-            number=number,
-            body=int(body),
-            name=model.site(number).name,
-            joints=chain(model, int(body), driven),
-        )
-        for number, body in enumerate(model.site_bodyid)
-    ]
-    if site is not None:
-        try:
-            named: Effector = sites[model.site(site).id]
-        except KeyError as error:
-            raise ValueError(f'site = "{site}": {error.args[0]}') from None
-        if not named.joints:
-            raise ValueError(
-                f'site = "{site}" is not on a chain of hinges or slides on a fixed base that actuators move; '
-                f"this robot has {describe_joints(model)}"
-            )
-        return named
-    candidates = [
-        candidate
-        for candidate in sites
-        if candidate.joints and not TARGET_NAME.search(candidate.name.lower())
-    ]
-    ends = [candidate for candidate in candidates if END_NAME.search(candidate.name.lower())]
-    if ends:
-        return ends[-1]
-    deepest = _deepest_body(model, driven)
-    at_deepest = [candidate for candidate in candidates if candidate.body == deepest.body]
-    return at_deepest[-1] if at_deepest else deepest
-
-
-def _deepest_body(model: mujoco.MjModel, driven: Bools) -> Effector:
-    """Return the body behind the most driven joints; of several the one with the most ancestors,
-    then the last.
-
-    :raises ValueError: actuators move no body on a fixed base.
-    """
-
-    def depth(body: int) -> tuple[int, int, int]:
-        return len(chain(model, body, driven)), len(list(ancestors(model, body))), body
-
-    body = max(range(model.nbody), key=depth)
-    joints = chain(model, body, driven)
-    if not joints:
+    chains = [_chain(model, body, driven) for body in range(model.nbody)]
+    deepest = max(range(model.nbody), key=lambda body: (len(chains[body]), body))
+    bodies = model.site_bodyid.tolist()
+    if site is None:
+        names = [model.site(number).name.lower() for number in range(model.nsite)]
+        sites = [
+            number
+            for number, name in enumerate(names)
+            if chains[bodies[number]] and not TARGET_NAME.search(name)
+        ]
+        ends = [number for number in sites if END_NAME.search(names[number])]
+        sites = ends or [number for number in sites if bodies[number] == deepest]
+    else:
+        sites = [int(model.site(site).id)]
+    number = sites[-1] if sites else deepest
+    body = bodies[number] if sites else deepest
+    kind = "site" if sites else "body"
+    name = model.site(number).name if sites else model.body(body).name
+    if not chains[body]:
         raise ValueError(
-            "needs a chain of hinges or slides on a fixed base, moved by actuators; this robot has "
-            f"{describe_joints(model)}"
+            "needs a chain of hinges or slides on a fixed base, moved by actuators; "
+            f"no such chain ends in {kind} '{name}'"
         )
-    return Effector(kind="body", number=body, body=body, name=model.body(body).name, joints=joints)
-
-
-def chain(model: mujoco.MjModel, body: int, driven: Bools) -> tuple[int, ...]:
-    """Return the numbers of the driven hinges and slides between the world and ``body``; none if a
-    free joint is between.
-    """
-    links = reversed(list(ancestors(model, body)))
-    joints = [joint for link in links for joint in joints_of(model, link)]
-    kinds = [joint_type(model, joint) for joint in joints]
-    if FREE in kinds:
-        return ()
-    return tuple(
-        joint
-        for joint, kind in zip(joints, kinds, strict=True)
-        if kind in (HINGE, SLIDE) and driven[model.jnt_dofadr[joint]]
+    return Effector(
+        name=f"{kind} '{name}'" if name else f"{kind} {number}",
+        field="site_xpos" if sites else "xipos",
+        number=number,
+        body=body,
+        joints=chains[body],
     )
 
 
-def describe_joints(model: mujoco.MjModel) -> str:
-    """Return the joints and the number of actuators, for messages."""
-    joints = [
-        f"{type_name(joint_type(model, joint))} joint {joint_name(model, joint)}"
-        for joint in range(model.njnt)
-    ]
-    return f"{listed(joints, 6) or 'no joint'} and {count(model.nactuator, 'actuator')}"
+def _chain(model: mujoco.MjModel, body: int, driven: Bools) -> tuple[int, ...]:
+    """Return the numbers of the driven hinges and slides between the world and ``body``; none if a
+    free joint is between.
+    """
+    is_between = np.isin(model.jnt_bodyid, list(ancestors(model, body)))
+    kinds = model.jnt_type
+    if (is_between & (kinds == int(FREE))).any():
+        return ()
+    is_scalar = np.isin(kinds, (int(HINGE), int(SLIDE)))
+    is_driven = driven[model.jnt_dofadr]
+    return tuple(np.flatnonzero(is_between & is_scalar & is_driven).tolist())
 
 
 class Workspace:
@@ -179,20 +127,14 @@ class Workspace:
         self._effector = effector
         self._pose = pose
         self._data = posed_data(model, pose)
-        self.start = effector.position(self._data)
+        self._positions: Floats = getattr(self._data, effector.field)
+        self.start: Floats = np.array(self._positions[effector.number])
         self._most_penetration_m = self._penetration_m() + DEEPEST_PENETRATION_M
-        joints = list(effector.joints)
-        self._addresses = model.jnt_qposadr[joints]
-        low, high = _position_limits(model, joints, pose, actions)
+        low, high = _position_limits(model, pose, actions)
+        self._addresses = model.jnt_qposadr[list(effector.joints)]
         centre = pose[self._addresses]
-        self.low = centre + share * (low - centre)
-        self.high = centre + share * (high - centre)
-        floors = fixed_planes(model)
-        self._normals = self._data.geom_xmat[floors].reshape(-1, 3, 3)[:, :, 2].copy()
-        """``(n_floors, 3)`` upward normals of the ground."""
-        self._points = self._data.geom_xpos[floors].copy()
-        """``(n_floors, 3)`` a point of each."""
-        self._starts_above = self._heights(self.start) >= 0
+        self.low = centre + share * (low[self._addresses] - centre)
+        self.high = centre + share * (high[self._addresses] - centre)
 
     def sample(self, rng: np.random.Generator) -> Floats:
         """``(3,)`` a random position of the effector with the robot neither in the ground nor in
@@ -205,48 +147,37 @@ class Workspace:
             data.qpos[:] = self._pose
             data.qpos[self._addresses] = rng.uniform(self.low, self.high)
             mujoco.mj_kinematics(self._model, data)
-            position = self._effector.position(data)
-            if self._is_under_ground(position):
-                continue
             mujoco.mj_comPos(self._model, data)
             mujoco.mj_collision(self._model, data)
             if self._penetration_m() <= self._most_penetration_m:
-                return position
+                return np.array(self._positions[self._effector.number])
         return self.start.copy()
 
     def _penetration_m(self) -> float:
         """Depth of the deepest contact in metres; 0 without contacts."""
         return float(max(0.0, -self._data.contact.dist.min(initial=0.0)))
 
-    def _heights(self, position: Floats) -> Floats:
-        """``(n_floors,)`` metres from each floor to ``position`` (3,), negative below it."""
-        heights: Floats = ((position - self._points) * self._normals).sum(axis=1)
-        return heights
-
-    def _is_under_ground(self, position: Floats) -> bool:
-        """Whether it is below a floor that the effector starts above."""
-        return bool((self._starts_above & (self._heights(position) < 0)).any())
-
 
 def _position_limits(
-    model: mujoco.MjModel, joints: list[int], pose: Floats, actions: ActionMap
+    model: mujoco.MjModel, pose: Floats, actions: ActionMap
 ) -> tuple[Floats, Floats]:
-    """``(len(joints),)`` least and greatest positions within the limits of the joints and of
-    controls that are target positions.
+    """``(nq,)`` least and greatest positions within the limits of the joints and of controls that are
+    target positions.
     """
-    start = pose[model.jnt_qposadr[joints]]
-    turns = np.where(model.jnt_type[joints] == int(HINGE), TURN, 0.0)
-    is_limited = model.jnt_limited[joints].astype(bool)
-    low = np.where(is_limited, model.jnt_range[joints, 0], start - turns)
-    high = np.where(is_limited, model.jnt_range[joints, 1], start + turns)
-    if isinstance(actions, Scaled):
-        actuators = actuator_of_control(model)
-        moved = scalar_joints(model)[actuators]
-        for control in np.flatnonzero(position_controls(model)).tolist():
-            gear = scalar_gear(model, int(actuators[control]))
-            if gear and moved[control] in joints:
-                place = joints.index(int(moved[control]))
-                least, greatest = sorted(actions.commands(control) / gear)
-                low[place] = max(low[place], least)
-                high[place] = min(high[place], greatest)
-    return np.minimum(low, start), np.maximum(high, start)
+    low, high = start_limits(model, pose)
+    turns = np.zeros(model.nq)
+    turns[model.jnt_qposadr[model.jnt_type == int(HINGE)]] = TURN
+    low = np.where(np.isinf(low), pose - turns, low)
+    high = np.where(np.isinf(high), pose + turns, high)
+    ends = actions.ctrl(np.outer((-1.0, 1.0), np.ones(model.nu)))
+    actuators = actuator_of_control(model)
+    joints = scalar_joints(model)
+    for control in np.flatnonzero(position_controls(model)).tolist():
+        actuator = actuators[control]
+        gear = scalar_gear(model, actuator)
+        if gear and joints[actuator] >= 0:
+            address = model.jnt_qposadr[joints[actuator]]
+            least, greatest = sorted(ends[:, control] / gear)
+            low[address] = max(low[address], least)
+            high[address] = min(high[address], greatest)
+    return np.minimum(low, pose), np.maximum(high, pose)

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orchestrator.core.task_names import TASKS
 from orchestrator.worker.mjmodel.robot import joints_of_robot
 from orchestrator.worker.mjmodel.structure import Floats, Numbers, addresses, as_index, posed_data
-from orchestrator.worker.tasks.base import RewardAndTermination, States, declared_measures
+from orchestrator.worker.tasks.base import RewardAndTermination, States
 from orchestrator.worker.tasks.health import HealthOptions
 from orchestrator.worker.tasks.motion import UprightTask
 from orchestrator.worker.tasks.terms import (
@@ -41,19 +42,17 @@ class ForwardOptions(HealthOptions):
 
 
 class Forward(UprightTask):
-    """:raises ValueError: the robot has no root that can move along x, or starts unhealthy."""
+    """:raises ValueError: the robot has no root that can move along x."""
 
     Options = ForwardOptions
-    control_period_s = 0.04
-    measures = declared_measures("forward")
+    measures = TASKS["forward"].measures
 
     def make_observation_terms(self) -> Sequence[Term]:
         model = self.model
         robot = joints_of_robot(model, posed_data(model, self.pose), self.root.body)
         positions, dofs = addresses(model, robot)
-        horizontal = [part.address for part in (self.root.x, self.root.y) if part is not None]
         return (
-            position_term(model, as_index(np.setdiff1d(positions, horizontal))),
+            position_term(model, as_index(np.setdiff1d(positions, self.horizontal))),
             velocity_term(model, as_index(dofs)),
             *activation_terms(model, UNLIMITED),
         )

@@ -8,7 +8,6 @@ gymnasium's documentation (https://gymnasium.farama.org/environments/mujoco/).
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import math
 from collections.abc import Sequence
@@ -20,7 +19,6 @@ import mujoco
 import numpy as np
 
 from orchestrator.core.task_names import GYMNASIUM_TASKS
-from orchestrator.worker.mjmodel.actuators import control_name
 from orchestrator.worker.mjmodel.joints import FREE, HINGE, SLIDE, joint_type, type_name
 from orchestrator.worker.mjmodel.structure import Bools, Floats, Numbers
 from orchestrator.worker.tasks import input_names
@@ -29,11 +27,9 @@ from orchestrator.worker.tasks.base import (
     RewardAndTermination,
     States,
     Task,
-    declared_measures,
     load_built_in,
 )
-from orchestrator.worker.tasks.input_names import Labels
-from orchestrator.worker.tasks.task_options import EpisodeOptions, Range
+from orchestrator.worker.tasks.task_options import EpisodeOptions, NotNegative, PositiveInt, Range
 from orchestrator.worker.tasks.terms import (
     ALL,
     UNLIMITED,
@@ -44,33 +40,25 @@ from orchestrator.worker.tasks.terms import (
     velocity_term,
 )
 
-Z = 2
-"""Address in ``qpos`` of the height, where the robot's first joint is a free joint."""
 MAX_ANGLE = 0.2
 MIN_TIP_HEIGHT = 1.0
+BODY_FIELDS = {"cinert": 10, "cvel": 6, "cfrc_ext": 6}
+"""Fields of ``MjData`` with so many numbers for each body."""
 
 
 def default_xml(name: str) -> Path:
     """Return the robot that gymnasium itself uses, in the installed package, which is not imported."""
     package = importlib.util.find_spec("gymnasium")
     assert package is not None, "Stable-Baselines3 requires it"
-    assert package.origin is not None
-    asset: str = load_built_in(GYMNASIUM_TASKS[name]).asset
-    return Path(package.origin).parent / "envs" / "mujoco" / "assets" / asset
+    asset: str = load_built_in(name).asset
+    return Path(str(package.origin)).parent / "envs" / "mujoco" / "assets" / asset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GymnasiumOptions(EpisodeOptions):
     """Gymnasium's keyword arguments that matter to training, with its names and defaults."""
 
-    frame_skip: int = 5
-
-    def __post_init__(self) -> None:
-        EpisodeOptions.__post_init__(self)
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, tuple) and value[0] > value[1]:
-                raise ValueError(f"{field.name} = {list(value)}: expected the lower number first")
+    frame_skip: PositiveInt = 5
 
 
 class GymnasiumTask(Task):
@@ -87,6 +75,12 @@ class GymnasiumTask(Task):
     observation_dtype = np.float64
     asset: ClassVar[str]
     """File name of gymnasium's robot."""
+    joints: ClassVar[tuple[mujoco.mjtJoint, ...]]
+    """Types of the robot's first joints."""
+    horizontal_entries: ClassVar[int] = 1
+    """Number of leading entries of ``qpos`` that are the horizontal position."""
+    velocity_limit: ClassVar[float] = UNLIMITED
+    """Of what is observed."""
     normal_velocities: ClassVar[bool] = False
     """Whether the noise on starting velocities is normal instead of uniform."""
 
@@ -100,13 +94,11 @@ class GymnasiumTask(Task):
         self.actions = Direct(low, high)
         self.frame_skip = options.frame_skip
         self.max_episode_steps = options.max_episode_steps
-        unlimited = [
-            control_name(model, control) for control in np.flatnonzero(low == high).tolist()
-        ]
-        if unlimited:
-            raise misfit(
-                "a ctrlrange for every actuator, since actions are controls",
-                f"none for {', '.join(unlimited)}",
+        kinds = [joint_type(model, joint) for joint in range(model.njnt)][: len(self.joints)]
+        if kinds != [*self.joints] or (low == high).any():
+            raise ValueError(
+                f"needs a robot whose joints begin with {', '.join(map(type_name, self.joints))}, with a ctrlrange for "
+                "every actuator, since actions are controls"
             )
 
     def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -117,16 +109,13 @@ class GymnasiumTask(Task):
             return qpos, scale * rng.standard_normal(model.nv)
         return qpos, rng.uniform(-scale, scale, model.nv)
 
-    def state_terms(self, first: int = 0, velocity_limit: float = UNLIMITED) -> list[Term]:
-        """Return the positions from number ``first`` on, and the velocities."""
+    def make_observation_terms(self) -> Sequence[Term]:
+        is_hidden = getattr(self.options, "exclude_current_positions_from_observation", False)
+        first = self.horizontal_entries if is_hidden else 0
         return [
             position_term(self.model, slice(first, None)),
-            velocity_term(self.model, ALL, velocity_limit),
+            velocity_term(self.model, ALL, self.velocity_limit),
         ]
-
-
-def misfit(needed: str, existing: str) -> ValueError:
-    return ValueError(f"needs {needed}; this robot has {existing}")
 
 
 def within(values: Floats, limits: Range) -> Floats:
@@ -156,54 +145,53 @@ def strictly_within(values: Floats, limits: Range) -> Bools:
 class LocomotionOptions(GymnasiumOptions):
     forward_reward_weight: float = 1.0
     ctrl_cost_weight: float = 0.1
-    reset_noise_scale: float = 0.1
+    reset_noise_scale: NotNegative = 0.1
     exclude_current_positions_from_observation: bool = True
 
 
 class Locomotion(GymnasiumTask):
-    """Robots that move along x: ``reward = forward_reward_weight · Δx / Δt − costs``; episodes end at
-    the step limit only.
+    """Robots that move along x: ``reward = forward_reward_weight · Δx / Δt + healthy_reward · healthy
+    − costs``; episodes end when unhealthy, if the robot can be that.
 
     Observation: positions without the first :attr:`horizontal_entries` (unless an option includes
     them), then velocities.
     """
 
     Options = LocomotionOptions
-    measures = declared_measures("gymnasium:Ant-v5")
-    joints: ClassVar[tuple[mujoco.mjtJoint, ...]]
-    """Types of the robot's first joints."""
-    horizontal_entries: ClassVar[int] = 1
-    """Number of leading entries of ``qpos`` that are the horizontal position."""
+    measures = GYMNASIUM_TASKS["gymnasium:Ant-v5"].measures
 
-    def __init__(self, model: mujoco.MjModel, options: LocomotionOptions) -> None:
-        super().__init__(model, options)
-        self._per_metre = options.forward_reward_weight / self.step_s
-        is_hidden = options.exclude_current_positions_from_observation
-        self._first = self.horizontal_entries if is_hidden else 0
-        first = range(min(len(self.joints), model.njnt))
-        kinds = [type_name(joint_type(model, joint)) for joint in first]
-        needed = [type_name(kind) for kind in self.joints]
-        if kinds != needed:
-            raise misfit(
-                f"a robot whose joints begin with {', '.join(needed)}",
-                ", ".join(kinds) or "no joint",
-            )
+    def field_term(self, field: str, limit: float | Range = UNLIMITED) -> Term:
+        """Return the term of a field of ``MjData``: of every body but the world, or of every velocity
+        but those of the free joint.
+        """
+        if field in BODY_FIELDS:
+            first = 1
+            labels = input_names.of_bodies(self.model, field, BODY_FIELDS[field])
+        else:
+            first = 6
+            labels = input_names.velocities(self.model).take(slice(first, None))
+            labels = labels.prefixed("force for", input_names.UNKNOWN)
 
-    def make_observation_terms(self) -> Sequence[Term]:
-        return self.state_terms(self._first)
+        def values(states: States) -> Floats:
+            of_parts = states.fields[field][:, first:]
+            return of_parts.reshape(len(of_parts), -1)
+
+        return labelled(labels, values, limit, fields=(field,))
 
     def reward_and_terminated(
         self, before: States, action: Numbers, after: States
     ) -> RewardAndTermination:
+        options = self.options
         rewards = self.distance_travelled(before, after)
-        rewards *= self._per_metre
-        terminated = self.add_health(rewards, after)
+        rewards *= options.forward_reward_weight / self.step_s
+        healthy = self.healthy(after)
+        terminated = np.zeros(len(rewards), bool)
+        if healthy is not None:
+            rewards += options.healthy_reward * healthy
+            if options.terminate_when_unhealthy:
+                terminated = ~healthy
         rewards -= self.costs(action, after)
         return rewards, terminated
-
-    def add_health(self, rewards: Floats, after: States) -> Bools:
-        """Add what being healthy is paid, in place, and return which episodes terminate."""
-        return np.zeros(len(rewards), bool)
 
     def measure(self, before: States, action: Numbers, after: States) -> Floats:
         return self.distance_travelled(before, after)[:, None]
@@ -215,49 +203,15 @@ class Locomotion(GymnasiumTask):
         """``(n_envs,)`` position along x in metres that the reward uses."""
         return states.qpos[:, 0]
 
+    def healthy(self, states: States) -> Bools | None:
+        """``(n_envs,)`` whether the robot is healthy; None: it always is."""
+        return None
+
     def costs(self, action: Numbers, after: States) -> Numbers:
         """``(n_envs,)`` costs of one control step."""
         costs = sum_of_squares(action)
         costs *= self.options.ctrl_cost_weight
         return costs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeggedOptions(LocomotionOptions):
-    healthy_reward: float = 1.0
-    terminate_when_unhealthy: bool = True
-    healthy_z_range: Range = (0.2, 1.0)
-
-
-class Legged(Locomotion):
-    """``reward = forward_reward_weight · Δx / Δt + healthy_reward · healthy − costs``; ends when
-    unhealthy.
-    """
-
-    Options = LeggedOptions
-
-    def add_health(self, rewards: Floats, after: States) -> Bools:
-        healthy = self.healthy(after)
-        rewards += self.options.healthy_reward * healthy
-        if self.options.terminate_when_unhealthy:
-            return ~healthy
-        return np.zeros(len(rewards), bool)
-
-    def term_of_bodies(self, field: str, width: int, limit: float | Range = UNLIMITED) -> Term:
-        """Return the term of a field that has ``width`` numbers for each body, without the world."""
-
-        def values(states: States) -> Floats:
-            of_bodies = states.fields[field][:, 1:]
-            return of_bodies.reshape(len(of_bodies), -1)
-
-        labels = input_names.of_bodies(self.model, field, width)
-        return labelled(labels, values, limit, fields=(field,))
-
-    def healthy(self, states: States) -> Bools:
-        """``(n_envs,)`` whether the robot is healthy: here, its height is strictly within
-        ``healthy_z_range``.
-        """
-        return strictly_within(states.qpos[:, Z], self.options.healthy_z_range)
 
 
 class HalfCheetah(Locomotion):
@@ -268,7 +222,7 @@ class HalfCheetah(Locomotion):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwimmerOptions(LocomotionOptions):
-    frame_skip: int = 4
+    frame_skip: PositiveInt = 4
     ctrl_cost_weight: float = 1e-4
 
 
@@ -280,15 +234,22 @@ class Swimmer(Locomotion):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeggedOptions(LocomotionOptions):
+    healthy_reward: float = 1.0
+    terminate_when_unhealthy: bool = True
+    healthy_z_range: Range = (0.2, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Walker2dOptions(LeggedOptions):
-    frame_skip: int = 4
+    frame_skip: PositiveInt = 4
     ctrl_cost_weight: float = 1e-3
     healthy_z_range: Range = (0.8, 2.0)
     healthy_angle_range: Range = (-1.0, 1.0)
-    reset_noise_scale: float = 5e-3
+    reset_noise_scale: NotNegative = 5e-3
 
 
-class Walker2d(Legged):
+class Walker2d(Locomotion):
     """Healthy: height and pitch, the second and third position, in their ranges. Observed
     velocities are clipped to ±10.
     """
@@ -296,9 +257,7 @@ class Walker2d(Legged):
     Options = Walker2dOptions
     asset = "walker2d_v5.xml"
     joints = (SLIDE, SLIDE, HINGE)
-
-    def make_observation_terms(self) -> Sequence[Term]:
-        return self.state_terms(self._first, velocity_limit=10.0)
+    velocity_limit = 10.0
 
     def healthy(self, states: States) -> Bools:
         upright = strictly_within(states.qpos[:, 2], self.options.healthy_angle_range)
@@ -327,6 +286,16 @@ class Hopper(Walker2d):
         return super().healthy(states) & positions & velocities
 
 
+class FreeLegged(Locomotion):
+    """Healthy: the height, the third position, is in its range."""
+
+    joints = (FREE,)
+    horizontal_entries = 2
+
+    def healthy(self, states: States) -> Bools:
+        return strictly_within(states.qpos[:, 2], self.options.healthy_z_range)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AntOptions(LeggedOptions):
     ctrl_cost_weight: float = 0.5
@@ -337,32 +306,25 @@ class AntOptions(LeggedOptions):
     include_cfrc_ext_in_observation: bool = True
 
 
-class Ant(Legged):
+class Ant(FreeLegged):
     """Costs: controls, and contact forces clipped to ``contact_force_range``.
 
-    Healthy: the height is in its range, bounds included.
     Observation: positions, velocities, clipped contact forces on every body but the world.
     """
 
     Options = AntOptions
     asset = "ant.xml"
-    joints = (FREE,)
-    horizontal_entries = 2
     normal_velocities = True
     fields = ("xpos", "cfrc_ext")
 
     def __init__(self, model: mujoco.MjModel, options: AntOptions) -> None:
         super().__init__(model, options)
-        try:
-            self._main_body = model.body(options.main_body).id
-        except (KeyError, IndexError) as error:
-            raise ValueError(f"main_body = {options.main_body!r}: {error.args[0]}") from None
+        self._main_body = model.body(options.main_body).id
 
     def make_observation_terms(self) -> Sequence[Term]:
         terms = [*super().make_observation_terms()]
         if self.options.include_cfrc_ext_in_observation:
-            limits = self.options.contact_force_range
-            terms.append(self.term_of_bodies("cfrc_ext", 6, limits))
+            terms.append(self.field_term("cfrc_ext", self.options.contact_force_range))
         return terms
 
     def x(self, states: States) -> Floats:
@@ -376,12 +338,6 @@ class Ant(Legged):
         contacts += super().costs(action, after)
         return contacts
 
-    def healthy(self, states: States) -> Bools:
-        low, high = self.options.healthy_z_range
-        z = states.qpos[:, Z]
-        healthy: Bools = (low <= z) & (z <= high)
-        return healthy
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HumanoidOptions(LeggedOptions):
@@ -390,14 +346,14 @@ class HumanoidOptions(LeggedOptions):
     contact_cost_range: Range = (-math.inf, 10.0)
     healthy_reward: float = 5.0
     healthy_z_range: Range = (1.0, 2.0)
-    reset_noise_scale: float = 1e-2
+    reset_noise_scale: NotNegative = 1e-2
     include_cinert_in_observation: bool = True
     include_cvel_in_observation: bool = True
     include_qfrc_actuator_in_observation: bool = True
     include_cfrc_ext_in_observation: bool = True
 
 
-class Humanoid(Legged):
+class Humanoid(FreeLegged):
     """The centre of mass's motion is rewarded. Costs: controls, and contact forces clipped to
     ``contact_cost_range``.
 
@@ -408,8 +364,6 @@ class Humanoid(Legged):
 
     Options = HumanoidOptions
     asset = "humanoid.xml"
-    joints = (FREE,)
-    horizontal_entries = 2
     fields = ("xipos", "cfrc_ext")
 
     def __init__(self, model: mujoco.MjModel, options: HumanoidOptions) -> None:
@@ -418,25 +372,12 @@ class Humanoid(Legged):
         """``(nbody,)`` of the robot's mass."""
 
     def make_observation_terms(self) -> Sequence[Term]:
-        options = self.options
-        terms = [*super().make_observation_terms()]
-        if options.include_cinert_in_observation:
-            terms.append(self.term_of_bodies("cinert", 10))
-        if options.include_cvel_in_observation:
-            terms.append(self.term_of_bodies("cvel", 6))
-        if options.include_qfrc_actuator_in_observation:
-            forces = input_names.joint_forces(self.model).take(slice(6, None))
-            terms.append(
-                labelled(
-                    forces,
-                    lambda states: states.fields["qfrc_actuator"][:, 6:],
-                    UNLIMITED,
-                    fields=("qfrc_actuator",),
-                )
-            )
-        if options.include_cfrc_ext_in_observation:
-            terms.append(self.term_of_bodies("cfrc_ext", 6))
-        return terms
+        fields = [
+            field
+            for field in ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")
+            if getattr(self.options, f"include_{field}_in_observation")
+        ]
+        return [*super().make_observation_terms(), *map(self.field_term, fields)]
 
     def x(self, states: States) -> Floats:
         x: Floats = (states.fields["xipos"][..., 0] * self._shares).sum(axis=1)
@@ -451,7 +392,7 @@ class Humanoid(Legged):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvertedPendulumOptions(GymnasiumOptions):
-    frame_skip: int = 2
+    frame_skip: PositiveInt = 2
 
 
 class InvertedPendulum(GymnasiumTask):
@@ -463,13 +404,7 @@ class InvertedPendulum(GymnasiumTask):
 
     Options = InvertedPendulumOptions
     asset = "inverted_pendulum.xml"
-
-    def __init__(self, model: mujoco.MjModel, options: InvertedPendulumOptions) -> None:
-        super().__init__(model, options)
-        _require_joints(model, 2, "cart and pole")
-
-    def make_observation_terms(self) -> Sequence[Term]:
-        return self.state_terms()
+    joints = (SLIDE, HINGE)
 
     def reward_and_terminated(
         self, before: States, action: Numbers, after: States
@@ -481,15 +416,15 @@ class InvertedPendulum(GymnasiumTask):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvertedDoublePendulumOptions(GymnasiumOptions):
     healthy_reward: float = 10.0
-    reset_noise_scale: float = 0.1
+    reset_noise_scale: NotNegative = 0.1
 
 
 class InvertedDoublePendulum(GymnasiumTask):
-    """Rewards a tip at rest two metres over the cart's rail; the episode ends when it is at most
-    one metre high.
+    """Rewards a tip, the first site, at rest two metres over the cart's rail; the episode ends when it
+    is at most one metre high.
 
     ``reward = healthy_reward · alive − 0.01 x² − (z − 2)² − 0.001 ω₁² − 0.005 ω₂²`` with x and z of
-    the first site, and ω the poles' velocities.
+    the tip, and ω the poles' velocities.
 
     Observation: position of the cart, sine and cosine of the angles, velocities and the constraint
     force on the cart, both clipped to ±10.
@@ -497,23 +432,19 @@ class InvertedDoublePendulum(GymnasiumTask):
 
     Options = InvertedDoublePendulumOptions
     asset = "inverted_double_pendulum.xml"
+    joints = (SLIDE, HINGE, HINGE)
     normal_velocities = True
     fields = ("site_xpos",)
-
-    def __init__(self, model: mujoco.MjModel, options: InvertedDoublePendulumOptions) -> None:
-        super().__init__(model, options)
-        _require_joints(model, 3, "cart and two poles")
-        if model.nsite == 0:
-            raise misfit("a site at the tip of the second pole", "no site")
 
     def make_observation_terms(self) -> Sequence[Term]:
         return [
             position_term(self.model, slice(1)),
-            *turns(self.model, np.array([1, 2])),
+            *turns(self.model, np.arange(1, self.model.nq)),
             velocity_term(self.model, ALL),
-            labelled(
-                Labels(["constraint force"], ["N"]),
-                lambda states: states.fields["qfrc_constraint"][:, :1],
+            Term(
+                names=["constraint force"],
+                units=["N"],
+                values=lambda states: states.fields["qfrc_constraint"][:, :1],
                 fields=("qfrc_constraint",),
             ),
         ]
@@ -522,15 +453,9 @@ class InvertedDoublePendulum(GymnasiumTask):
         self, before: States, action: Numbers, after: States
     ) -> RewardAndTermination:
         x, _, z = after.fields["site_xpos"][:, 0].T
-        _, first, second = after.qvel.T
+        first = after.qvel[:, 1]
+        second = after.qvel[:, 2]
         alive = z > MIN_TIP_HEIGHT
         distance = 0.01 * x**2 + (z - 2.0) ** 2
         restlessness = 1e-3 * first**2 + 5e-3 * second**2
         return self.options.healthy_reward * alive - distance - restlessness, ~alive
-
-
-def _require_joints(model: mujoco.MjModel, count: int, what: str) -> None:
-    """:raises ValueError: the robot has not exactly ``count`` slides and hinges."""
-    if (model.nq, model.nv) != (count, count):
-        existing = f"{model.nq} positions and {model.nv} velocities in its joints"
-        raise misfit(f"{count} slide or hinge joints, {what}", existing)

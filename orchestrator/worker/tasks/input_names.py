@@ -1,34 +1,26 @@
 """Names and units of what a policy observes and controls, made from a compiled model. By these names
 a trained policy is carried over to another robot.
 
-What has no name in the MJCF is named by its place: a joint by its body, an actuator by what it
-moves, and a body by its parent and its place among unnamed siblings. So names of one part do not
-change when another part of the robot is added or removed, except those of unnamed siblings, and of
-actuators that move a part without a name.
+What has no name in the MJCF is named by its place: a joint by its body, an actuator by the joint
+that it moves, and a body by its parent and its place among unnamed siblings. So names of one part do
+not change when another part of the robot is added or removed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.mjmodel.actuators import (
-    actuator_kind,
     actuator_of_control,
     control_inputs,
-    position_controls,
-    scalar_gear,
     scalar_joints,
 )
 from orchestrator.worker.mjmodel.joints import BALL, FREE, HINGE, SLIDE, joint_type
-
-if TYPE_CHECKING:
-    from orchestrator.worker.tasks.base import Task
 
 UNKNOWN = ""
 """The unit of what has none that is known."""
@@ -46,29 +38,6 @@ _VELOCITY_UNITS = {
     HINGE: ("rad/s",),
     SLIDE: ("m/s",),
 }
-_FORCE_UNITS = {"m/s": "N", "rad/s": "N m"}
-"""Unit of a velocity → that of the force, or torque, that belongs to it."""
-_SENSOR_UNITS = {
-    mujoco.mjtSensor.mjSENS_GYRO: "rad/s",
-    mujoco.mjtSensor.mjSENS_FRAMEANGVEL: "rad/s",
-    mujoco.mjtSensor.mjSENS_ACCELEROMETER: "m/s²",
-    mujoco.mjtSensor.mjSENS_FRAMELINACC: "m/s²",
-    mujoco.mjtSensor.mjSENS_VELOCIMETER: "m/s",
-    mujoco.mjtSensor.mjSENS_FRAMELINVEL: "m/s",
-    mujoco.mjtSensor.mjSENS_FRAMEPOS: "m",
-    mujoco.mjtSensor.mjSENS_RANGEFINDER: "m",
-    mujoco.mjtSensor.mjSENS_TOUCH: "N",
-    mujoco.mjtSensor.mjSENS_FORCE: "N",
-    mujoco.mjtSensor.mjSENS_TORQUE: "N m",
-    mujoco.mjtSensor.mjSENS_FRAMEQUAT: NUMBER,
-}
-_AXES = {1: ("",), 3: (" x", " y", " z"), 4: (" w", " x", " y", " z")}
-"""Numbers of a sensor → what is behind its name in the name of each."""
-_TRANSMISSIONS = {
-    mujoco.mjtTrn.mjTRN_TENDON: "tendon",
-    mujoco.mjtTrn.mjTRN_SITE: "site",
-    mujoco.mjtTrn.mjTRN_BODY: "body",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +49,13 @@ class Labels:
 
     def take(self, columns: slice | NDArray[np.intp]) -> Labels:
         """Return the labels of these columns."""
-        kept = np.arange(len(self.names))[columns].tolist()
-        return Labels(
-            [self.names[column] for column in kept], [self.units[column] for column in kept]
-        )
+        names, units = np.array([self.names, self.units], object)[:, columns].tolist()
+        return Labels(names, units)
 
-    def prefixed(self, prefix: str, units: Sequence[str] | None = None) -> Labels:
-        """Return them with ``prefix`` before each name, in other ``units`` where these are given."""
-        return Labels([f"{prefix} {name}" for name in self.names], units or self.units)
+    def prefixed(self, prefix: str, unit: str | None = None) -> Labels:
+        """Return them with ``prefix`` before each name; all with ``unit``, where that is given."""
+        units = self.units if unit is None else [unit] * len(self.names)
+        return Labels([f"{prefix} {name}" for name in self.names], units)
 
 
 def vector(quantity: str, unit: str) -> Labels:
@@ -95,18 +63,9 @@ def vector(quantity: str, unit: str) -> Labels:
     return Labels([f"{quantity} {axis}" for axis in "xyz"], [unit] * 3)
 
 
-def of_task(task: Task, size: int) -> list[str] | None:
-    """Return the names of what a policy observes of ``task`` at once, or None if they are not
-    ``size`` names.
-    """
-    terms = task.policy_terms
-    return None if terms is None or len(terms.names) != size else list(terms.names)
-
-
-def of_full_observation(task: Task, size: int) -> list[str] | None:
-    """Return the names of what ``task`` itself gives, as :func:`of_task`."""
-    terms = task.own_terms
-    return None if terms is None or len(terms.names) != size else list(terms.names)
+def numbered(quantity: str, size: int, unit: str) -> Labels:
+    """Return the labels of ``size`` numbers of a quantity."""
+    return Labels(_numbered_names([(quantity, size)]), [unit] * size)
 
 
 def joints(model: mujoco.MjModel) -> NDArray[np.object_]:
@@ -135,17 +94,11 @@ def _of_joints(
     return Labels(names, [unit for of_joint in of_joints for unit in of_joint])
 
 
-def joint_forces(model: mujoco.MjModel) -> Labels:
-    """Return ``nv`` labels of the force, or torque, for each velocity."""
-    moving = velocities(model)
-    return moving.prefixed("force for", [_FORCE_UNITS[unit] for unit in moving.units])
-
-
 def activations(model: mujoco.MjModel) -> Labels:
     """Return ``na`` labels."""
     names = _numbered_names(
-        (f"{_actuator(model, number)} activation", width)
-        for number, width in enumerate(model.actuator_actnum)
+        (f"{_actuator(model, actuator)} activation", width)
+        for actuator, width in enumerate(model.actuator_actnum)
     )
     return Labels(names, [NUMBER] * len(names))
 
@@ -158,97 +111,32 @@ def of_bodies(model: mujoco.MjModel, quantity: str, width: int) -> Labels:
     return Labels(names, [UNKNOWN] * len(names))
 
 
-def of_sensor(model: mujoco.MjModel, sensor: int) -> Labels:
-    """Return the labels of the numbers of a sensor, in its own unit."""
-    size = int(model.sensor_dim[sensor])
-    kind = mujoco.mjtSensor(int(model.sensor_type[sensor]))
-    unit = _SENSOR_UNITS.get(kind, UNKNOWN)
-    endings = _AXES.get(size) or [f" {number}" for number in range(size)]
-    return Labels([f"{model.sensor(sensor).name}{ending}" for ending in endings], [unit] * size)
-
-
 def controls(model: mujoco.MjModel) -> NDArray[np.object_]:
     """``(nu,)`` names: those of the actuators, with the input behind it for ``<pid>``."""
-    actuators = actuator_of_control(model).tolist()
-    inputs = control_inputs(model)
-    parts = []
-    for number, actuator in enumerate(actuators):
-        name = _actuator(model, actuator)
-        if inputs[number]:
-            parts.append((f"{name} {inputs[number]}", 1))
-        elif number == model.actuator_ctrladr[actuator]:
-            parts.append((name, int(model.actuator_ctrlnum[actuator])))
-    return np.array(_numbered_names(parts), object)
-
-
-def control_units(model: mujoco.MjModel) -> list[str]:
-    """Return what a control of 1 means at its joint: ``18 N m``, ``rad``, ``0.5 rad/s``; empty where
-    that is not known. ``1`` is the activation of a muscle.
-    """
-    is_position = position_controls(model)
-    inputs = control_inputs(model)
-    return [
-        _unit_of_control(model, actuator, inputs[control], is_position=bool(is_position[control]))
-        for control, actuator in enumerate(actuator_of_control(model).tolist())
-    ]
-
-
-def _unit_of_control(
-    model: mujoco.MjModel, actuator: int, pid_input: str, *, is_position: bool
-) -> str:
-    kind = actuator_kind(model, actuator)
-    if kind == "muscle":
-        return NUMBER
-    gear = scalar_gear(model, actuator)
-    joint = int(scalar_joints(model)[actuator])
-    if joint < 0 or not gear:
-        return UNKNOWN
-    [position] = _POSITION_UNITS[joint_type(model, joint)]
-    [velocity] = _VELOCITY_UNITS[joint_type(model, joint)]
-    if is_position:
-        return _scaled_unit(1 / gear, position)
-    if pid_input == "vel" or kind in ("velocity", "intvelocity"):
-        return _scaled_unit(1 / gear, velocity)
-    if pid_input == "ff":
-        return _scaled_unit(gear, _FORCE_UNITS[velocity])
-    if kind == "motor":
-        gain = float(model.actuator_gainprm[actuator, 0])
-        return _scaled_unit(gain * gear, _FORCE_UNITS[velocity])
-    return UNKNOWN
-
-
-def _scaled_unit(factor: float, unit: str) -> str:
-    return unit if factor == 1 else f"{factor:g} {unit}"
+    owners = zip(actuator_of_control(model).tolist(), control_inputs(model), strict=True)
+    names = [f"{_actuator(model, actuator)} {pid_input}".strip() for actuator, pid_input in owners]
+    return np.array(_numbered_names((name, 1) for name in names), object)
 
 
 def _joint(model: mujoco.MjModel, joint: int) -> str:
     body = int(model.jnt_bodyid[joint])
-    return (
-        model.joint(joint).name or f"{_body(model, body)} joint {joint - model.body_jntadr[body]}"
-    )
+    number = joint - model.body_jntadr[body]
+    return model.joint(joint).name or f"{_body(model, body)} joint {number}"
 
 
 def _actuator(model: mujoco.MjModel, actuator: int) -> str:
-    if name := model.actuator(actuator).name:
-        return str(name)
-    kind = mujoco.mjtTrn(int(model.actuator_trntype[actuator]))
-    target = int(model.actuator_trnid[actuator, 0])
-    if kind in (mujoco.mjtTrn.mjTRN_JOINT, mujoco.mjtTrn.mjTRN_JOINTINPARENT):
-        return f"actuator of {_joint(model, target)}"
-    moved = getattr(model, _TRANSMISSIONS[kind])(target).name if kind in _TRANSMISSIONS else ""
-    return f"actuator of {moved}" if moved else f"actuator {actuator}"
+    joint = int(scalar_joints(model)[actuator])
+    by_place = f"actuator {actuator}" if joint < 0 else f"actuator of {_joint(model, joint)}"
+    return model.actuator(actuator).name or by_place
 
 
 def _body(model: mujoco.MjModel, body: int) -> str:
     if name := model.body(body).name:
         return str(name)
     parent = int(model.body_parentid[body])
-    alike = [
-        other
-        for other in np.flatnonzero(model.body_parentid == parent).tolist()
-        if not model.body(other).name
-    ]
-    return f"{_body(model, parent)}/{alike.index(body)}"
+    siblings = np.flatnonzero(model.body_parentid[:body] == parent).tolist()
+    unnamed = [sibling for sibling in siblings if not model.body(sibling).name]
+    return f"{_body(model, parent)}/{len(unnamed)}"
 
 
 def _numbered_names(parts: Iterable[tuple[str, int]]) -> list[str]:

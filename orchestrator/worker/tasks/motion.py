@@ -6,7 +6,6 @@ velocity in body axes (``qvel[3:6]``); a planar root has one velocity for each o
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import mujoco
@@ -30,16 +29,13 @@ def _rotation() -> Floats:
     """``(9, 16)`` R: the products of every two components of q, times R[3 i + j], add up to entry (i, j) of
     q's rotation matrix.
     """
-    # Signs of the squares of w x y z in each entry on the diagonal.
-    squares = np.array([[1, 1, -1, -1], [1, -1, 1, -1], [1, -1, -1, 1]])
-    table = np.zeros((3, 3, 4, 4))
-    for i, (j, k) in enumerate(((1, 2), (2, 0), (0, 1))):
-        table[i, i] = np.diag(squares[i])
-        # 2 (q_i q_j - w q_k), 2 (q_i q_k + w q_j)
-        table[i, j, 1 + i, 1 + j] = 2.0
-        table[i, j, 0, 1 + k] = -2.0
-        table[i, k, 1 + i, 1 + k] = 2.0
-        table[i, k, 0, 1 + j] = 2.0
+    table = np.zeros((9, 4, 4))
+    axes = np.eye(4)
+    sums, differences = np.zeros((2, 9))
+    for row, column in np.ndindex(4, 4):
+        mujoco.mju_quat2Mat(sums, axes[row] + axes[column])
+        mujoco.mju_quat2Mat(differences, axes[row] - axes[column])
+        table[:, row, column] = (sums - differences) / 4
     return table.reshape(9, 16)
 
 
@@ -73,11 +69,6 @@ class Motion:
     yaw_rate: Floats
     """``(n,)`` radians a second about the vertical."""
 
-    @property
-    def observed(self) -> Floats:
-        """``(n, 9)`` up, velocity and spin."""
-        return np.concatenate((self.up, self.velocity, self.spin), axis=1)
-
 
 class Proprioception:
     """Observations and measures of the robot's own motion.
@@ -88,27 +79,21 @@ class Proprioception:
     def __init__(self, model: mujoco.MjModel, root: Root, pose: Floats) -> None:
         self._model = model
         self._root = root
-        self._start_pitch = 0.0 if root.pitch is None else float(pose[root.pitch.address])
+        self._start = pose
         start = np.eye(3)
         if root.quaternion is not None:
             start = rotation_matrices(pose[None, root.quaternion])[0]
         self._ahead = start[0]
         """``(3,)`` the world's x at the start, in the root's axes: where the robot heads."""
-        self._root_up = start[2]
+        self.root_up = start[2]
         """``(3,)`` the world's up at the start, in the root's axes."""
-        of_root = [coordinate.address for coordinate in root.coordinates]
-        dofs_of_root = [coordinate.dof for coordinate in root.coordinates]
-        if root.free_dof is not None:
-            first = root.x.address
-            of_root = [*range(first, first + 7)]
-            dofs_of_root = [*range(root.free_dof, root.free_dof + 6)]
+        of_root = model.dof_jntid[[part.dof for part in root.coordinates]]
         robot = joints_of_robot(model, posed_data(model, pose), root.body)
-        own_positions, own_dofs = addresses(model, robot)
-        self.joints = np.setdiff1d(own_positions, of_root)
-        """Addresses in ``qpos`` of the robot's joints, without its root."""
-        self.dofs = np.setdiff1d(own_dofs, dofs_of_root)
-        """Addresses in ``qvel`` of the robot's joints, without its root."""
-        self._home = pose[self.joints]
+        self.joint_numbers = [joint for joint in robot if joint not in of_root]
+        """The robot's joints without its root."""
+        self.joints, self.dofs = addresses(model, self.joint_numbers)
+        """Their addresses in ``qpos``, and in ``qvel``."""
+        self.home = pose[self.joints]
         self._latest: tuple[bytes, Motion] | None = None
 
     def motion(self, states: States) -> Motion:
@@ -121,8 +106,14 @@ class Proprioception:
         return self._latest[1]
 
     def _compute_motion(self, states: States) -> Motion:
-        rotations = self._rotations(states)
-        velocity, spin = self._velocity_and_spin(states)
+        root = self._root
+        if root.quaternion is not None and root.free_dof is not None:
+            rotations = rotation_matrices(states.qpos[:, root.quaternion])
+            moving = states.qvel[:, root.free_dof : root.free_dof + 6]
+        else:
+            rotations, moving = self._planar_motion(states)
+        velocity = moving[:, :3]
+        spin = moving[:, 3:]
         ahead = (rotations[:, :2] * self._ahead).sum(axis=2)
         ahead /= np.maximum(np.sqrt(np.square(ahead).sum(axis=1, keepdims=True)), 1e-9)
         heading = velocity.copy()
@@ -137,94 +128,74 @@ class Proprioception:
             yaw_rate=(up * spin).sum(axis=1),
         )
 
-    def uprightness(self, motion: Motion) -> Floats:
-        """``(n,)`` cosine of the tilt against the starting pose."""
-        cosines: Floats = (motion.up * self._root_up).sum(axis=1)
-        return cosines
-
-    def offsets(self, states: States) -> Floats:
-        """``(n, len(joints))`` positions of the joints relative to the starting pose."""
-        return states.qpos.take(self.joints, axis=1) - self._home
-
     def terms(self) -> list[Term]:
         """Return the terms of up, velocity and spin of the root, joint offsets and velocities."""
         model = self._model
-        motion = [
+
+        def values(states: States) -> Floats:
+            motion = self.motion(states)
+            return np.concatenate((motion.up, motion.velocity, motion.spin), axis=1)
+
+        quantities = [
             input_names.vector("up", NUMBER),
             input_names.vector("velocity", "m/s"),
             input_names.vector("spin", "rad/s"),
         ]
         return [
             Term(  # one term, as three would ask for the motion three times
-                names=[name for labels in motion for name in labels.names],
-                units=[unit for labels in motion for unit in labels.units],
-                values=lambda states: self.motion(states).observed,
+                names=[name for labels in quantities for name in labels.names],
+                units=[unit for labels in quantities for unit in labels.units],
+                values=values,
             ),
-            offset_term(model, self.joints, self._home),
+            offset_term(model, self.joints, self.home),
             velocity_term(model, self.dofs),
         ]
 
-    def _rotations(self, states: States) -> Floats:
-        """``(n, 3, 3)`` from the root's axes to the world's."""
+    def _planar_motion(self, states: States) -> tuple[Floats, Floats]:
+        """``(n, 3, 3)`` from the root's axes to the world's, and ``(n, 6)`` its linear and angular
+        velocity, of a root without a free joint.
+        """
         root = self._root
-        if root.quaternion is not None:
-            return rotation_matrices(states.qpos[:, root.quaternion])
-        rotations = np.zeros((len(states.qpos), 3, 3))
-        rotations[:, 1, 1] = 1.0
-        angle: Floats | float = 0.0
-        if root.pitch is not None:
-            angle = root.pitch.sign * (states.qpos[:, root.pitch.address] - self._start_pitch)
-        rotations[:, 0, 0] = np.cos(angle)
-        rotations[:, 2, 2] = rotations[:, 0, 0]
-        rotations[:, 0, 2] = np.sin(angle)
-        rotations[:, 2, 0] = -rotations[:, 0, 2]
-        return rotations
-
-    def _velocity_and_spin(self, states: States) -> tuple[Floats, Floats]:
-        """``(n, 3)`` each: linear velocity in world axes, angular velocity in the root's axes."""
-        root = self._root
-        if root.free_dof is not None:
-            qvel = states.qvel[:, root.free_dof : root.free_dof + 6]
-            return qvel[:, :3], qvel[:, 3:]
-        velocity, spin = np.zeros((2, len(states.qvel), 3))
-        for axis, coordinate in enumerate((root.x, root.y, root.z)):
-            if coordinate is not None:
-                velocity[:, axis] = coordinate.sign * states.qvel[:, coordinate.dof]
-        if root.pitch is not None:
-            spin[:, 1] = root.pitch.sign * states.qvel[:, root.pitch.dof]
-        return velocity, spin
+        moving = np.zeros((len(states.qvel), 6))
+        for axis, part in enumerate((root.x, root.y, root.z, None, root.pitch)):
+            if part is not None:
+                moving[:, axis] = part.sign * states.qvel[:, part.dof]
+        rotations = np.tile(np.eye(3), (len(moving), 1, 1))
+        if (pitch := root.pitch) is not None:
+            angle = pitch.sign * (states.qpos[:, pitch.address] - self._start[pitch.address])
+            rotations[:, 0, 0] = rotations[:, 2, 2] = np.cos(angle)
+            rotations[:, 0, 2] = np.sin(angle)
+            rotations[:, 2, 0] = -rotations[:, 0, 2]
+        return rotations, moving
 
 
 class UprightTask(Task):
     """A task of a robot whose root moves about and has to stay high and upright.
 
-    :raises ValueError: the robot has neither a floating nor a planar root, or starts unhealthy.
+    :raises ValueError: the robot has neither a floating nor a planar root.
     """
 
     def __init__(self, model: mujoco.MjModel, options: HealthOptions) -> None:
         super().__init__(model, options)
         self.root = find_root(model, self.pose)
+        parts = (self.root.x, self.root.y)
+        self.horizontal = [part.address for part in parts if part is not None]
+        """Addresses in ``qpos`` of the root's horizontal coordinates."""
         self.healthy = Health(self.root, self.pose, options)
-
-    @functools.cached_property
-    def root_motion(self) -> Proprioception:
-        return Proprioception(self.model, self.root, self.pose)
-
-    def violations(self, states: States) -> list[str]:
-        return self.healthy.violations(states.qpos) if self.healthy.terminates else []
+        self.root_motion = Proprioception(model, self.root, self.pose)
 
 
-def root_motion_of(task: Task) -> Proprioception:
-    """Return the motion of the root that ``task`` is about, or of the free joint that the robot has.
-
-    :raises NoRootError: the robot stands on a fixed base.
+def root_motion_of(task: Task) -> Proprioception | None:
+    """Return the motion of the root that ``task`` is about, or of the free joint that the robot has;
+    None of a robot on a fixed base.
     """
     if isinstance(task, UprightTask):
         return task.root_motion
-    found = find_root(task.model, task.pose)
-    if found.quaternion is None:
-        raise NoRootError("it has no free joint")
-    return Proprioception(task.model, found, task.pose)
+    try:
+        root = find_root(task.model, task.pose)
+    except NoRootError:
+        return None
+    return None if root.quaternion is None else Proprioception(task.model, root, task.pose)
 
 
 def brisk_speed(root: Root) -> float:

@@ -11,13 +11,11 @@ from __future__ import annotations
 from orchestrator.core.text import joined
 from orchestrator.worker.mjmodel.joints import HINGE, SLIDE, joint_name, joint_type
 from orchestrator.worker.mjmodel.robot import driven_trees, joints_in
-from orchestrator.worker.mjmodel.root import NoRootError
 from orchestrator.worker.mjmodel.structure import addresses, posed_data
-from orchestrator.worker.tasks.actions import Scaled
 from orchestrator.worker.tasks.base import Task
 from orchestrator.worker.tasks.input_names import NUMBER, vector
 from orchestrator.worker.tasks.motion import root_motion_of
-from orchestrator.worker.tasks.task_options import CommonOptions, TaskError
+from orchestrator.worker.tasks.task_options import CommonOptions
 from orchestrator.worker.tasks.terms import (
     Term,
     Terms,
@@ -27,26 +25,17 @@ from orchestrator.worker.tasks.terms import (
     velocity_term,
 )
 
-FULL = "full"
-PROPRIOCEPTION = "proprioception"
-
 
 def attach(task: Task) -> None:
     """Let ``task`` be observed as its options say.
 
-    :raises TaskError: there is no such observation.
-    :raises ValueError: the robot does not have what it measures.
+    :raises ValueError: the robot does not have what is observed.
     """
     options = task.options
-    if not isinstance(options, CommonOptions):
-        return
-    if options.history < 1:
-        raise ValueError(f"history = {options.history}: expected at least 1")
-    task.observed_steps = options.history
-    if options.observe == PROPRIOCEPTION:
-        task.observed_by = Terms(proprioception(task))
-    elif options.observe != FULL:
-        raise TaskError(f'observe = "{options.observe}": expected "{FULL}" or "{PROPRIOCEPTION}"')
+    if isinstance(options, CommonOptions):
+        task.observed_steps = options.history
+        if options.observe == "proprioception":
+            task.observed_by = Terms(proprioception(task))
 
 
 def proprioception(task: Task) -> list[Term]:
@@ -54,18 +43,16 @@ def proprioception(task: Task) -> list[Term]:
     positions of the joints against the starting pose and their velocities, the last action, and the
     command or target.
 
-    :raises ValueError: no encoder measures a joint, or actions are not from -1 to 1.
+    :raises ValueError: no encoder measures a joint.
     """
     model = task.model
     joints = joints_of(task)
-    others = sorted({*joints} - {*joints_with_encoders(task)})
+    others = {*joints} - {*joints_with_encoders(task)}
     if others:
-        names = joined(joint_name(model, joint) for joint in others)
+        names = joined(joint_name(model, joint) for joint in sorted(others))
         raise ValueError(
-            f'no encoder gives the orientation of {names}, which is no hinge or slide; write observe = "{FULL}"'
+            f'no encoder gives the orientation of {names}, which is no hinge or slide; write observe = "full"'
         )
-    if not isinstance(task.actions, Scaled):
-        raise ValueError(f'its actions are not from -1 to 1; write observe = "{FULL}"')  # noqa: TRY004 - the task does not fit
     columns, dofs = addresses(model, joints)
     of_robot = [
         offset_term(model, columns, task.pose[columns]),
@@ -73,9 +60,8 @@ def proprioception(task: Task) -> list[Term]:
         last_action(model),
         task.goal_term(),
     ]
-    try:
-        root = root_motion_of(task)
-    except NoRootError:
+    root = root_motion_of(task)
+    if root is None:
         return of_robot
     return [
         labelled(vector("angular velocity", "rad/s"), lambda states: root.motion(states).spin),
@@ -86,14 +72,11 @@ def proprioception(task: Task) -> list[Term]:
 
 def joints_of(task: Task) -> list[int]:
     """Return the numbers of the joints of the robot that ``task`` is about, without its root."""
-    model = task.model
-    try:
-        root = root_motion_of(task)
-    except NoRootError:
-        data = posed_data(model, task.pose)
-        return joints_in(model, set(driven_trees(model, data).tolist()))
-    of_positions = set(root.joints.tolist())
-    return [joint for joint in range(model.njnt) if int(model.jnt_qposadr[joint]) in of_positions]
+    root = root_motion_of(task)
+    if root is not None:
+        return root.joint_numbers
+    data = posed_data(task.model, task.pose)
+    return joints_in(task.model, set(driven_trees(task.model, data).tolist()))
 
 
 def joints_with_encoders(task: Task) -> list[int]:

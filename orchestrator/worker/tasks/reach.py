@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
+from orchestrator.core.task_names import TASKS
 from orchestrator.worker.mjmodel.joints import HINGE, joint_type
 from orchestrator.worker.mjmodel.robot import joints_of_tree
 from orchestrator.worker.mjmodel.structure import Floats, Numbers, addresses
@@ -30,12 +31,10 @@ from orchestrator.worker.tasks.base import (
     RewardAndTermination,
     States,
     Task,
-    control_steps,
-    declared_measures,
 )
 from orchestrator.worker.tasks.effector import Workspace, find_effector
 from orchestrator.worker.tasks.input_names import Labels
-from orchestrator.worker.tasks.task_options import CommonOptions, check_positive
+from orchestrator.worker.tasks.task_options import CommonOptions, Positive, PositiveInt
 from orchestrator.worker.tasks.terms import (
     UNLIMITED,
     Term,
@@ -54,23 +53,15 @@ _TRIALS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReachOptions(CommonOptions):
-    max_episode_steps: int = 100
+    max_episode_steps: PositiveInt = 100
     site: str | None = None
     """The site that must reach; None: the last one named like an end (tip, grip, hand …), else the
     end of the chain."""
-    target_range: float = 0.6
+    target_range: Positive = 0.6
     """Share of the way from the starting pose to the joints' limits within which targets are
     drawn."""
-    target_period_s: float | None = None
-    """Seconds after which the target changes; None: one target per episode."""
     precision_weight: float = 1.0
     ctrl_cost_weight: float = 0.01
-
-    def __post_init__(self) -> None:
-        CommonOptions.__post_init__(self)
-        if not 0 < self.target_range <= 1:
-            raise ValueError(f"target_range = {self.target_range}: expected above 0, at most 1")
-        check_positive(self, "target_period_s")
 
 
 class Reach(Task):
@@ -80,25 +71,25 @@ class Reach(Task):
 
     Options = ReachOptions
     goal_size = 3
-    measures = declared_measures("reach")
+    measures = TASKS["reach"].measures
 
     def __init__(self, model: mujoco.MjModel, options: ReachOptions) -> None:
         super().__init__(model, options)
+        if options.target_range > 1:
+            raise ValueError(f"target_range = {options.target_range}: expected at most 1")
         self.effector = find_effector(model, self.pose, options.site)
         self.workspace = Workspace(
             model, self.effector, self.pose, self.actions, options.target_range
         )
         self.fields = (self.effector.field,)
-        if options.target_period_s is not None:
-            self.goal_period = control_steps(options.target_period_s, self.step_s)
         rng = np.random.default_rng(0)
         targets = np.array([self.workspace.sample(rng) for _ in range(_TRIALS)])
         self.span_m = float(np.linalg.norm(targets - self.workspace.start, axis=1).mean())
         """Mean distance of targets from the effector's starting position."""
         if self.span_m < LEAST_SPAN_M:
             raise ValueError(
-                f"{self.effector} stays where it is, however the actuators move the joints (or every other position "
-                'is in the ground or in the robot itself); name another one: site = "…"'
+                f"{self.effector.name} stays where it is, however the actuators move the joints (or every other "
+                'position is in the ground or in the robot itself); name another one: site = "…"'
             )
 
     def sample_goal(self, rng: np.random.Generator) -> Floats:
@@ -144,9 +135,8 @@ class Reach(Task):
     def measure(self, before: States, action: Numbers, after: States) -> Floats:
         return self._distances(after)[:, None]
 
-    def goal_marker(self, goal: Floats) -> tuple[float, float, float] | None:
-        x, y, z = goal.tolist()
-        return x, y, z
+    def goal_marker(self, goal: Floats) -> Floats | None:
+        return goal
 
     def _distances(self, states: States) -> Floats:
         """``(n,)`` metres from the effector to the target."""

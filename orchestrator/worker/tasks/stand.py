@@ -33,17 +33,17 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
+from orchestrator.core.task_names import TASKS
 from orchestrator.worker.mjmodel.root import horizontal_push
 from orchestrator.worker.mjmodel.structure import Floats, Numbers
 from orchestrator.worker.tasks.base import (
     RewardAndTermination,
     States,
     control_steps,
-    declared_measures,
 )
 from orchestrator.worker.tasks.health import HealthOptions
 from orchestrator.worker.tasks.motion import LEAST_HEIGHT_M, UprightTask, brisk_speed
-from orchestrator.worker.tasks.task_options import check_at_least, check_positive
+from orchestrator.worker.tasks.task_options import NotNegative, Positive, PositiveInt
 from orchestrator.worker.tasks.terms import Term, activation_terms
 
 HIGH_SHARE = 0.2
@@ -52,26 +52,21 @@ POSE_WIDTH = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandOptions(HealthOptions):
-    max_episode_steps: int = 250
+    max_episode_steps: PositiveInt = 250
     healthy_reward: float | None = 0.0
     ctrl_cost_weight: float = 0.01
-    push_speed: float | None = None
+    push_speed: NotNegative | None = None
     """Metres a second that a push adds; None: a brisk walking speed for the robot (Froude number
     0.1)."""
-    push_period_s: float = 2.0
+    push_period_s: Positive = 2.0
     """Seconds between pushes."""
-
-    def __post_init__(self) -> None:
-        HealthOptions.__post_init__(self)
-        check_at_least(self, 0, "push_speed")
-        check_positive(self, "push_period_s")
 
 
 class Stand(UprightTask):
     """See the module."""
 
     Options = StandOptions
-    measures = declared_measures("stand")
+    measures = TASKS["stand"].measures
 
     def __init__(self, model: mujoco.MjModel, options: StandOptions) -> None:
         super().__init__(model, options)
@@ -98,9 +93,13 @@ class Stand(UprightTask):
         body = self.root_motion
         motion = body.motion(after)
         fall = (self._height(after) - self.root.start_height) / self._drop
-        bent = np.square(body.offsets(after)).sum(axis=1) / max(1, len(body.joints)) / POSE_WIDTH**2
+        bent = (
+            np.square(after.qpos.take(body.joints, axis=1) - body.home).sum(axis=1)
+            / max(1, len(body.joints))
+            / POSE_WIDTH**2
+        )
         speed = np.square(motion.heading_velocity[:, :2]).sum(axis=1) / self._brisk**2
-        rewards = np.exp(-fall * fall) * np.maximum(body.uprightness(motion), 0.0)
+        rewards = np.exp(-fall * fall) * np.maximum((motion.up * body.root_up).sum(axis=1), 0.0)
         rewards *= (1.0 + np.exp(-bent)) * (1.0 + np.exp(-speed)) / 4.0
         rewards -= options.ctrl_cost_weight * np.square(action).sum(axis=1) / action.shape[1]
         return self.healthy.judge(rewards, after)
@@ -112,10 +111,4 @@ class Stand(UprightTask):
         """``(n,)`` height of the root in metres over the ground that is below its starting position in
         the file; what is below it now, as on rough terrain or a step, is not looked at.
         """
-        z = self.root.z
-        if z is None:
-            return np.full(len(states.qpos), self.root.start_height)
-        height: Floats = self.root.start_height + z.sign * (
-            states.qpos[:, z.address] - self.pose[z.address]
-        )
-        return height
+        return self.root.start_height + self.healthy.rise(states.qpos)

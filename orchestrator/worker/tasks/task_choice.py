@@ -18,8 +18,6 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
-from orchestrator.core.text import count
-from orchestrator.worker.mjmodel.joints import joint_name
 from orchestrator.worker.mjmodel.robot import driven_trees
 from orchestrator.worker.mjmodel.root import NoRootError, Root, find_root
 from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed_data
@@ -38,7 +36,7 @@ class TaskChoice:
     task: str
     """Its name."""
     reason: str
-    """For people: ``free root 'trunk', moved by 8 actuators``."""
+    """For people: ``free root 'trunk'``."""
 
 
 def choose(model: mujoco.MjModel) -> TaskChoice:
@@ -46,16 +44,10 @@ def choose(model: mujoco.MjModel) -> TaskChoice:
 
     :raises ValueError: no built-in task suits; the message says what each requires.
     """
-    if model.nu == 0:
-        raise ValueError("no task suits a robot without actuators; add an <actuator> section")
     key = find_keyframe(model, None)
     pose = np.array(model.key_qpos[key] if key >= 0 else model.qpos0)
-    actuators = f"moved by {count(model.nactuator, 'actuator')}"
-    poles = _standing_poles(model, pose)
-    if poles:
-        names = ", ".join(joint_name(model, joint) for joint in poles)
-        standing = "upright pole" if len(poles) == 1 else "upright poles"
-        return TaskChoice(task="balance", reason=f"{standing} {names} on a base {actuators}")
+    if _has_standing_poles(model, pose):
+        return TaskChoice(task="balance", reason="upright poles on a driven base")
     try:
         root = find_root(model, pose)
     except NoRootError:
@@ -63,7 +55,7 @@ def choose(model: mujoco.MjModel) -> TaskChoice:
     if root is not None and not _is_gantry(model, root, pose):
         kind = "free" if root.quaternion is not None else "planar"
         body = model.body(root.body).name or root.body
-        return TaskChoice(task="forward", reason=f"{kind} root '{body}', {actuators}")
+        return TaskChoice(task="forward", reason=f"{kind} root '{body}'")
     try:
         effector = Reach(model, ReachOptions()).effector
     except ValueError as error:
@@ -71,25 +63,19 @@ def choose(model: mujoco.MjModel) -> TaskChoice:
             'no built-in task suits this robot: "forward" needs a root that is free or slides along x, "balance" poles '
             f'on a driven base, and "reach" {error}. Write your own task: task = "my_tasks:MyTask" (docs/tasks.md)'
         ) from None
-    chain = f"chain of {count(len(effector.joints), 'driven joint')}"
-    return TaskChoice(task="reach", reason=f"fixed base, {chain} ends in {effector}")
+    return TaskChoice(task="reach", reason=f"driven chain on a fixed base ends in {effector.name}")
 
 
-def _standing_poles(model: mujoco.MjModel, pose: Floats) -> list[int]:
-    """Return the numbers of the hinges without actuator if all are poles that stand on a driven
-    base, else none.
-    """
+def _has_standing_poles(model: mujoco.MjModel, pose: Floats) -> bool:
+    """Return whether all hinges without actuator are poles that stand on a driven base."""
     try:
         _, poles = driven_joints_and_poles(model, pose)
     except ValueError:
-        return []
+        return False
     data = posed_data(model, pose)
-    up = -model.opt.gravity / max(float(np.linalg.norm(model.opt.gravity)), 1e-9)
-    axes = data.xaxis[poles]
     loads = data.subtree_com[model.jnt_bodyid[poles]] - data.xanchor[poles]
-    levers = loads - axes * (loads * axes).sum(axis=1, keepdims=True)
-    lengths = np.maximum(np.linalg.norm(levers, axis=1), 1e-9)
-    return poles if (levers @ up >= _UPRIGHT * lengths).all() else []
+    weights = np.linalg.norm(loads, axis=1) * np.linalg.norm(model.opt.gravity)
+    return bool((loads @ -model.opt.gravity > _UPRIGHT * weights).all())
 
 
 def _is_gantry(model: mujoco.MjModel, root: Root, pose: Floats) -> bool:

@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from orchestrator.core.numbers.changing_numbers import END, TrainingMoment, value_at
-from orchestrator.core.text import joined
+from orchestrator.worker.mjspec.spec_elements import suggestion
 from orchestrator.worker.runtime import failures
+
+Positive: TypeAlias = Annotated[float, "above 0"]
+PositiveInt: TypeAlias = Annotated[int, "above 0"]
+NotNegative: TypeAlias = Annotated[float, "at least 0"]
+Range: TypeAlias = tuple[float, float]
+"""Type of an option that is a list of two numbers in the job file, either of which may be
+``inf``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeOptions:
     """Options of every task, gymnasium's environments included."""
 
-    frame_skip: int | None = None
+    frame_skip: PositiveInt | None = None
     """Physics steps per control step; None: the number that comes nearest to the task's control
     period."""
-    max_episode_steps: int = 1000
-    reset_noise_scale: float = 0.01
+    max_episode_steps: PositiveInt = 1000
+    reset_noise_scale: NotNegative = 0.01
     """Half-width of the uniform noise on starting positions, standard deviation of the normal noise
     on starting velocities; in radians, and in metres (less for tiny robots)."""
-
-    def __post_init__(self) -> None:
-        check_at_least(self, 1, "frame_skip", "max_episode_steps")
-        check_at_least(self, 0, "reset_noise_scale")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,32 +51,14 @@ class CommonOptions(EpisodeOptions):
     keyframe: str | None = None
     """The keyframe that episodes start from; None: ``home``, else the first keyframe, else the
     model's default pose."""
-    action_scale: float | None = None
+    action_scale: Positive | None = None
     """Share of an actuator's range that actions reach; None: 0.5 for servos around a keyframe, else
     1."""
-    observe: str = "full"
+    observe: Literal["full", "proprioception"] = "full"
     """What the policy observes: ``full`` (what the task gives), or ``proprioception`` (what a robot's
     own sensors give)."""
-    history: int = 1
+    history: PositiveInt = 1
     """So many of the latest observations are given together, the newest first."""
-
-    def __post_init__(self) -> None:
-        EpisodeOptions.__post_init__(self)  # super() fails here: slots=True creates a new class
-        check_positive(self, "action_scale")
-
-
-def check_at_least(options: EpisodeOptions, least: float, *names: str) -> None:
-    """:raises ValueError: one of the options ``names`` is set and less than ``least``."""
-    for name in names:
-        if (value := getattr(options, name)) is not None and value < least:
-            raise ValueError(f"{name} = {value}: expected at least {least}")
-
-
-def check_positive(options: EpisodeOptions, *names: str) -> None:
-    """:raises ValueError: one of the options ``names`` is set and not above 0."""
-    for name in names:
-        if (value := getattr(options, name)) is not None and value <= 0:
-            raise ValueError(f"{name} = {value}: expected more than 0")
 
 
 class TaskError(ValueError):
@@ -78,9 +72,6 @@ class TaskError(ValueError):
 
 
 OptionsT = TypeVar("OptionsT", bound=EpisodeOptions)
-Range = tuple[float, float]
-"""Type of an option that is a list of two numbers in the job file, either of which may be
-``inf``."""
 
 
 def read_options(
@@ -89,90 +80,65 @@ def read_options(
     """Return the user's ``task_options`` as a value of ``kind``.
 
     :param moment: when, for numbers that change over the training.
-    :raises TaskError: unknown option (answered with the valid ones), wrong type or value, a required
-        one is missing; or the user's own class cannot be read or made.
+    :raises TaskError: unknown option, wrong type or value; or the
+        user's own class cannot be read or made.
     """
-    try:
-        hints = get_type_hints(kind)
-    except Exception as error:
-        raise TaskError(
-            f'task "{task}": the types of its {kind.__name__} cannot be read: {type(error).__name__}: {error}; import '
-            "what they name at run time, not under TYPE_CHECKING"
-        ) from error
-    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    fields = [field.name for field in dataclasses.fields(kind) if field.init]
     values: dict[str, Any] = {}
-    for name, written in options.items():
-        if name not in fields:
-            near = difflib.get_close_matches(name, fields, n=1)
-            hint = f'did you mean "{near[0]}"? ' if near else ""
-            has = ", ".join(sorted(fields))
-            raise TaskError(f'unknown option "{name}" of task "{task}"; {hint}it has: {has}')
-        kinds = _alternatives(hints[name])
-        takes_text = str in kinds or Any in kinds
-        is_whole = int in kinds and float not in kinds
-        value = written if takes_text else value_at(written, moment, whole=is_whole)
-        if not any(_is_a(accepted, value) for accepted in kinds):
-            expected = " or ".join(map(_type_name, kinds))
-            raise TaskError(f'option "{name}" of task "{task}" is {value!r}: expected {expected}')
-        is_range = Range in kinds and isinstance(value, (list, tuple))
-        values[name] = tuple(map(float, value)) if is_range else value
-    missing = [
-        f'"{name}"'
-        for name, field in fields.items()
-        if name not in values and field.default is MISSING and field.default_factory is MISSING
-    ]
-    if missing:
-        raise TaskError(
-            f'task "{task}" needs {joined(missing)} in task_options; or give defaults to these fields of '
-            f"its {kind.__name__}"
-        )
     try:
+        hints = get_type_hints(kind, include_extras=True)
+        for name, written in options.items():
+            if name not in fields:
+                raise ValueError(f'unknown option "{name}"{suggestion(name, sorted(fields))}')
+            values[name] = _read(name, written, hints[name], moment)
         return kind(**values)
     except ValueError as error:
         raise TaskError(f'task "{task}": {error}') from None
     except Exception as error:
-        given = f"task_options = {dict(options)!r:.200}"
-        raise TaskError(
-            f'task "{task}": {kind.__name__} with {given} raises {failures.describe(error)}; raise a ValueError '
-            "there that says what is expected"
-        ) from error
+        text = f'task "{task}": {kind.__name__} raises {failures.describe(error)}'
+        raise TaskError(text) from error
 
 
-def _alternatives(hint: Any) -> list[Any]:
-    """Return the types of a union, without None, or the type itself."""
-    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint]
-    return [kind for kind in kinds if kind is not NoneType]
+def _read(name: str, written: Any, hint: Any, moment: TrainingMoment) -> Any:
+    """Return the value of an option whose type is ``hint``.
+
+    :raises ValueError: it has another type.
+    """
+    is_union = get_origin(hint) in (Union, UnionType)
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType] if is_union else [hint]
+    plain = [_plain(kind) for kind in kinds]
+    value = written
+    if str not in plain and Any not in plain:
+        value = value_at(written, moment, whole=int in plain and float not in plain)
+    if not any(_is_a(kind, value) for kind in kinds):
+        expected = " or ".join(
+            _TYPE_NAMES.get(kind, str(kind).removeprefix("typing.")) for kind in kinds
+        )
+        raise ValueError(f'option "{name}" is {value!r}: expected {expected}')
+    return tuple(map(float, value)) if Range in kinds and isinstance(value, list) else value
+
+
+def _plain(kind: Any) -> Any:
+    """Return the type of values: ``float`` for :data:`Positive`, ``list`` for ``list[int]``."""
+    origin = get_origin(kind) or kind
+    return get_args(kind)[0] if origin is Annotated else origin
 
 
 def _is_a(kind: Any, value: Any) -> bool:
     """Return whether an option of this type may have ``value``, a value of a job file."""
-    origin = get_origin(kind)
-    if kind is Any:
-        return True
-    if origin is Literal:
+    plain = _plain(kind)
+    if plain is Literal:
         return value in get_args(kind)
     if kind == Range:
-        return isinstance(value, (list, tuple)) and len(value) == 2 and all(map(_is_bound, value))
-    if origin is tuple or kind is tuple:
-        return isinstance(value, (list, tuple))
-    if kind is float:
-        return type(value) in (int, float) and math.isfinite(value)
-    return type(value) is (origin or kind)
-
-
-def _is_bound(value: Any) -> bool:
-    """Return whether a number may be a bound of a range."""
-    return type(value) in (int, float) and not math.isnan(value)
-
-
-def _type_name(kind: Any) -> str:
-    """Return what values of the type are called in messages."""
-    if get_origin(kind) is Literal:
-        return " or ".join(map(repr, get_args(kind)))
-    if kind == Range:
-        return "a list of two numbers"
-    kind = get_origin(kind) or kind
-    return _TYPE_NAMES.get(kind) or str(kind.__name__)
+        is_pair = isinstance(value, list) and len(value) == 2
+        return is_pair and all(type(bound) in (int, float) for bound in value)
+    if plain is float:
+        is_plain = type(value) in (int, float) and math.isfinite(value)
+    else:
+        is_plain = plain is Any or type(value) is (list if plain is tuple else plain)
+    if get_origin(kind) is Annotated and is_plain:
+        return bool(value > 0 or (value == 0 and kind == NotNegative))
+    return is_plain
 
 
 _TYPE_NAMES: Mapping[Any, str] = {
@@ -180,6 +146,8 @@ _TYPE_NAMES: Mapping[Any, str] = {
     int: "a whole number",
     float: "a finite number",
     str: "text",
-    list: "a list",
-    tuple: "a list",
+    Positive: "a finite number above 0",
+    PositiveInt: "a whole number above 0",
+    NotNegative: "a finite number, at least 0",
+    Range: "a list of two numbers",
 }

@@ -52,12 +52,6 @@ class Term:
     fields: tuple[str, ...] = ()
     """What ``values`` needs of :attr:`States.fields`, as in :attr:`Task.fields`."""
 
-    def __post_init__(self) -> None:
-        if len(self.names) != len(self.units):
-            raise ValueError(
-                f"the term {list(self.names)} has {len(self.units)} units; expected one for each name"
-            )
-
     @property
     def bounds(self) -> tuple[float, float]:
         """Least and greatest value."""
@@ -71,13 +65,7 @@ def labelled(
     fields: tuple[str, ...] = (),
 ) -> Term:
     """Return the term of numbers with these labels."""
-    return Term(
-        names=labels.names,
-        units=labels.units,
-        values=values,
-        limit=limit,
-        fields=fields,
-    )
+    return Term(names=labels.names, units=labels.units, values=values, limit=limit, fields=fields)
 
 
 def position_term(model: mujoco.MjModel, columns: Columns) -> Term:
@@ -88,10 +76,8 @@ def position_term(model: mujoco.MjModel, columns: Columns) -> Term:
 
 def offset_term(model: mujoco.MjModel, columns: NDArray[np.intp], start: Floats) -> Term:
     """Return the term of these columns of ``qpos`` against ``start``, the same columns at first."""
-    return labelled(
-        positions(model).take(columns).prefixed("offset of"),
-        lambda states: states.qpos.take(columns, axis=1) - start,
-    )
+    labels = positions(model).take(columns).prefixed("offset of")
+    return labelled(labels, lambda states: states.qpos.take(columns, axis=1) - start)
 
 
 def velocity_term(
@@ -105,29 +91,23 @@ def velocity_term(
 def turns(model: mujoco.MjModel, columns: NDArray[np.intp]) -> list[Term]:
     """Return the terms of sine and cosine of these columns of ``qpos``."""
     labels = positions(model).take(columns)
-    units = [NUMBER] * len(columns)
+
+    def sines(states: States) -> Floats:
+        return np.sin(states.qpos.take(columns, axis=1))
+
+    def cosines(states: States) -> Floats:
+        return np.cos(states.qpos.take(columns, axis=1))
+
     return [
-        labelled(
-            labels.prefixed("sin", units),
-            lambda states: np.sin(states.qpos.take(columns, axis=1)),
-            UNLIMITED,
-        ),
-        labelled(
-            labels.prefixed("cos", units),
-            lambda states: np.cos(states.qpos.take(columns, axis=1)),
-            UNLIMITED,
-        ),
+        labelled(labels.prefixed("sin", NUMBER), sines, UNLIMITED),
+        labelled(labels.prefixed("cos", NUMBER), cosines, UNLIMITED),
     ]
 
 
 def last_action(model: mujoco.MjModel) -> Term:
     """Return the term of what the policy gave last."""
-    names = [f"last action {name}" for name in controls(model)]
-    return labelled(
-        Labels(names, [NUMBER] * len(names)),
-        lambda states: states.fields[LAST_ACTION],
-        fields=(LAST_ACTION,),
-    )
+    labels = Labels(controls(model).tolist(), [NUMBER] * model.nu).prefixed("last action")
+    return labelled(labels, lambda states: states.fields[LAST_ACTION], fields=(LAST_ACTION,))
 
 
 def activation_terms(model: mujoco.MjModel, limit: float = MAX_OBSERVED_VELOCITY) -> Sequence[Term]:
@@ -142,30 +122,30 @@ class Terms:
     """An observation that consists of terms, in the order of its columns.
 
     :param dtype: of its values.
-    :raises ValueError: two numbers have the same name.
+    :raises ValueError: two numbers have the same name, or a term has not one unit for each.
     """
 
     def __init__(self, terms: Iterable[Term], dtype: DTypeLike = np.float32) -> None:
         self.all = tuple(terms)
-        self.names = [name for term in self.all for name in term.names]
-        twice = [name for name, times in Counter(self.names).items() if times > 1]
+        labels = [pair for term in self.all for pair in zip(term.names, term.units, strict=True)]
+        self.names = [name for name, _ in labels]
+        twice = Counter(self.names) - Counter(set(self.names))
         if twice:
             raise ValueError(
                 f"names come twice: {joined(sorted(twice))}; leave out the second term, or give its numbers other names"
             )
-        self.units = [unit for term in self.all for unit in term.units]
+        self.units = [unit for _, unit in labels]
         self.fields = tuple(dict.fromkeys(name for term in self.all for name in term.fields))
         bounds = [term.bounds for term in self.all for _ in term.names]
         self.limits: Numbers = np.array(bounds, dtype).reshape(-1, 2).T
         """``(2, len(names))`` lower and upper bounds of the values, ∓inf where they have none."""
         self._dtype = np.dtype(dtype)
-        self._functions = [term.values for term in self.all]
         self._is_limited = bool(np.isfinite(self.limits).any())
         self._bounds = RepeatedRows(*self.limits)
 
     def observe(self, states: States) -> Numbers:
         """``(n_envs, len(names))``, a new array."""
-        parts = [values(states) for values in self._functions]
+        parts = [term.values(states) for term in self.all]
         observed: Numbers = np.concatenate(parts, axis=1, dtype=self._dtype, casting="same_kind")
         if self._is_limited:
             lowest, highest = self._bounds.of(len(observed))

@@ -33,20 +33,24 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
+from orchestrator.core.task_names import TASKS
 from orchestrator.worker.mjmodel.joints import HINGE
 from orchestrator.worker.mjmodel.structure import Floats, Numbers, driven_dofs, posed_data
 from orchestrator.worker.tasks.base import (
     RewardAndTermination,
     States,
     control_steps,
-    declared_measures,
 )
 from orchestrator.worker.tasks.health import HealthOptions
 from orchestrator.worker.tasks.input_names import Labels
 from orchestrator.worker.tasks.motion import Motion, UprightTask, brisk_speed
-from orchestrator.worker.tasks.task_options import check_at_least, check_positive
+from orchestrator.worker.tasks.task_options import NotNegative, Positive, PositiveInt
 from orchestrator.worker.tasks.terms import LAST_ACTION, Term, activation_terms, last_action
 
+COMMANDS = Labels(
+    ["command forward", "command left", "command turn"],
+    ["m/s", "m/s", "rad/s"],
+)
 TURN_WEIGHT = 0.5
 FAR_WEIGHT = 0.5
 LEAST_TURN = 0.2
@@ -55,28 +59,23 @@ LEAST_TURN = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackOptions(HealthOptions):
-    max_episode_steps: int = 500
+    max_episode_steps: PositiveInt = 500
     healthy_reward: float | None = 0.5
-    forward_speed: float | None = None
+    forward_speed: Positive | None = None
     """Fastest command forward in metres a second; None: a brisk walk for the robot's height (Froude
     number 0.1)."""
-    backward_speed: float = 0.0
+    backward_speed: NotNegative = 0.0
     """Fastest command backward in metres a second."""
-    sideways_speed: float | None = None
+    sideways_speed: NotNegative | None = None
     """Fastest command to either side in metres a second; None: half of ``forward_speed`` where legs
     can swing sideways, else 0."""
-    turn_rate: float = 0.5
+    turn_rate: NotNegative = 0.5
     """Fastest command to turn to either side in radians a second."""
-    command_period_s: float = 4.0
+    command_period_s: Positive = 4.0
     """Seconds between commands."""
     bounce_cost_weight: float = 0.05
     ctrl_cost_weight: float = 0.01
     smoothness_weight: float = 0.01
-
-    def __post_init__(self) -> None:
-        HealthOptions.__post_init__(self)
-        check_at_least(self, 0, "backward_speed", "sideways_speed", "turn_rate")
-        check_positive(self, "forward_speed", "command_period_s")
 
 
 class Track(UprightTask):
@@ -84,7 +83,7 @@ class Track(UprightTask):
 
     Options = TrackOptions
     fields = (LAST_ACTION,)
-    measures = declared_measures("track")
+    measures = TASKS["track"].measures
 
     def __init__(self, model: mujoco.MjModel, options: TrackOptions) -> None:
         super().__init__(model, options)
@@ -98,12 +97,6 @@ class Track(UprightTask):
             if sideways is None:
                 sideways = forward / 2 if swings_sideways(model, self.pose) else 0.0
             commands += [(-sideways, sideways), (-options.turn_rate, options.turn_rate)]
-        else:
-            self.unused_options = dict.fromkeys(
-                ("sideways_speed", "turn_rate"),
-                "its root has no free joint, so that the command is a velocity along x alone; leave the option out, "
-                "or give the root a free joint",
-            )
         self._low, self._high = np.array(commands).T
         self.goal_size = len(commands)
         self._speed = max(forward, options.backward_speed)
@@ -117,9 +110,7 @@ class Track(UprightTask):
         return command
 
     def goal_labels(self) -> Labels:
-        names = ["command forward", "command left", "command turn"]
-        units = ["m/s", "m/s", "rad/s"]
-        return Labels(names[: self.goal_size], units[: self.goal_size])
+        return COMMANDS.take(slice(self.goal_size))
 
     def make_observation_terms(self) -> Sequence[Term]:
         return (
@@ -151,13 +142,12 @@ class Track(UprightTask):
         return self.healthy.judge(rewards, after)
 
     def measure(self, before: States, action: Numbers, after: States) -> Floats:
-        return np.sqrt(self._squared_error(self.root_motion.motion(after), after.goals))[:, None]
+        errors = np.sqrt(self._squared_error(self.root_motion.motion(after), after.goals))
+        return np.column_stack((errors, self.distance_travelled(before, after)))
 
     def distance_travelled(self, before: States, after: States) -> Floats:
         """The way of the root in the horizontal plane: commands turn it around and back."""
-        root = self.root
-        addresses = [part.address for part in (root.x, root.y) if part is not None]
-        squares = np.square(after.qpos[:, addresses] - before.qpos[:, addresses])
+        squares = np.square(after.qpos[:, self.horizontal] - before.qpos[:, self.horizontal])
         distance: Floats = np.sqrt(squares.sum(axis=1))
         return distance
 

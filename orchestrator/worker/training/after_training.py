@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from orchestrator.core.files.atomic_files import write_whole
-from orchestrator.core.task_names import MEASURES
+from orchestrator.core.task_names import BUILT_IN
 from orchestrator.core.text import count
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.runtime.failures import Diverged, Interrupted
@@ -95,22 +95,20 @@ def evaluation_finding(
     :param mean: of the returns; None: it is not finite. :param length: mean length of the episodes, in control steps.
     :param measures: means by name.
     """
-    own = MEASURES.get(spec.task or "")
-    if spec.task is None or own is None:
+    if spec.task is None or spec.task not in BUILT_IN:
         return None
     options = read_options(spec.task, find_task(spec.task).Options, spec.task_options)
     limit = options.max_episode_steps
     if length < SHORT * limit:
         return f"episodes last {length:,.0f} of {limit:,} steps"
     distance = measures.get("distance_m")
-    # Of these tasks the own measure is the distance travelled, and more is better.
-    is_travelled = own[0] == "distance_m" and "cost_of_transport" in own
-    if not is_travelled or distance is None or mean is None:
+    if not BUILT_IN[spec.task].travels or distance is None or mean is None:
         return None
     if mean > 0 and distance < LEAST_M_PER_STEP * length:
+        cure = ", or lower healthy_reward" if hasattr(options, "healthy_reward") else ""
         return (
             f"a return of {mean:,.4g}, but distance_m is {distance:.2g}: the policy is paid for standing still; train "
-            "longer, or lower healthy_reward"
+            f"longer{cure}"
         )
     return None
 

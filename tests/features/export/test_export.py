@@ -36,9 +36,9 @@ from orchestrator.features.export.worker import (
     policy_files,
 )
 from orchestrator.features.export.worker.exported_policy import OF_MJLAB, ExportError
+from orchestrator.features.export.worker.joint_drives import control_units
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.policies import job_policy
-from orchestrator.worker.tasks import input_names
 from orchestrator.worker.training import trained_policy
 
 SQUASHED_SDE = {
@@ -462,8 +462,7 @@ ACTUATORS = """<mujoco><worldbody>
 def test_units_of_controls_follow_from_the_actuators() -> None:
     text = ACTUATORS.replace('<adhesion body="world" ctrlrange="0 1"/>', "")
     model = mujoco.MjModel.from_xml_string(text)
-    assert input_names.control_units(model) == ["18 N m", "N", "rad", "0.5 m", "rad/s", "1"]
-    assert input_names.velocities(model).units == ["rad/s", "m/s"]
+    assert control_units(model) == ["18 N m", "N", "rad", "0.5 m", "rad/s", "1"]
 
 
 BARE = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium
@@ -16,7 +17,7 @@ from orchestrator.core.task_names import EFFORT, GYMNASIUM_TASKS, MEASURES, TASK
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.simulation_factory import make_simulation
 from orchestrator.worker.tasks import CommonOptions, Forward, States, Task, find_task
-from orchestrator.worker.tasks.base import Measure, RewardAndTermination
+from orchestrator.worker.tasks.base import RewardAndTermination
 from orchestrator.worker.tasks.gymnasium_tasks import default_xml
 
 MJCF = Path(__file__).parents[3] / "mjcf"
@@ -109,7 +110,7 @@ def test_every_built_in_task_has_the_measures_after_its_own(task: str) -> None:
     simulation, actions = simulated(robot, task, measuring=True)
     simulation.reset()
     episodes = [episode for action in actions for episode in simulation.step(action).ended]
-    own = [measure.name for measure in find_task(task).measures]
+    own = [*find_task(task).measures]
     assert list(episodes[0].measures) == [*own, *EFFORT]
     travels = {**TASKS, **GYMNASIUM_TASKS}[task].travels
     assert MEASURES[task] == tuple(
@@ -278,14 +279,14 @@ def test_braking_costs_what_driving_costs() -> None:
 
 
 class Measured(Turning):
-    measures = (Measure(name="turned_rad", over_episode="last"),)
+    measures = MappingProxyType({"turned_rad": "last"})
 
     def measure(self, before: States, action: np.ndarray, after: States) -> np.ndarray:
         return np.repeat(after.qpos[:, :1], len(self.measures), axis=1)
 
 
 class MeasuredTwice(Measured):
-    measures = (*Measured.measures, Measure(name="sum_rad", over_episode="sum"))
+    measures = MappingProxyType({**Measured.measures, "sum_rad": "sum"})
 
 
 def test_measures_that_a_checkpoint_does_not_have_are_unknown() -> None:

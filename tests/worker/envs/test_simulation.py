@@ -27,7 +27,7 @@ TASKS = [
     ("quadruped", "forward", MID_EPISODE),
     ("frog", "forward", MID_EPISODE),
     ("balancer", "balance", MID_EPISODE),
-    ("arm", "reach", {**MID_EPISODE, "target_period_s": 0.4}),
+    ("arm", "reach", MID_EPISODE),
     ("biped", "stand", {**MID_EPISODE, "push_period_s": 0.3}),
     ("dog", "track", {**MID_EPISODE, "command_period_s": 0.3}),
     ("walker", "track", {**MID_EPISODE, "command_period_s": 0.3}),

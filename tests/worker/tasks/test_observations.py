@@ -206,7 +206,7 @@ class WithImu(Forward):
     """Observes a sensor of the robot, too."""
 
     def make_observation_terms(self) -> list[Term]:
-        return [*super().make_observation_terms(), self.sensor_term("imu_gyro")]
+        return [*super().make_observation_terms(), self.sensor_term("imu_gyro", "rad/s")]
 
 
 def test_a_task_of_ones_own_has_sensors_of_the_robot(tmp_path: Path) -> None:
@@ -233,9 +233,8 @@ def test_a_task_of_ones_own_has_sensors_of_the_robot(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"history": 0}, "history = 0: expected at least 1"),
-        ({"history": 1.5}, 'option "history" of task "forward" is 1.5: expected a whole number'),
-        ({"observe": "propriception"}, 'observe = "propriception": expected "full" or "propri'),
+        ({"history": 0}, 'option "history" is 0: expected a whole number above 0'),
+        ({"observe": "proprio"}, "'proprio': expected Literal['full', 'proprioception']"),
     ],
 )
 def test_what_cannot_be_observed_is_said(options: dict[str, Any], message: str) -> None:

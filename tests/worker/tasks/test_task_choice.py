@@ -76,7 +76,7 @@ def test_a_pole_is_one_only_where_it_stands() -> None:
 def test_a_ball_that_lies_about_is_not_the_robot() -> None:
     ball = '<body name="ball" pos="1 0 0"><freejoint/><geom size="0.1"/></body>'
     assert picked(more=ball) == TaskChoice(
-        task="reach", reason="fixed base, chain of 1 driven joint ends in body 'link'"
+        task="reach", reason="driven chain on a fixed base ends in body 'link'"
     )
 
 
@@ -89,12 +89,8 @@ def test_what_fits_nothing_is_told_what_there_is_and_what_to_do() -> None:
         choose(mujoco.MjModel.from_xml_string(wheel))
     pushed = """<mujoco><worldbody><body><joint name="spin" type="ball"/><geom size="0.1"/><site name="tip"/></body>
     </worldbody><actuator><motor site="tip" gear="1 0 0 0 1 0"/></actuator></mujoco>"""
-    with pytest.raises(
-        ValueError, match=r"\"reach\" needs a chain .*ball joint 'spin' and 1 actuator"
-    ):
+    with pytest.raises(ValueError, match=r"\"reach\" needs a chain of hinges"):
         choose(mujoco.MjModel.from_xml_string(pushed))
-    with pytest.raises(ValueError, match="without actuators; add an <actuator> section"):
-        choose(mujoco.MjModel.from_xml_string("<mujoco><worldbody/></mujoco>"))
 
 
 def test_auto_goes_wherever_a_task_goes() -> None:
@@ -103,7 +99,3 @@ def test_auto_goes_wherever_a_task_goes() -> None:
     )
     assert type(env.simulation.task) is find_task("forward")
     assert env.simulation.task.options.ctrl_cost_weight == 0.5
-    with pytest.raises(
-        ValueError, match='unknown option "min_heigth" of task "forward"; did you mean "min_height"'
-    ):
-        make_task(AUTO, load_model(MJCF / "quadruped.xml"), {"min_heigth": 0.5})

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.core.task_names import GYMNASIUM_TASKS
+from orchestrator.core.task_names import BUILT_IN, TASKS
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.simulation_factory import make_simulation
-from orchestrator.worker.tasks import TASKS, Forward, States, Term, gymnasium_tasks
+from orchestrator.worker.tasks import Forward, States, Term, gymnasium_tasks
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 ROBOTS = {
@@ -27,7 +27,7 @@ ROBOTS = {
 """Task → a robot for it; the frog has muscles."""
 
 
-@pytest.mark.parametrize("task", [*TASKS, *GYMNASIUM_TASKS])
+@pytest.mark.parametrize("task", BUILT_IN)
 def test_values_names_bounds_and_units_are_those_of_the_terms_in_their_order(task: str) -> None:
     is_ours = task in TASKS
     robot = MJCF / f"{ROBOTS[task]}.xml" if is_ours else gymnasium_tasks.default_xml(task)
@@ -105,10 +105,10 @@ def test_a_term_that_a_users_task_adds_has_name_bounds_and_values() -> None:
 
 WRONG: dict[type[Heated], str] = {
     Twice: "names come twice: heat; leave out the second term, or",
-    TooFew: "the term a and b gives an array of float64 of shape (3, 1); expected finite floating-point "
-    "numbers of shape (3, 2)",
-    OneDimensional: "the term heat gives an array of float64 of shape (3,); expected finite",
-    NotFinite: "the term heat gives numbers that are not finite at the start, first in column 0; expected finite",
+    TooFew: "the term a and b gives floating-point numbers of shape (3, 1); expected floating-point numbers "
+    "of shape (3, 2)",
+    OneDimensional: "the term heat gives floating-point numbers of shape (3,); expected",
+    NotFinite: "the term heat gives floating-point numbers of shape (3, 1), of which number 0 is not finite",
     Cold: "the term heat raises KeyError: 'heat'",
     Unmade: "making it raises KeyError: 'torso'",
 }

@@ -64,14 +64,9 @@ def test_the_documented_task_is_under_40_lines_and_trains(
         "to stand is better than to end it all"
     )
     with pytest.raises(
-        ValueError, match=r'unknown option "efort_weight" .*did you mean "effort_weight"'
+        ValueError, match=r'unknown option "efort_weight"; did you mean .effort_weight.'
     ):
         MujocoVecEnv(HOPPER, f"{name}:Jump", n_envs=1, seed=0, task_options={"efort_weight": 1.0})
-    with pytest.raises(
-        ValueError,
-        match="action_scale, effort_weight, frame_skip, history, keyframe, max_episode_steps",
-    ):
-        MujocoVecEnv(HOPPER, f"{name}:Jump", n_envs=1, seed=0, task_options={"colour": "red"})
 
 
 @pytest.mark.nightly
@@ -82,7 +77,7 @@ def test_the_documented_task_runs_from_a_job_file_beside_it(
     written(tmp_path, documented())
     (result,) = orchestrator.run(job_file(tmp_path), run_dir=tmp_path / "run").results
     assert result.ok, result.error
-    with pytest.raises(SpecError, match='unknown option "efort_weight" of task "my_tasks:Jump"'):
+    with pytest.raises(SpecError, match='task "my_tasks:Jump": unknown option "efort_weight"'):
         orchestrator.run(job_file(tmp_path, "{ efort_weight = 0.1 }"), run_dir=tmp_path / "other")
 
 
@@ -95,12 +90,12 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "observation of the wrong shape": (
         "axis=1, dtype=np.float32)",
         "axis=1).mean(axis=1)",
-        r"observe gives an array of float64 of shape \(3,\); expected .*\(3, n\) for 3",
+        r"observe gives floating-point numbers of shape \(3,\); expected .*\(3, 1\)",
     ),
     "observation of the wrong type": (
         "dtype=np.float32)",
         "dtype=np.float32).astype(np.int64)",
-        r"observe gives an array of int64 of shape \(3, 11\); expected finite floating-point",
+        r"observe gives int64 of shape \(3, 11\); expected floating-point",
     ),
     "observation that is a view": (
         "return np.concatenate((states.qpos[:, 1:], velocities), axis=1, dtype=np.float32)",
@@ -110,34 +105,33 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "observation that is not finite": (
         "velocities = np.clip(states.qvel, -10, 10)",
         "velocities = states.qvel * np.inf",
-        r"observe gives numbers that are not finite at the start, first in column 5; expected finite",
+        r"observe gives floating-point .*, of which number 5 is not finite at the start",
     ),
     "one reward for all": (
         "np.square(action).mean(axis=1)",
         "np.square(action).mean() + 0 * after.qpos[:, :1]",
-        r"reward_and_terminated gives an array of float64 of shape \(3, 3\); expected finite floating-point numbers of "
-        r"shape \(3,\) for 3 environments",
+        r"reward_and_terminated gives \(floating-point numbers of shape \(3, 3\).*expected .*of shape \(3,\)",
     ),
     "no pair": (
         "effort, fallen",
         "effort",
-        r"reward_and_terminated gives an array .*; expected a tuple of two arrays",
+        r"reward_and_terminated gives floating-point .*; expected \(floating.*, booleans",
     ),
     "terminations that are numbers": (
         "np.abs(after.qpos[:, 2]) > 1.0",
         "np.abs(after.qpos[:, 2])",
-        r"gives an array of float64 of shape \(3,\); expected booleans",
+        r"gives \(.*, floating-point numbers of shape \(3,\)\); expected \(.*, booleans",
     ),
     "distances of the wrong shape": (
         "    def measure(self",
         "    def distance_travelled(self, before, after):\n        return after.qpos - before.qpos\n\n"
         "    def measure(self",
-        r"distance_travelled gives an array of float64 of shape \(3, 6\); expected .*\(3,\)",
+        r"distance_travelled gives floating-point numbers of shape \(3, 6\); expected .*\(3,\)",
     ),
     "measures of the wrong shape": (
         "return self._height(after)[:, None]",
         "return self._height(after)",
-        r"measure gives an array of float64 of shape \(3,\); expected .*\(3, 1\)",
+        r"measure gives floating-point numbers of shape \(3,\); expected .*\(3, 1\)",
     ),
     "no reward at all": (
         "def reward_and_terminated",
@@ -152,17 +146,17 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "a goal of another size": (
         "    measures =",
         "    goal_size = 2\n\n    def sample_goal(self, rng):\n        return rng.uniform(size=3)\n\n    measures =",
-        r"sample_goal gives an array of float64 of shape \(3,\); expected .*\(2,\)",
+        r"sample_goal gives floating-point numbers of shape \(3,\); expected .*\(2,\)",
     ),
     "a start of another size": (
         "    measures =",
         "    def initial_state(self, rng):\n        return np.zeros(3), np.zeros(self.model.nv)\n\n    measures =",
-        r"initial_state gives an array of float64 of shape \(3,\); expected .*\(6,\)",
+        r"initial_state gives \(floating-point numbers of shape \(3,\).*; expected .*\(6,\)",
     ),
     "a start that is one": (
         "    measures =",
         "    def initial_state(self, rng):\n        return self.pose\n\n    measures =",
-        r"initial_state gives an array .*; expected a tuple of two arrays",
+        r"initial_state gives floating-point numbers .*; expected \(floating-point",
     ),
     "__init__ that fails": (
         "if model.nq < 3:",
@@ -172,7 +166,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "__init__ that forgets its base": (
         "super().__init__(model, options)",
         "pass",
-        r"its __init__ does not call super\(\).__init__\(model, options\)",
+        r"making it raises AttributeError: .*'options'",
     ),
     "__init__ that refuses the robot": (
         "model.nq < 3",
@@ -182,12 +176,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "options without their decorator": (
         "@dataclass(frozen=True, kw_only=True)\n",
         "",
-        r"its Options is not a class derived from .*CommonOptions with @dataclass\(frozen=True, kw_only=True\) above",
-    ),
-    "options of their own": (
-        "JumpOptions(CommonOptions)",
-        "JumpOptions",
-        "its Options is not a class derived from",
+        r"whose Options, .* with @dataclass\(frozen=True, kw_only=True\) above",
     ),
     "a class that is no task": (
         "Jump(Task)",
@@ -264,17 +253,14 @@ def test_a_spoilt_task_is_refused_before_launch(tmp_path: Path) -> None:
 
 
 WRONG_OPTIONS = {
-    "a required option is missing": (
-        "speed: float",
-        r'needs "speed" in task_options; or give defaults to these fields of its Wanted',
-    ),
+    "a required option is missing": ("speed: float", r"raises TypeError: .*missing.*'speed'"),
     "a type that only a type checker imports": (
         "weights: Sequence[float] = ()",
-        r"types of its Wanted cannot be read: NameError: name 'Sequence' .*not under TYPE_CHECKING",
+        r"Wanted raises NameError: name 'Sequence'",
     ),
     "an error of another kind": (
         "speed: float = 1.0\n\n    def __post_init__(self): raise KeyError('gait')",
-        r"Wanted with task_options = \{'max_episode_steps': 5\} raises KeyError: 'gait' \(.*\.py:\d+\)",
+        r"Wanted raises KeyError: 'gait' \(.*\.py:\d+\)",
     ),
 }
 

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.worker.tasks import Forward, Measure
+from orchestrator.worker.tasks import Forward
 
 
 class Paid(Forward):
-    measures = (Measure(name="paid", over_episode="sum"), Measure(name="height", over_episode="last"))
+    measures = {"paid": "sum", "height": "last"}
 
     def measure(self, before, action, after):
         rewards, _ = self.reward_and_terminated(before, action, after)

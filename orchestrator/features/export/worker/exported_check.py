@@ -110,6 +110,5 @@ def _outputs(venv: Any, actions: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
     if simulation is None:
         return {ACTION: actions}
     mapping = simulation.task.actions
-    limits = control_limits(simulation.model)
-    ctrl = np.clip(mapping.ctrl(mapping.taken(actions)), limits.lowest, limits.highest)
+    ctrl = np.clip(mapping.ctrl(mapping.taken(actions)), *control_limits(simulation.model))
     return {ACTION: actions, CTRL: ctrl}

@@ -170,7 +170,7 @@ def _normalization(statistics: Any, seen: slice) -> Normalization:
 
 
 def _of_task(simulation: Simulation) -> _Interface:
-    from orchestrator.features.export.worker.joint_drives import joint_drives
+    from orchestrator.features.export.worker.joint_drives import control_units, joint_drives
     from orchestrator.features.export.worker.mjlab_terms import mjlab_terms
     from orchestrator.worker.tasks import input_names
     from orchestrator.worker.training.start_policy import names_of
@@ -192,7 +192,7 @@ def _of_task(simulation: Simulation) -> _Interface:
         ctrl_units = [input_names.UNKNOWN] * actions
     else:
         action_names = list(input_names.controls(model))
-        ctrl_units = input_names.control_units(model)
+        ctrl_units = control_units(model)
     return _Interface(
         control_period_s=simulation.control_period_s,
         observation_names=observations,
@@ -234,17 +234,14 @@ def _controls(simulation: Simulation) -> Controls | None:
     """None for a mapping of the user's own."""
     from orchestrator.worker.tasks.actions import Direct, Scaled, control_limits
 
-    limits = control_limits(simulation.model)
     actions = simulation.task.actions
     if type(actions) is Scaled:  # a subclass may do anything
         return Controls(
             middle=actions.middle, half=actions.half, low=actions.ctrl_low, high=actions.ctrl_high
         )
     if type(actions) is Direct:
-        size = len(limits.low)
-        return Controls(
-            middle=np.zeros(size), half=np.ones(size), low=limits.lowest, high=limits.highest
-        )
+        low, high = control_limits(simulation.model)
+        return Controls(middle=np.zeros(len(low)), half=np.ones(len(low)), low=low, high=high)
     return None
 
 

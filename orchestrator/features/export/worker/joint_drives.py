@@ -11,10 +11,12 @@ import numpy as np
 from orchestrator.worker.mjmodel.actuators import (
     actuator_kind,
     actuator_of_control,
+    control_inputs,
     position_controls,
     scalar_gear,
     scalar_joints,
 )
+from orchestrator.worker.mjmodel.joints import HINGE, SLIDE
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import Scaled
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     import mujoco
 
     from orchestrator.worker.tasks import Task
+
+
+_UNITS = {int(HINGE): ("rad", "rad/s", "N m"), int(SLIDE): ("m", "m/s", "N")}
+"""Type of a joint → units of its position, velocity and force."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +79,38 @@ def joint_drives(model: mujoco.MjModel, task: Task) -> JointDrives:
         joint_force_limit=_force_limits(model)[joints].tolist(),
         action_scale=scales.tolist(),
     )
+
+
+def control_units(model: mujoco.MjModel) -> list[str]:
+    """Return what a control of 1 means at its joint: ``18 N m``, ``rad``, ``0.5 rad/s``; empty where
+    that is not known. ``1`` is the activation of a muscle.
+    """
+    is_position = position_controls(model)
+    joints = scalar_joints(model)
+    inputs = control_inputs(model)
+    units = []
+    for control, actuator in enumerate(actuator_of_control(model).tolist()):
+        kind = actuator_kind(model, actuator)
+        gear = scalar_gear(model, actuator)
+        if kind == "muscle":
+            units.append(input_names.NUMBER)
+            continue
+        if joints[actuator] < 0 or not gear:
+            units.append(input_names.UNKNOWN)
+            continue
+        position, velocity, force = _UNITS[int(model.jnt_type[joints[actuator]])]
+        if is_position[control]:
+            factor, unit = 1 / gear, position
+        elif inputs[control] == "vel" or kind in ("velocity", "intvelocity"):
+            factor, unit = 1 / gear, velocity
+        elif inputs[control] == "ff":
+            factor, unit = gear, force
+        elif kind == "motor":
+            factor, unit = float(model.actuator_gainprm[actuator, 0]) * gear, force
+        else:
+            factor, unit = 1.0, input_names.UNKNOWN
+        units.append(unit if factor == 1 else f"{factor:g} {unit}")
+    return units
 
 
 def _force_limits(model: mujoco.MjModel) -> Floats:

@@ -23,7 +23,7 @@ from orchestrator.worker.envs.randomization.draws import draw, draw_many, of_eac
 from orchestrator.worker.mjmodel.root import NoRootError, find_root, horizontal_push
 from orchestrator.worker.mjmodel.structure import Floats, as_index
 from orchestrator.worker.mjspec.spec_elements import suggestion
-from orchestrator.worker.tasks import Task, input_names
+from orchestrator.worker.tasks import Task
 from orchestrator.worker.tasks.base import control_steps
 
 PUSH_PERIOD = "uniform(2, 2)"
@@ -52,7 +52,7 @@ class Disturbances:
         seen: NDArray[Any],
         grid: GridPlaces | None = None,
     ) -> None:
-        n_envs, size = seen.shape
+        n_envs = len(seen)
         self._task = task
         self.seen = seen
         self._envs = np.arange(n_envs)
@@ -66,7 +66,7 @@ class Disturbances:
         }
         """Key → what each environment draws it from."""
         self._noisy = {
-            key: _noisy_columns(key, randomize, task, size)
+            key: _noisy_columns(key, randomize, task)
             for key in self._sources
             if disturbance(key) == NOISE
         }
@@ -219,17 +219,16 @@ class Disturbances:
         return drawn
 
 
-def _noisy_columns(
-    key: str, randomize: Mapping[str, str], task: Task, size: int
-) -> slice | NDArray[np.intp]:
-    """Which of ``size`` observations ``key`` names.
+def _noisy_columns(key: str, randomize: Mapping[str, str], task: Task) -> slice | NDArray[np.intp]:
+    """Which observations ``key`` names.
 
     :raises RandomizeError: none.
     """
     if key == NOISE:
         return slice(None)
     pattern = key.removeprefix(f"{NOISE}.")
-    names = input_names.of_task(task, size) or ()
+    terms = task.policy_terms
+    names = [] if terms is None else terms.names
     columns = [column for column, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)]
     if not columns:
         reason = f"no observation of the task matches {pattern!r}{suggestion(pattern, names)}"
