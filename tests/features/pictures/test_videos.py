@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from command_helpers import HOPPER, Experiment, odd, wait_until, write_experiment
 from ended_helpers import ended_jobs
-from play_helpers import frames, job_dir, play_here, players_of
+from play_helpers import frames, job_dir, play_here, players_of, size
 
 from orchestrator.core.job import Cause, Failed, State, Succeeded
 from orchestrator.core.paths import RunPaths

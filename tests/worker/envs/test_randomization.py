@@ -17,8 +17,6 @@ import worker_helpers as helpers
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ExaminationRequest
 from orchestrator.core.numbers.changing_numbers import END, START, TrainingMoment
-from orchestrator.core.numbers.evaluation_grid import EvaluationGrid
-from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.envs.model_loading import for_simulation, load_model
 from orchestrator.worker.envs.randomization.randomized_fields import (
     PROPERTIES,
@@ -407,14 +405,6 @@ def test_nothing_is_drawn_for_the_nominal_robot(asymmetric: bool) -> None:
         assert not observed[:, size:].any()
         actions = chance.uniform(-1, 1, (3, plain.model.nu))
         observed, expected = (made.step(actions).observations for made in (nominal, plain))
-
-
-def test_the_nominal_robot_is_at_no_point_of_a_grid() -> None:
-    grid = EvaluationGrid.parse({"geom.floor.friction": [0.5, 1.0]})
-    assert grid is not None
-    places = GridPlaces(grid, grid.points, 1)
-    with pytest.raises(ValueError, match="at no point of a grid"):
-        make_simulation(QUADRUPED, "auto", {}, DRAWN, places, nominal=True, n_envs=1, seed=0)
 
 
 def test_the_critic_sees_what_each_element_has_drawn() -> None:
