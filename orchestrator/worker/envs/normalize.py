@@ -65,17 +65,16 @@ class FastVecNormalize(VecNormalize):
             fast.update_moments(self.obs_rms, observations)  # type: ignore[arg-type]
             self.returns = fast.update_returns(self.ret_rms, self.returns, self.gamma, rewards)
         normalized = fast.scaled_observations(self, observations)
-        if self.norm_reward:
-            rewards = fast.scaled_rewards(self, rewards)
-        else:
-            rewards = rewards.astype(np.float32)
+        scaled = (
+            fast.scaled_rewards(self, rewards) if self.norm_reward else rewards.astype(np.float32)
+        )
         if np.count_nonzero(dones):
             for env in dones.nonzero()[0]:
                 info = infos[env]
                 if "terminal_observation" in info:
                     info["terminal_observation"] = self.normalize_obs(info["terminal_observation"])
             self.returns[dones] = 0
-        return normalized, rewards, dones, infos
+        return normalized, scaled, dones, infos
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
