@@ -24,8 +24,6 @@ _add = np.add
 _subtract = np.subtract
 _multiply = np.multiply
 _divide = np.divide
-_maximum = np.maximum
-_minimum = np.minimum
 _sum: Any = np.add.reduce
 
 
@@ -217,7 +215,7 @@ class _FastStep:
 
     def _clipped(self, values: NDArray[np.float64], limit: float) -> NDArray[np.float32]:
         self._number[()] = -limit
-        _maximum(values, self._number, values)
+        np.maximum(values, self._number, out=values)
         self._number[()] = limit
-        _minimum(values, self._number, values)
+        np.minimum(values, self._number, out=values)
         return values.astype(np.float32)

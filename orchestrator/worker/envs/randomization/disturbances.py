@@ -122,7 +122,7 @@ class Disturbances:
             self._steps[1] += 1
             if row == 0:
                 self._noise[:] = 0.0
-                for env in self._envs:
+                for env in range(len(self._envs)):
                     self._add_noise(self._noise[:, env], env)
             observations += self._noise[row]
         if len(self._observations):
@@ -142,7 +142,7 @@ class Disturbances:
         self._observations[:, envs] = observations
         return observations
 
-    def _add_noise(self, rows: NDArray[Any], env: int) -> None:
+    def _add_noise(self, rows: NDArray[Any], env: int | np.intp) -> None:
         """Add noise to ``rows``, ``(n, observation_size)``, of environment ``env``."""
         for key, columns in self._noisy.items():
             noisy = rows[:, columns]  # a view, or a copy
@@ -176,7 +176,8 @@ class Disturbances:
         since = lengths % period
         if np.count_nonzero(since) == len(since):  # at nearly every step
             return None
-        return (since == 0) & (lengths > 0)
+        due: NDArray[np.bool_] = (since == 0) & (lengths > 0)
+        return due
 
 
 def _noisy_columns(

@@ -53,22 +53,22 @@ class EpisodeDraws:
         self.values: dict[str, NDArray[Any]] = {}
         """Key → ``(n_envs,)`` what the running episodes have drawn."""
 
-    def source(self, key: str, env: int) -> Distribution:
+    def source(self, key: str, env: int | np.intp) -> Distribution:
         """Return what environment ``env`` draws ``key`` from."""
-        of_grid = None if self._grid is None else self._grid.drawn_from(key, env)
+        of_grid = None if self._grid is None else self._grid.drawn_from(key, int(env))
         return of_grid or self.sources[key]
 
-    def draw(self, key: str, env: int) -> float:
+    def draw(self, key: str, env: int | np.intp) -> float:
         simulation = self._simulation
         return draw(self.source(key, env), simulation.generators[env], simulation.moment)
 
-    def draw_many(self, key: str, env: int, count: int) -> Floats:
+    def draw_many(self, key: str, env: int | np.intp, count: int) -> Floats:
         """Return ``(count,)`` values of noise."""
         simulation = self._simulation
         rng = simulation.generators[env]
         return draw_many(self.source(key, env), rng, count, simulation.moment)
 
-    def keep(self, key: str, env: int, source: str | None = None) -> float:
+    def keep(self, key: str, env: int | np.intp, source: str | None = None) -> float:
         """Draw the value that the episode of ``env`` has of ``key``.
 
         :param source: the key that it is drawn from, if another one.
