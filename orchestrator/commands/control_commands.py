@@ -323,9 +323,7 @@ def play(
     checkpoint: Checkpoint = None,
     video: Annotated[
         bool,
-        Option(
-            "--video", help="Write video.mp4 and preview.png, even where a window could be opened."
-        ),
+        Option("--video", help="Write video.mp4, even where a window could be opened."),
     ] = False,
     gif: Annotated[
         bool, Option("--gif", help="Also write an animated GIF beside the video.")

@@ -111,8 +111,7 @@ class JobPaths:
     eval = Below("eval.json")
     video = Below("video.mp4")
     preview = Below("preview.png")
-    """A still of the robot in its best moment; with a video a film strip: a few moments of one
-    episode side by side."""
+    """A still of the robot in its best moment."""
     moment = Below("moment.npz")
     """The pose of the robot in its best moment, until the still has been drawn from it."""
 

@@ -15,7 +15,7 @@ from orchestrator.core.numbers.changing_numbers import (
     changing_numbers,
     parse_number,
 )
-from orchestrator.core.numbers.distributions import read_drawn
+from orchestrator.core.numbers.distributions import parse_distribution
 from orchestrator.core.numbers.terrain import TERRAIN
 from orchestrator.core.robot_sources import (
     MJCF,
@@ -157,7 +157,6 @@ def numbers_with_stages(merged: Mapping[str, Any]) -> list[tuple[str, int]]:
     for dotted, distribution in flat(merged["randomize"]).items():
         if dotted == TERRAIN:
             continue
-        for part in distribution if isinstance(distribution, list) else [distribution]:
-            for number in read_drawn(part).changing:
-                numbers.append((f"randomize.{dotted}", number))
+        for number in parse_distribution(distribution).changing:
+            numbers.append((f"randomize.{dotted}", number))
     return [(dotted, len(one.values)) for dotted, one in numbers if isinstance(one, Stages)]

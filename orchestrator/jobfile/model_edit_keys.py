@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from orchestrator.core.decoding import LARGEST
 from orchestrator.core.numbers.distributions import (
     DISTURBANCES,
     check_disturbance,
@@ -138,9 +137,6 @@ def _check_change(key: str, value: Any) -> None:
 def _check_distribution(key: str, value: Any) -> None:
     if key != TERRAIN and disturbance(key) is None:
         _check_key(key, *DISTURBANCES, TERRAIN)
-        if isinstance(value, list) and not key.endswith("]"):
-            _check_numbers(key, value)
-            return
     if not isinstance(value, str):
         raise ExpectedError(f'"{key}": expected a distribution such as "uniform(0.4, 1.2)"')
     try:
@@ -152,25 +148,6 @@ def _check_distribution(key: str, value: Any) -> None:
             check_disturbance(key, distribution)
     except ValueError as error:
         raise ValueError(f'"{key}": {error}') from None
-
-
-def _check_numbers(key: str, values: list[Any]) -> None:
-    """Check a list for an attribute of several numbers."""
-    for index, value in enumerate(values):
-        if isinstance(value, str):
-            _check_distribution(f"{key}[{index}]", value)
-        elif (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not abs(value) <= LARGEST
-        ):
-            raise ValueError(
-                f'"{key}[{index}]": expected a distribution or a finite number, found {value!r:.60}'
-            )
-    if not any(isinstance(value, str) for value in values):
-        raise ValueError(
-            f'"{key}": expected a distribution in the list; numbers alone belong in model."{key}"'
-        )
 
 
 def _check_axis(key: str, value: Any) -> None:

@@ -67,7 +67,7 @@ class ReportedJob(SummaryRow):
     """What is marked on its learning curve → the env_steps."""
     evaluation: EvaluationFile | None
     preview: bool
-    """Whether it has a still or a film strip."""
+    """Whether it has a still."""
 
 
 class EpisodeEstimates(TypedDict):

@@ -21,13 +21,13 @@ from command_helpers import (
     wait_until,
     write_experiment,
 )
-from play_helpers import NO_DISPLAY, frames, job_dir, play_here, players_of, size
+from play_helpers import NO_DISPLAY, frames, job_dir, play_here, players_of
 from supervisor_helpers import make_spec
 
 from orchestrator.core.processes.procfs import is_running
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.poses import Pose
-from orchestrator.worker.rendering import film_strip, scenes
+from orchestrator.worker.rendering import scenes
 
 
 def play(
@@ -35,9 +35,6 @@ def play(
 ) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own, with what the player writes to its standard output."""
     return give("play", experiment.run_dir, *arguments, cwd=experiment.cwd, **NO_DISPLAY | added)
-
-
-STRIP = (film_strip.STRIP_FRAMES * (320 + 4) - 4, film_strip.STRIP_HEIGHT)
 
 
 # -- the play command
@@ -55,7 +52,7 @@ def shown(
 
 
 @pytest.mark.nightly
-def test_play_writes_a_video_in_real_time_and_a_film_strip(
+def test_play_writes_a_video_in_real_time(
     shown: tuple[Path, str], finished_once: Experiment
 ) -> None:
     folder, said = shown
@@ -66,7 +63,6 @@ def test_play_writes_a_video_in_real_time_and_a_film_strip(
     assert {picture.shape for picture in videos} == {(480, 640, 3)}
     assert min(np.ptp(picture) for picture in videos) > 100  # something is to be seen in each
     assert np.abs(videos[0].astype(int) - videos[-1]).max() > 50  # and it moves
-    assert size(folder / "preview.png") == STRIP
     assert not job_dir(finished_once, "hopper-s0").video.exists()  # it went where it was asked to
 
 
@@ -82,9 +78,7 @@ def test_the_last_checkpoint_acts_as_the_finished_policy_from_the_same_starts_an
     assert done.returncode == 0, done.stderr
     job = job_dir(finished, "hopper-s0")
     written = {path.name for pattern in ("video*", "preview*") for path in job.root.glob(pattern)}
-    assert written == {"preview.png", "video-512.mp4", "preview-512.png"}, (
-        "preview.png is that of the evaluation"
-    )
+    assert written == {"preview.png", "video-512.mp4"}
     assert pixels(job.root / "video-512.mp4") == pixels(shown[0] / "video.mp4")
 
 
@@ -210,7 +204,7 @@ def test_a_display_that_cannot_be_used_is_told_and_pictures_are_made_instead(
 ) -> None:
     done = play(finished, "hopper", DISPLAY=":4711", MUJOCO_GL="off")
     assert "display :4711 cannot be used" in done.stdout
-    assert "writing video and film strip instead" in done.stdout
+    assert "writing a video instead" in done.stdout
     assert "cannot render pictures" in done.stderr  # so it went on to them
 
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.core.numbers.changing_numbers import (
     ChangingNumber,
@@ -79,11 +78,6 @@ class Distribution:
         """Whether it gives factors of the robot's own value."""
         return self.kind == "scale"
 
-    @property
-    def is_constant(self) -> bool:
-        """Whether it is a number of a list (:func:`by_number`), which nothing is drawn from."""
-        return len(self.changing) == 1
-
     def numbers(self, moment: TrainingMoment) -> tuple[float, ...]:
         return tuple(number.at(moment) for number in self.changing)
 
@@ -131,43 +125,6 @@ def parse_distribution(text: str) -> Distribution:
     for moment in turning_moments(numbers):
         _check_numbers(text, kind, distribution.numbers(moment))
     return distribution
-
-
-def by_number(randomize: Mapping[str, Any]) -> dict[str, Any]:
-    """``randomize`` with a key for each number of an attribute that has a list, its elements as
-    they are.
-
-    ``{"geom.foot.friction": ["uniform(0.4, 1.2)", 0.005]}`` gives the keys
-    ``geom.foot.friction[0]`` and ``…[1]``.
-
-    :raises ValueError: a number is there twice, in a list and by a key of its own.
-    """
-    found: dict[str, Any] = {}
-    for key, value in randomize.items():
-        parts = {key: value}
-        if isinstance(value, list | tuple):
-            parts = {f"{key}[{place}]": part for place, part in enumerate(value)}
-        others = found.keys() | (randomize.keys() - {key})
-        if twice := parts.keys() & others:
-            where = f"randomize.{min(twice)}"
-            raise ValueError(
-                f"{where} is there twice: in a list, and by a key of its own; leave one of them out"
-            )
-        found |= parts
-    return found
-
-
-def read_drawn(value: object) -> Distribution:
-    """What a value of :func:`by_number` stands for: a distribution, or a number of a list.
-
-    :raises ValueError: as :func:`parse_distribution`, and where it is neither.
-    """
-    if isinstance(value, str):
-        return parse_distribution(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return Distribution("choice", (constant(float(value)),))
-    expected = 'expected a distribution such as "uniform(0.5, 2)", or a number'
-    raise ValueError(f"{expected}, found {value!r:.60}")
 
 
 def constant(number: float) -> ChangingNumber:

@@ -58,7 +58,7 @@ class PlayRequest:
     policy: Path | None = None
     """A file with a policy, which is played instead of the job's own."""
     interactive: bool = False
-    """In a window if there is a display, otherwise as video and film strip."""
+    """In a window if there is a display, otherwise as a video."""
     seconds: float | None = None
     episodes: int | None = None
     seed: int = 0
@@ -67,7 +67,7 @@ class PlayRequest:
     xml: Path | None = None
     """An MJCF in the place of the job's robot."""
     output: Path | None = None
-    """Folder for video and film strip; None for the job's own."""
+    """Folder for the video; None for the job's own."""
 
     def arguments(self) -> list[str]:
         """The command line arguments of :attr:`module`."""

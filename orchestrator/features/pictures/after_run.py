@@ -39,9 +39,9 @@ def make_missing(
     """Make what is missing of jobs that have succeeded, each on its own CPU, until ``is_stopped``
     says True.
 
-    :param with_video: ids of the jobs of which a video is wanted. Of the others previews are drawn
-        where poses wait for it.
-    :param without_preview: ids of the jobs of which no preview is wanted.
+    :param with_video: ids of the jobs of which a video is wanted.
+    :param without_preview: ids of the jobs of which no preview is wanted; those of the others
+        are drawn where poses wait for it.
     """
     due = [
         job_id
@@ -50,7 +50,7 @@ def make_missing(
         and isinstance(state, Succeeded)
         and video_processes.is_due(ended.paths.job(job_id))
     ]
-    waiting = previews.jobs_to_draw(ended, {*with_video, *without_preview})
+    waiting = previews.jobs_to_draw(ended, without_preview)
     stills = waiting[: previews.MOST_DRAWN]
     later = waiting[previews.MOST_DRAWN :]
     drawings: list[Drawing] = [VideoDrawing(ended.paths.job(id_), ended.reporter) for id_ in due]

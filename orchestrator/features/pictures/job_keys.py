@@ -10,9 +10,7 @@ _PREVIEW = key(
     "Draw preview.png after all training: the robot in the best moment of its final evaluation.",
     False,
 )
-_VIDEO = key(
-    False, "Make video.mp4 and a film strip of every trained policy after all training.", True
-)
+_VIDEO = key(False, "Make video.mp4 of every trained policy after all training.", True)
 KEYS = (
     JobKey(name="preview", field=(bool, _PREVIEW)),
     JobKey(name="video", field=(bool, _VIDEO)),

@@ -52,7 +52,7 @@ class StillsRequest:
 def jobs_to_draw(ended: EndedJobs, without: Collection[str]) -> list[str]:
     """Ids of the jobs to draw, in their order: of those that pages show by themselves.
 
-    :param without: jobs that get another picture, or none.
+    :param without: jobs that get none.
     """
     ids = list(ended.states) if ended.shown is None else ended.shown
     chosen = [

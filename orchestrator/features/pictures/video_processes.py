@@ -1,4 +1,4 @@
-"""Processes that make videos and film strips of trained policies: children that run
+"""Processes that make videos of trained policies: children that run
 :mod:`orchestrator.worker.rendering.play`.
 """
 
@@ -23,8 +23,8 @@ TIME_LIMIT_S = 900.0
 
 
 def is_due(job: JobPaths) -> bool:
-    """Whether video or film strip are missing, or older than the policy."""
-    return min(_written_at(job.video), _written_at(job.preview)) < _written_at(job.model)
+    """Whether the video is missing, or older than the policy."""
+    return _written_at(job.video) < _written_at(job.model)
 
 
 def _written_at(path: Path) -> int:
@@ -35,7 +35,7 @@ def _written_at(path: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class VideoDrawing:
-    """A process that makes the video and the film strip of one job."""
+    """A process that makes the video of one job."""
 
     job: JobPaths
     reporter: Reporter

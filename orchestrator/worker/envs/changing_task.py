@@ -19,7 +19,7 @@ from orchestrator.core.numbers.changing_numbers import (
     turning_moments,
 )
 from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.tasks import Task, make_task
+from orchestrator.worker.tasks import make_task
 from orchestrator.worker.tasks.task_options import EpisodeOptions, TaskError, read_options
 
 TABLE = "task_options"
@@ -42,7 +42,7 @@ class ChangingTask:
     def move(self, moment: TrainingMoment) -> None:
         """The numbers are those of ``moment`` from now on, also for the rest of running episodes.
 
-        :raises ValueError: the task cannot be made with them, or the batch is laid out for another.
+        What has to stay was checked before the launch.
         """
         simulation = self._simulation
         simulation.moment = moment
@@ -51,9 +51,7 @@ class ChangingTask:
         options = read_options(self._name, type(simulation.task).Options, self._options, moment)
         if options == self._made_with:
             return
-        task = make_task(self._name, simulation.task.model, self._options, moment)
-        _check_layout(moment, _layout(simulation.task), _layout(task), TABLE)
-        simulation.use_task(task)
+        simulation.use_task(make_task(self._name, simulation.task.model, self._options, moment))
         self._made_with = options
 
 
@@ -65,7 +63,7 @@ def check_changes(name: str, model: mujoco.MjModel, options: Mapping[str, Any]) 
     """
     texts = dict(changing_numbers(options))
     written = ", ".join(f'{TABLE}.{key} = "{text}"' for key, text in texts.items())
-    first: dict[str, Any] | None = None
+    first: dict[str, Any] = {}
     for moment in turning_moments(map(parse_number, texts.values())) if texts else ():
         try:
             task = make_task(name, model, options, moment)
@@ -73,30 +71,19 @@ def check_changes(name: str, model: mujoco.MjModel, options: Mapping[str, Any]) 
         except ValueError as error:
             is_certain = isinstance(error, TaskError) and error.is_certain
             raise TaskError(f"{error} ({moment}: {written})", is_certain=is_certain) from None
-        layout = {**_layout(task), "the number of observations": size}
+        layout = {
+            "the number of observations": size,
+            "the control period": task.step_s,
+            "the size of the goal": task.goal_size,
+            "the fields of MjData": (task.all_fields, task.fields_lag),
+            "the keyframe": task.key,
+            "the bounds of the actions": (tuple(task.actions.low), tuple(task.actions.high)),
+            "the measures": [*task.measures.items()],
+        }
         first = first or layout
-        _check_layout(moment, first, layout, written)
-
-
-def _layout(task: Task) -> dict[str, Any]:
-    """What a batch of environments takes from its task once, by its name in messages."""
-    return {
-        "the control period": task.step_s,
-        "the size of the goal": task.goal_size,
-        "the fields of MjData": (task.all_fields, task.fields_lag),
-        "the keyframe": task.key,
-        "the bounds of the actions": (tuple(task.actions.low), tuple(task.actions.high)),
-        "the measures": [*task.measures.items()],
-    }
-
-
-def _check_layout(
-    moment: TrainingMoment, before: Mapping[str, Any], after: Mapping[str, Any], written: str
-) -> None:
-    """:raises TaskError: what has to stay does not."""
-    names = [name for name, value in before.items() if after[name] != value]
-    if names:
-        raise TaskError(
-            f"{written}: {' and '.join(names)} would change, which cannot be during a training ({moment}); vary it "
-            "with a matrix, or write a number"
-        )
+        changed = [what for what, value in first.items() if layout[what] != value]
+        if changed:
+            raise TaskError(
+                f"{written}: {' and '.join(changed)} would change, which cannot be during a training ({moment}); vary "
+                "it with a matrix, or write a number"
+            )

@@ -64,10 +64,9 @@ def describe_state(model: mujoco.MjModel, qpos: Floats, qvel: Floats) -> str:
     import mujoco
     import numpy as np
 
-    is_bad = ~np.isfinite(qvel)
-    if is_bad.any():
-        return describe(model, mujoco.mjtWarning.mjWARN_BADQVEL, int(is_bad.argmax()))
-    is_bad = ~np.isfinite(qpos)
-    if is_bad.any():
-        return describe(model, mujoco.mjtWarning.mjWARN_BADQPOS, int(is_bad.argmax()))
+    warnings = (mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQPOS)
+    for warning, values in zip(warnings, (qvel, qpos), strict=True):
+        is_bad = ~np.isfinite(values)
+        if is_bad.any():
+            return describe(model, warning, int(is_bad.argmax()))
     return "the state"

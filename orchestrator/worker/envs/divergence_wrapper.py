@@ -38,44 +38,33 @@ class DivergenceCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self._robot = robot
         self._on_divergence = on_divergence
-        base: Any = env.unwrapped
-        self._base = base
-        # Not that of the control: the environment clips its actions.
-        self._warnings = [
-            warning for warning, quantity in quantities().items() if quantity != "control"
-        ]
-        self._watch(base.data)
-
-    def _watch(self, data: Any) -> None:
-        """Read the counters of ``data``, the simulation of the environment, from now on."""
-        self._data = data
-        # Views into the simulation's own memory: reading a counter costs 0.1 microseconds.
-        self._counters = tuple(data.warning[warning] for warning in self._warnings)
-        self._time_s = data.time
-        """Simulated time before the step."""
-
-    def reset(self, **options: Any) -> Any:
-        result = self.env.reset(**options)
-        self._time_s = self._base.data.time
-        return result
+        self._base: Any = env.unwrapped
+        self._data: Any = None
+        """The simulation whose counters are watched."""
+        self._counters: tuple[Any, ...] = ()
 
     def step(self, action: Any) -> Any:
         result = self.env.step(action)
         data = self._base.data
         if data is not self._data:  # some environments make a new one at every reset
-            self._watch(data)
-        positions, velocities, accelerations = self._counters
+            self._data = data
+            # Views into the simulation's own memory: reading a counter costs 0.1 microseconds.
+            self._counters = tuple(data.warning[warning] for warning in quantities())
+        # Not that of the control: the environment clips its actions.
+        positions, velocities, accelerations, _ = self._counters
         if not (positions.number or velocities.number or accelerations.number):
-            self._time_s = data.time
             return result
-        problem = self._describe()
+        warning = next(warning for warning in quantities() if data.warning[warning].number)
+        problem = (
+            f"{self._robot}: physics diverged: "
+            f"{describe(self._base.model, warning, data.warning[warning].lastinfo)} is not finite or too large"
+        )
         if self._on_divergence == "fail":
             raise Diverged(f"{problem}; {HINT}")
         if not np.isfinite(action).all():
             raise Diverged(problem)
         for counter in self._counters:  # not every environment clears them when it starts anew
             counter.number = 0
-        self._time_s = 0.0
         observation, _, _, _, info = result
         if isinstance(observation, dict):
             zeros: Any = {key: np.zeros_like(part) for key, part in observation.items()}
@@ -86,11 +75,3 @@ class DivergenceCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __getstate__(self) -> dict[str, Any]:
         # MuJoCo's counters cannot be pickled; the next step watches the restored simulation.
         return {**vars(self), "_data": None, "_counters": ()}
-
-    def _describe(self) -> str:
-        warning = next(warning for warning in self._warnings if self._data.warning[warning].number)
-        index = self._data.warning[warning].lastinfo
-        return (
-            f"{self._robot}: physics diverged {self._time_s:.4f} s after the start of the episode: "
-            f"{describe(self._base.model, warning, index)} is not finite or too large"
-        )

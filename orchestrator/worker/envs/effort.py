@@ -28,14 +28,12 @@ import numpy as np
 from mujoco.batch import Batch
 from numpy.typing import NDArray
 
-from orchestrator.worker.mjmodel.actuators import scalar_joints
 from orchestrator.worker.mjmodel.robot import bodies_of_robot
 from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed_data
 from orchestrator.worker.tasks.motion import GRAVITY_M_S2
 
 _TORQUE = "qfrc_actuator"
 _VELOCITY = "qvel"
-_ON_TENDON = (int(mujoco.mjtTrn.mjTRN_TENDON), int(mujoco.mjtTrn.mjTRN_SLIDERCRANK))
 _STAGE_NONE: int = mujoco.mjtStage.mjSTAGE_NONE.value
 _STAGE_VEL: int = mujoco.mjtStage.mjSTAGE_VEL.value
 
@@ -56,21 +54,13 @@ class EffortMeter:
         self._frame_skip = frame_skip
         self._stage = stage
         n_envs = batch.nsim
-        # With the stage VEL, what depends on accelerations stays that of the last physics step: it
-        # has to be the one that computes the stage, because environments share memory.
-        n_recorded = frame_skip - 1 if stage == _STAGE_VEL else frame_skip
-        recorded = (n_envs, n_recorded, model.nv)
-        self._records = {_TORQUE: np.zeros(recorded), _VELOCITY: np.zeros(recorded)}
-        """Torques of the recorded physics steps of the latest control step, velocities after them."""
         self._torques = np.zeros((n_envs, frame_skip, model.nv))
-        """Of all of its physics steps."""
-        self._velocities = np.zeros((n_envs, frame_skip, model.nv))
+        """Of the physics steps of the latest control step."""
+        self._velocities = self._torques.copy()
         """Before each of them."""
         self._torques_now = batch.bind(_TORQUE)
         """``(n_envs, nv)`` a view of the batch, as :attr:`_velocities_now`."""
         self._velocities_now = batch.bind(_VELOCITY)
-        self._state_before = batch.state.copy()
-        self._warnings_before = batch.warning.copy()
         self._robot = np.flatnonzero(bodies_of_robot(model, pose))
         self._n_driven = np.count_nonzero(driven_dofs(model, posed_data(model, pose)))
         self.sums = {
@@ -82,35 +72,15 @@ class EffortMeter:
 
     def step(self) -> None:
         """One control step of the physics."""
-        batch = self._batch
-        self._velocities[:, 0] = self._velocities_now
-        n_recorded = self._records[_TORQUE].shape[1]
-        if n_recorded:
-            self._record(n_recorded)
-            self._torques[:, :n_recorded] = self._records[_TORQUE]
-            n_following = self._frame_skip - 1
-            self._velocities[:, 1:] = self._records[_VELOCITY][:, :n_following]
-        if self._stage == _STAGE_VEL:
-            batch.step(nstep=1, stage=self._stage)
-            self._torques[:, -1] = self._torques_now
-        elif self._stage != _STAGE_NONE:
-            batch.forward(stage=self._stage)
-
-    def _record(self, n_steps: int) -> None:
-        """Step the physics ``n_steps`` times in one call; one by one where MuJoCo warns of anything,
-        because its recording then stops early.
-        """
-        batch = self._batch
-        np.copyto(self._state_before, batch.state)
-        np.copyto(self._warnings_before, batch.warning)
-        batch.rollout(n_steps, record=(_TORQUE, _VELOCITY), out=self._records)
-        if not np.array_equal(batch.warning, self._warnings_before):
-            batch.state[:] = self._state_before
-            batch.warning[:] = self._warnings_before
-            for number in range(n_steps):
-                batch.step(nstep=1, stage=_STAGE_NONE)
-                self._records[_TORQUE][:, number] = self._torques_now
-                self._records[_VELOCITY][:, number] = self._velocities_now
+        for number in range(self._frame_skip):
+            self._velocities[:, number] = self._velocities_now
+            # What depends on accelerations stays that of the last physics step: it has to be the
+            # one that computes the stage, because environments share memory.
+            is_last = number == self._frame_skip - 1 and self._stage == _STAGE_VEL
+            self._batch.step(nstep=1, stage=_STAGE_VEL if is_last else _STAGE_NONE)
+            self._torques[:, number] = self._torques_now
+        if self._stage not in (_STAGE_NONE, _STAGE_VEL):
+            self._batch.forward(stage=self._stage)
 
     def begin(self, envs: NDArray[np.intp]) -> None:
         """New episodes begin in ``envs``."""
@@ -155,14 +125,3 @@ class EffortMeter:
             "cost_of_transport": cost,
             "torque_rms": math.sqrt(sums["squared_torques"] / n_torques) if n_torques else 0.0,
         }
-
-
-def torque_levers(model: mujoco.MjModel) -> Floats:
-    """``(nout,)`` torque for each unit of actuator force, of each output."""
-    on_joint = np.repeat(scalar_joints(model), model.actuator_outnum) >= 0
-    on_tendon = np.isin(np.repeat(model.actuator_trntype, model.actuator_outnum), _ON_TENDON)
-    gear = model.actuator_gear
-    levers: Floats = np.where(
-        on_joint | on_tendon, np.abs(gear[:, 0]), np.linalg.norm(gear, axis=1)
-    )
-    return levers

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from orchestrator.core.numbers.distributions import Distribution
 from orchestrator.core.numbers.evaluation_grid import EvaluationGrid, GridPoint
 
@@ -48,8 +45,3 @@ class TerrainPlace:
     x_m: float
     """Of this geom's middle, relative to the fixed body that has it."""
     y_m: float
-
-    @property
-    def xy(self) -> NDArray[np.float64]:
-        """``(2,)`` in metres."""
-        return np.array([self.x_m, self.y_m])

@@ -3,8 +3,8 @@ time.
 
 The stock class calls a dozen of NumPy's Python-level functions per step, each of which copies and
 converts. Here the same sums, products and quotients are computed in the same order and precision by
-ufuncs that write into preallocated arrays. Scalars are passed as 0-d arrays and rows as full
-tables, because NumPy is fastest where it neither converts nor broadcasts.
+ufuncs that write into preallocated arrays. Scalars are passed as 0-d arrays, because NumPy is fastest
+where it need not convert.
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ class FastVecNormalize(VecNormalize):
         if self.training:
             fast.update_moments(self.obs_rms, observations)  # type: ignore[arg-type]
             self.returns = fast.update_returns(self.ret_rms, self.returns, self.gamma, rewards)
-        normalized, scaled = fast.scaled(self, observations, rewards)
-        if not self.norm_reward:
-            scaled = rewards.astype(np.float32)
+        normalized = fast.scaled_observations(self, observations)
+        scaled = (
+            fast.scaled_rewards(self, rewards) if self.norm_reward else rewards.astype(np.float32)
+        )
         if np.count_nonzero(dones):
             for env in dones.nonzero()[0]:
                 info = infos[env]
@@ -105,26 +106,15 @@ class _FastStep:
         self._moment = np.empty(row)
         self._n = np.array(self._n_envs, np.float64)
         self._n_in_dtype = np.array(self._n_envs, dtype)
-        # Of the returns.
+        # Of rewards and returns.
         self._returns = np.empty(self._n_envs)
         # 0-d arrays: NumPy need not convert them.
         self._count = np.zeros(())
         self._total = np.zeros(())
         self._number = np.zeros(())
-        # Observations and rewards in one array, so that one call divides and one call clips both.
-        self._size = math.prod(shape)
-        self._shape = shape
-        self._values = np.zeros(self._size + self._n_envs)
-        self._spreads = self._values.copy()
-        self._highest = self._values.copy()
-        self._lowest = self._values.copy()
+        # Of what is normalised.
+        self._values = np.empty(shape)
         self._spread = np.empty(row)
-        self._clips: tuple[float, float] | None = None
-        # Views of these.
-        self._observations = self._values[: self._size].reshape(shape)
-        self._rewards = self._values[self._size :]
-        self._observation_spreads = self._spreads[: self._size].reshape(shape)
-        self._reward_spreads = self._spreads[self._size :]
 
     def update_moments(self, rms: RunningMeanStd, batch: NDArray[Any]) -> None:
         """Do as ``RunningMeanStd.update`` does.
@@ -201,31 +191,31 @@ class _FastStep:
         rms.count = total
         return returns
 
-    def scaled(
-        self, env: VecNormalize, observations: NDArray[Any], rewards: NDArray[Any]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return observations ``(n_envs, …)`` and rewards ``(n_envs,)``, normalised by the statistics of
-        ``env``: new arrays.
-        """
-        clips = env.clip_obs, env.clip_reward
-        if clips != self._clips:
-            self._clips = clips
-            self._highest[: self._size], self._highest[self._size :] = clips
-            np.negative(self._highest, self._lowest)
-        obs_rms: Any = env.obs_rms
+    def scaled_observations(
+        self, env: VecNormalize, observations: NDArray[Any]
+    ) -> NDArray[np.float32]:
+        """Return observations ``(n_envs, …)`` normalised by the statistics of ``env``, a new array."""
+        rms: Any = env.obs_rms
         values = self._values
         spread = self._spread
-        spreads = self._observation_spreads
-        self._observations[...] = observations
-        self._rewards[...] = rewards
-        # Until the spreads are there, their place has the means.
-        spreads[...] = obs_rms.mean
-        _subtract(self._observations, spreads, self._observations)
+        values[...] = observations
+        _subtract(values, rms.mean, values)
         self._number[()] = env.epsilon
-        _add(obs_rms.var, self._number, spread)
-        spreads[...] = np.sqrt(spread, spread)
-        self._reward_spreads.fill(math.sqrt(env.ret_rms.var + env.epsilon))
-        _divide(values, self._spreads, values)
-        np.maximum(values, self._lowest, out=values)
-        np.minimum(values, self._highest, out=values)
-        return self._observations.astype(np.float32), self._rewards.astype(np.float32)
+        _add(rms.var, self._number, spread)
+        _divide(values, np.sqrt(spread, spread), values)
+        return self._clipped(values, env.clip_obs)
+
+    def scaled_rewards(self, env: VecNormalize, rewards: NDArray[Any]) -> NDArray[np.float32]:
+        """Return rewards ``(n_envs,)`` in the same way."""
+        values = self._returns
+        values[...] = rewards
+        self._number[()] = math.sqrt(env.ret_rms.var + env.epsilon)
+        _divide(values, self._number, values)
+        return self._clipped(values, env.clip_reward)
+
+    def _clipped(self, values: NDArray[np.float64], limit: float) -> NDArray[np.float32]:
+        self._number[()] = -limit
+        np.maximum(values, self._number, out=values)
+        self._number[()] = limit
+        np.minimum(values, self._number, out=values)
+        return values.astype(np.float32)

@@ -127,9 +127,6 @@ class Simulation:
         before = self._moving_state_before[:, 1:]
         copies = {name: field.copy() for name, field in self._fields.items()}
         self._before = States(before[:, : model.nq], before[:, model.nq :], goals, copies)
-        assert np.shares_memory(self._moving_state[:, 1:2], self.states.qpos), (
-            "MuJoCo's states begin with the time"
-        )
         self._ctrl = batch.bind("ctrl")
         self._has_derived_fields = any(
             not np.shares_memory(field, batch.state)
@@ -327,15 +324,13 @@ class Simulation:
             self._batch.step(nstep=task.frame_skip, stage=self._stage)
         else:
             self._effort.step()
+        self._compute_contact_forces(self._all_envs)
         diverged: dict[int, str] = {}
         # The fastest ways to say any() and isfinite().all().
         if np.count_nonzero(self._divergence_counts) or not math.isfinite(
             self._flat_state.dot(self._flat_state)
         ):
             diverged = self._diverged_envs(action)
-        self._compute_contact_forces(self._all_envs)
-        if diverged:
-            self._put_back(list(diverged))
         rewards, terminated = task.reward_and_terminated(self._before, action, self.states)
         if diverged:
             bad = list(diverged)
@@ -475,7 +470,12 @@ class Simulation:
             truncated=not terminated,
             measures=measures,
             divergence=diverged.get(env, ""),
+            drawn=self._drawn_by(env) if self._is_measuring else {},
         )
+
+    def _drawn_by(self, env: int) -> dict[str, float]:
+        """Keys of ``randomize``, and what the running episode of environment ``env`` has drawn."""
+        return {}
 
     def _start_episodes(self, envs: NDArray[np.intp]) -> NDArray[Any]:
         """Returns the first observations, ``(len(envs), observation_size)``."""
@@ -541,62 +541,47 @@ class Simulation:
     def set_state(self, state: SimulationState) -> NDArray[Any]:
         """Continue exactly where :meth:`get_state` was called, perhaps in another process.
 
-        What was not measured then is NaN for the running episodes.
+        Where it was not measured, measures of the running episodes are NaN.
 
         :return: ``(n_envs, observation_size)``, the current observations.
         :raises ValueError: the state is of another robot, task or number of environments.
         """
+        sums = self._sums()
         try:
             restore_arrays(self._arrays(), state["arrays"])
-            sums = {name: values for name, values in self._sums().items() if name in state["sums"]}
-            restore_arrays(sums, {name: state["sums"][name] for name in sums})
+            if sums.keys() == state["sums"].keys():
+                restore_arrays(sums, state["sums"])
+            else:
+                for values in sums.values():
+                    values[:] = np.nan
         except ValueError as error:
             raise ValueError(f"{self.robot}: {error}") from None
         for own, saved in zip(self.generators, state["generators"], strict=True):
             own.bit_generator.state = saved
         self._started_at[:] = self._step - state["episode_lengths"]
         self._count_steps_to_limit()
-        unknown = np.where(state["episode_lengths"] > 0, np.nan, 0.0)
-        for name, values in self._sums().items():
-            if name not in sums:
-                values[:] = unknown
         sensed = self._sensed_last() if self._history is None else self._history.together()
         return self._with_privileged(sensed, self._all_envs)
 
     def _diverged_envs(self, action: NDArray[Any]) -> dict[int, str]:
-        """The environments whose physics has diverged, each with a description.
+        """The environments whose physics has diverged, each with a description. They get the state
+        from before the step.
 
         :raises PhysicsDiverged: a divergence ends the job, or an action is the cause of one.
         """
         counted = self._divergence_counts.any(axis=1)
-        bad = counted | ~np.isfinite(self._batch.state).all(axis=1)
-        envs = [int(env) for env in bad.nonzero()[0]]
+        envs = (counted | ~np.isfinite(self._batch.state).all(axis=1)).nonzero()[0]
+        descriptions = {int(env): self._describe_divergence(int(env)) for env in envs}
         if self._on_divergence != "end-episode" or not np.isfinite(action[envs]).all():
-            first = int((counted if counted.any() else bad).argmax())
             hint = f"; {divergence.HINT}" if self._on_divergence == "fail" else ""
-            raise PhysicsDiverged(self._describe_divergence(first) + hint)
-        return {env: self._describe_divergence(env) for env in envs}
-
-    def _put_back(self, envs: list[int]) -> None:
-        """Give ``envs`` the state from before the step; the model's own pose where that is no
-        healthy one.
-        """
-        for env in envs:
-            is_healthy = (np.abs(self._moving_state_before[env]) <= mujoco.mjMAXVAL).all()
-            if not is_healthy:  # an episode, or a push, began like that
-                at_rest = [0.0, *self.model.qpos0, *np.zeros(self.model.nv)]
-                self._moving_state_before[env] = at_rest
+            raise PhysicsDiverged(descriptions[int(envs[0])] + hint)
         self._moving_state[envs] = self._moving_state_before[envs]
         for name, field in self._fields.items():
-            before = self._before.fields[name]
-            before[envs] = np.nan_to_num(before[envs], posinf=0.0, neginf=0.0)
-            field[envs] = before[envs]
+            field[envs] = self._before.fields[name][envs]
         self._batch.warning[envs] = 0
+        return descriptions
 
     def _describe_divergence(self, env: int) -> str:
-        number = self._first_env + env
-        step = int(self._lengths()[env])
-        period = self.control_period_s
         if self._divergence_counts[env].any():
             warning = _FIRST_WARNING + int(self._divergence_counts[env].argmax())
             index = int(self._batch.warning[env, warning, _LAST_INFO])
@@ -605,7 +590,10 @@ class Simulation:
             what = divergence.describe_state(
                 self.model, self.states.qpos[env], self.states.qvel[env]
             )
+        drawn = [f"{key} = {value:.4g}" for key, value in self._drawn_by(env).items()]
+        had_drawn = f"; the episode had drawn {', '.join(drawn)}" if drawn else ""
         return (
-            f"{self.robot}: environment {number} at simulation time {step * period:.3f}–{(step + 1) * period:.3f} s of "
-            f"its episode: physics diverged, {what} is not finite or out of bounds; {divergence.REMEDIES}"
+            f"{self.robot}: environment {self._first_env + env} at simulation time "
+            f"{self._lengths()[env] * self.control_period_s:.3f} s of its episode: physics diverged, {what} is not "
+            f"finite or out of bounds; {divergence.REMEDIES}{had_drawn}"
         )

@@ -31,11 +31,8 @@ def make_simulation(
     """
     # MuJoCo looks for assets of included files in another folder where the path is relative.
     xml = Path(xml).absolute()
-    is_nominal = settings.get("nominal", False)
-    if is_nominal and grid is not None:
-        raise ValueError("the nominal robot is at no point of a grid")
-    nominal = is_nominal and not asymmetric
-    if nominal or (not randomize and grid is None):
+    is_nominal = settings.get("nominal", False) and not asymmetric
+    if grid is None and (is_nominal or not randomize):
         return Simulation.from_xml(xml, task, task_options, asymmetric=asymmetric, **settings)
     from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
 

@@ -34,6 +34,8 @@ class MujocoVecEnv(VecEnv):
     :raises ValueError: the MJCF does not compile, or the task does not fit the robot.
     """
 
+    render_mode: str | None = None
+
     def __init__(
         self,
         xml_path: Path | str,
@@ -110,18 +112,12 @@ class MujocoVecEnv(VecEnv):
 
     def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
         """The same value for each environment: they share their attributes."""
-        if attr_name == "render_mode":
-            return [None for _ in env_indices(self, indices)]
         return [getattr(self, attr_name) for _ in env_indices(self, indices)]
 
     def set_attr(
         self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None
     ) -> None:
-        """:raises NotImplementedError: environments of a batch cannot differ in an attribute."""
-        if len(env_indices(self, indices)) != self.num_envs:
-            raise NotImplementedError(
-                f"{attr_name!r} can only be set for all environments of a batch at once"
-            )
+        """Set it for all environments: they share their attributes."""
         setattr(self, attr_name, value)
 
     def env_method(self, method_name: str, *_args: Any, **_kwargs: Any) -> list[Any]:

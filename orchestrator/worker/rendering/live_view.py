@@ -101,10 +101,10 @@ class LiveView:
         self._render_mode = render_mode
         self._period_s = period_s
         self._terrain = terrain
-        self._window: ViewerWindow | None = None
-        self._renderer: PoseRenderer | None = None
+        self._opened: ViewerWindow | PoseRenderer | None = None
+        self._is_blind = False
         if render_mode == "human" and (problem := display_problem()):
-            self._render_mode = "none"
+            self._is_blind = True
             warnings.warn(
                 f'render_mode="human" shows nothing: {problem}; render_mode="rgb_array" gives pictures '
                 "without a display",
@@ -118,23 +118,23 @@ class LiveView:
 
         :raises gl_library.CannotRender: there is no OpenGL.
         """
-        if self._render_mode == "rgb_array":
-            if self._renderer is None:
+        if self._is_blind:
+            return None
+        if self._opened is None:
+            model = scenery.add_scenery(self._xml, self._terrain)
+            if self._render_mode == "rgb_array":
                 gl_library.choose_gl()
-                self._renderer = PoseRenderer(scenery.add_scenery(self._xml, self._terrain))
-            return self._renderer.picture(pose)
-        if self._render_mode == "human":
-            if self._window is None:
-                model = scenery.add_scenery(self._xml, self._terrain)
-                self._window = ViewerWindow(model, self._period_s)
-            if self._window.is_open:
-                self._window.show(pose)
+                self._opened = PoseRenderer(model)
+            else:
+                self._opened = ViewerWindow(model, self._period_s)
+        if isinstance(self._opened, PoseRenderer):
+            return self._opened.picture(pose)
+        if self._opened.is_open:
+            self._opened.show(pose)
         return None
 
     def close(self) -> None:
         """Close window and renderer; the next :meth:`render` opens another."""
-        for opened in (self._window, self._renderer):
-            if opened is not None:
-                opened.__exit__()
-        self._window = None
-        self._renderer = None
+        if self._opened is not None:
+            self._opened.__exit__()
+        self._opened = None

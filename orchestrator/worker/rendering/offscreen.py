@@ -29,7 +29,7 @@ def set_pose(model: mujoco.MjModel, data: mujoco.MjData, pose: Pose) -> None:
     import mujoco
 
     if pose.ground is not None:
-        model.geom_pos[pose.ground.geom, :2] = pose.ground.xy
+        model.geom_pos[pose.ground.geom, :2] = (pose.ground.x_m, pose.ground.y_m)
     mujoco.mj_setState(model, data, pose.state, mujoco.mjtState.mjSTATE_INTEGRATION)
     mujoco.mj_forward(model, data)
 

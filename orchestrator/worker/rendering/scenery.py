@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     import mujoco
 
@@ -49,11 +51,15 @@ def _add_sky(spec: mujoco.MjSpec) -> None:
 
     if any(texture.type == mujoco.mjtTexture.mjTEXTURE_SKYBOX for texture in spec.textures):
         return
-    sky = spec.add_texture(
-        name="orchestrator sky", rgb1=_HORIZON, rgb2=_SKY, width=256, height=1536
+    spec.add_texture(
+        name="orchestrator sky",
+        type=mujoco.mjtTexture.mjTEXTURE_SKYBOX,
+        builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
+        rgb1=_HORIZON,
+        rgb2=_SKY,
+        width=256,
+        height=1536,
     )
-    sky.type = mujoco.mjtTexture.mjTEXTURE_SKYBOX
-    sky.builtin = mujoco.mjtBuiltin.mjBUILTIN_GRADIENT
 
 
 def _add_floor(spec: mujoco.MjSpec) -> mujoco.MjsGeom:
@@ -81,10 +87,14 @@ def _tile(spec: mujoco.MjSpec, floors: Sequence[mujoco.MjsGeom]) -> None:
 
     light, dark = _TILES
     tiles = spec.add_texture(
-        name="orchestrator tiles", rgb1=light, rgb2=dark, width=128, height=128
+        name="orchestrator tiles",
+        type=mujoco.mjtTexture.mjTEXTURE_2D,
+        builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
+        rgb1=light,
+        rgb2=dark,
+        width=128,
+        height=128,
     )
-    tiles.type = mujoco.mjtTexture.mjTEXTURE_2D
-    tiles.builtin = mujoco.mjtBuiltin.mjBUILTIN_CHECKER
     material = spec.add_material(name="orchestrator tiles", texrepeat=(1, 1), texuniform=True)
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = tiles.name
     for floor in floors:
@@ -101,9 +111,12 @@ def _add_sun(spec: mujoco.MjSpec) -> None:
     directional = mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
     if any(light.type == directional for light in own):
         return
-    brightness = 0.35 if own else 0.6
-    sun = spec.worldbody.add_light(name="orchestrator sun", type=directional, castshadow=not own)
-    sun.mode = mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
-    sun.diffuse = (brightness, brightness, brightness)
-    sun.pos = (-1, -2, 4)
-    sun.dir = (0.25, 0.45, -1)
+    spec.worldbody.add_light(
+        name="orchestrator sun",
+        type=directional,
+        castshadow=not own,
+        mode=mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM,
+        diffuse=np.full(3, 0.35 if own else 0.6),
+        pos=(-1, -2, 4),
+        dir=(0.25, 0.45, -1),
+    )

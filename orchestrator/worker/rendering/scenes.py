@@ -61,26 +61,22 @@ def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int, *, nominal: bool = 
             model=scenery.add_scenery(paths.root / str(spec.xml), simulation.terrain),
         )
     [env] = venv.envs
+    period_s = 1 / float(env.metadata.get("render_fps") or USUAL_FPS)
     if divergence_wrapper.simulates_with_mujoco(env):
         base = env.unwrapped
         return Scene(
             venv=venv,
-            period_s=_measured_period_s(venv, base.data, seed),
+            period_s=period_s,
             content=lambda: pose_of_data(base.model, base.data),
             model=copy.copy(base.model),
         )
-    name = spec.entry_point or spec.env
+    name = str(spec.entry_point or spec.env)
     if env.render_mode != "rgb_array":
         raise gl_library.CannotRender(
             f'{name} cannot render itself (render_mode = "rgb_array"); let the entry point take render_mode '
             "and pass it to its environment"
         )
-    return Scene(
-        venv=venv,
-        period_s=1 / float(env.metadata.get("render_fps") or USUAL_FPS),
-        content=lambda: _own_picture(env, str(name)),
-        model=None,
-    )
+    return Scene(venv=venv, period_s=period_s, content=lambda: _own_picture(env, name), model=None)
 
 
 def takes_render_mode(entry_point: str) -> bool:
@@ -96,25 +92,13 @@ def takes_render_mode(entry_point: str) -> bool:
     )
 
 
-def _measured_period_s(venv: VecEnv, data: mujoco.MjData, seed: int) -> float:
-    """Return the simulated time of one control step, measured with one."""
-    venv.reset()
-    before = data.time
-    venv.step(np.array([venv.action_space.sample()]))
-    period_s = data.time - before
-    venv.seed(seed)
-    return period_s if period_s > 0 else 1 / USUAL_FPS
-
-
 def _own_picture(env: Any, name: str) -> offscreen.Picture:
     try:
-        picture = env.render()
+        picture: offscreen.Picture = np.asarray(env.render(), np.uint8)
     except Exception as error:  # such as a package for drawing that is not installed
         raise gl_library.CannotRender(f"{name}: {failures.describe(error)}") from error
-    shape = getattr(picture, "shape", None)
-    if not (isinstance(picture, np.ndarray) and picture.ndim == 3 and picture.shape[2] == 3):
+    if picture.ndim != 3 or picture.shape[2] != 3:
         raise gl_library.CannotRender(
-            f"{name}: render() returned a {type(picture).__name__} of shape {shape}, expected an array of shape "
-            "(height, width, 3)"
+            f"{name}: render() returned shape {picture.shape}, expected (height, width, 3)"
         )
-    return picture.astype(np.uint8)
+    return picture

@@ -79,13 +79,10 @@ def main(job_dirs: Sequence[str]) -> None:
         for path in jobs:
             try:
                 draw(JobPaths(path))
-            except OSError as error:  # such as a full disk: a later run may draw it
+            except Exception as error:  # such as a full disk: a later run may draw it
                 problems[path.name] = failures.describe(error)
-            except ValueError as error:  # the robot was changed: it cannot be drawn later, either
-                problems[path.name] = failures.describe(error)
-                JobPaths(path).moment.unlink(missing_ok=True)
-            except Exception as error:  # of OpenGL
-                problems[path.name] = failures.describe(error)
+                if isinstance(error, ValueError):  # the robot was changed: it cannot be drawn later
+                    JobPaths(path).moment.unlink(missing_ok=True)
     if problems:
         [first, *_] = problems.values()
         raise OrchestratorError(f"{listed(list(problems), SHOWN)}: {first}")

@@ -143,7 +143,7 @@ def test_randomised_numbers_have_stages_too_and_a_matrix_may_vary_conditions(pla
         ),
         (
             {
-                "randomize": {"geom.a.friction": ["uniform(0, stages(1, 2))", 1]},
+                "randomize": {"geom.a.friction": "uniform(0, stages(1, 2))"},
                 "task_options": {"max_episode_steps": "stages(10, 20, 30)"},
                 **RETURN,
             },

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from jobfile_helpers import HOPPER, resolve
 
-from orchestrator.core.worker_spec import WorkerSpec
-
 
 def test_tables_are_dotted_keys_and_jobs_add_to_the_defaults(place: Path) -> None:
     defaults = {"randomize": {"body": {"trunk": {"mass": "scale(0.8, 1.2)"}}}}
@@ -40,25 +38,3 @@ def test_distributions_may_vary_over_a_matrix(place: Path) -> None:
         "uniform(0.4, 1.2)",
     ]
     assert len({job.job_id for job in jobs}) == 2
-
-
-def test_an_attribute_of_several_numbers_takes_a_list_which_is_overridden_as_a_whole(
-    place: Path,
-) -> None:
-    friction = ["uniform(0.4, linear(0.5, 1.2))", 0.005, 1]
-    defaults = {
-        "randomize": {"geom.floor.friction": ["scale(1, 2)", 0.1]},
-    }
-    own = {**HOPPER, "randomize": {"geom": {"floor": {"friction": friction}}}}
-    matrix = {
-        **HOPPER,
-        "name": "m",
-        "matrix": {"randomize.geom.floor.friction": [["scale(1, 2)", 0.2], "scale(1, 2)"]},
-    }
-    first, *others = resolve(place, own, matrix, defaults=defaults).jobs
-    assert first.spec.randomize == {"geom.floor.friction": friction}
-    assert WorkerSpec.from_json(first.spec.to_json()) == first.spec
-    assert [job.spec.randomize["geom.floor.friction"] for job in others] == [
-        ["scale(1, 2)", 0.2],
-        "scale(1, 2)",
-    ]

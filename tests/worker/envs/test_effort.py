@@ -302,10 +302,9 @@ def test_measures_that_a_checkpoint_does_not_have_are_unknown() -> None:
         new = made(MeasuredTwice, True)
         new.set_state(old.get_state())
         new.step(np.ones((2, 1)))
-        first, second = (episode.measures for episode in new.step(np.ones((2, 1))).ended)
-        assert math.isnan(first["sum_rad"])
-        assert math.isnan(second["sum_rad"])
-        assert math.isnan(first["energy_j"]) == (not measuring)
+        for episode in new.step(np.ones((2, 1))).ended:
+            assert math.isnan(episode.measures["sum_rad"])
+            assert math.isnan(episode.measures["energy_j"])
         again = [new.step(np.ones((2, 1))).ended for _ in range(3)][-1]
         assert not math.isnan(again[0].measures["sum_rad"])
 

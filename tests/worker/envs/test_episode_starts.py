@@ -140,7 +140,7 @@ def test_a_saved_state_continues_on_the_same_terrain() -> None:
         (
             "hopper",
             {"start.turn": "uniform(0, 1)"},
-            "randomize.start.turn: the robot's base cannot turn freely, as it has no free joint; leave",
+            "randomize.start.turn: the robot's base cannot move like that; leave",
         ),
         ("rover", {}, None),
     ],

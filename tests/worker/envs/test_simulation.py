@@ -265,7 +265,7 @@ def test_divergence_names_robot_environment_time_and_joint(
     getattr(simulation.states, component)[1, index] = value
     with pytest.raises(
         PhysicsDiverged,
-        match=rf"hopper\.xml: environment 1 at simulation time 0\.040–0\.080 s .*{message}",
+        match=rf"hopper\.xml: environment 1 at simulation time 0\.040 s .*{message}",
     ):
         simulation.step(np.zeros((3, 3)))
     assert "unstable" in capfd.readouterr().err

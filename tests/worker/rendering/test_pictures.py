@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import mujoco
 import numpy as np
 import pytest
 from command_helpers import REPOSITORY
-from PIL import Image
 
 from orchestrator.worker.envs.poses import Pose, pose_of_data
 from orchestrator.worker.policies.task_env import TaskEnv
-from orchestrator.worker.rendering import camera, film_strip, live_view, offscreen, scenery
+from orchestrator.worker.rendering import camera, live_view, offscreen, scenery
 
 ROBOTS = sorted(REPOSITORY.glob("mjcf/*.xml"))
 GEOM = int(mujoco.mjtObj.mjOBJ_GEOM)
@@ -95,14 +93,3 @@ def test_a_running_environment_gives_pictures_and_says_where_it_has_no_window(
         env = TaskEnv(xml, task="balance", render_mode="human")
     env.reset()
     assert env.render() is None
-
-
-def test_a_strip_shows_the_longest_episode_from_its_first_to_its_last_frame() -> None:
-    shown = film_strip.strip_indices([0] * 3 + [1] * 20 + [2] * 5)
-    assert (shown[0], shown[-1], len(shown)) == (3, 22, film_strip.STRIP_FRAMES)
-    assert film_strip.strip_indices([0]) == [0]
-    blank = np.zeros((48, 64, 3), np.uint8)
-    png = film_strip.film_strip([(0.0, blank), (1.5, blank)])
-    with Image.open(io.BytesIO(png)) as image:
-        assert image.size == (2 * 320 + 4, film_strip.STRIP_HEIGHT)
-        assert np.ptp(np.asarray(image)) == 255  # the times are written on it

@@ -9,13 +9,13 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.worker.envs.effort import torque_levers
 from orchestrator.worker.mjmodel.actuators import scalar_joints
 from orchestrator.worker.mjmodel.robot import bodies_of_robot
 from orchestrator.worker.mjmodel.structure import Floats, posed_data
 from orchestrator.worker.tasks.base import find_keyframe
 
 COUNTS = ("nu", "nv", "nbody", "ngeom")
+_ON_TENDON = (int(mujoco.mjtTrn.mjTRN_TENDON), int(mujoco.mjtTrn.mjTRN_SLIDERCRANK))
 
 
 def measured_model(model: mujoco.MjModel) -> dict[str, float | None]:
@@ -64,7 +64,7 @@ def _highest_torques(model: mujoco.MjModel) -> Floats:
     """
     actuators = np.repeat(np.arange(model.nactuator), model.actuator_outnum)
     forces = np.array([_highest_force(model, number) for number in range(model.nactuator)])
-    torques: Floats = forces[actuators] * torque_levers(model)
+    torques: Floats = forces[actuators] * _torque_levers(model)
     for output, joint in enumerate(scalar_joints(model)[actuators].tolist()):
         if joint >= 0 and model.jnt_actfrclimited[joint]:
             most = float(np.abs(model.jnt_actfrcrange[joint]).max())
@@ -88,3 +88,14 @@ def _highest_force(model: mujoco.MjModel, actuator: int) -> float:
         highest = float(np.abs(model.actuator_ctrlrange[control]).max())
         found.append(abs(float(model.actuator_gainprm[actuator, 0])) * highest)
     return min(found)
+
+
+def _torque_levers(model: mujoco.MjModel) -> Floats:
+    """``(nout,)`` torque for each unit of actuator force, of each output."""
+    on_joint = np.repeat(scalar_joints(model), model.actuator_outnum) >= 0
+    on_tendon = np.isin(np.repeat(model.actuator_trntype, model.actuator_outnum), _ON_TENDON)
+    gear = model.actuator_gear
+    levers: Floats = np.where(
+        on_joint | on_tendon, np.abs(gear[:, 0]), np.linalg.norm(gear, axis=1)
+    )
+    return levers

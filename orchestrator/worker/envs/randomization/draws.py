@@ -1,18 +1,20 @@
-"""Values drawn from the distributions of a job file, or those of a grid of evaluation."""
+"""What episodes draw: distributions of a job file, or values of a grid of evaluation."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from orchestrator.core.numbers.changing_numbers import TrainingMoment
 from orchestrator.core.numbers.distributions import (
     NORMAL_WIDTH,
     Distribution,
-    check_disturbance,
-    read_drawn,
+    disturbance,
+    parse_distribution,
 )
 from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.envs.randomization.randomized_fields import (
@@ -21,6 +23,64 @@ from orchestrator.worker.envs.randomization.randomized_fields import (
     RandomizeError,
 )
 from orchestrator.worker.mjmodel.structure import Floats
+
+if TYPE_CHECKING:
+    from orchestrator.worker.envs.simulation import Simulation
+
+
+class EpisodeDraws:
+    """Draws from the streams of a simulation's environments.
+
+    :param randomize: as of the job.
+    :param grid: its keys replace those of ``randomize``.
+    """
+
+    def __init__(
+        self, simulation: Simulation, randomize: Mapping[str, str], grid: GridPlaces | None
+    ) -> None:
+        self._simulation = simulation
+        self._grid = grid
+        sources = {
+            key: parse_distribution(text)
+            for key, text in randomize.items()
+            if disturbance(key) is not None
+        }
+        for axis in grid.grid.axes if grid is not None else ():
+            if disturbance(axis.key) is not None:
+                sources[axis.key] = axis.range
+        self.sources: dict[str, Distribution] = dict(sorted(sources.items()))
+        """Key → what is drawn from. At first those of :data:`DISTURBANCES`."""
+        self.values: dict[str, NDArray[Any]] = {}
+        """Key → ``(n_envs,)`` what the running episodes have drawn."""
+
+    def source(self, key: str, env: int | np.intp) -> Distribution:
+        """Return what environment ``env`` draws ``key`` from."""
+        of_grid = None if self._grid is None else self._grid.drawn_from(key, int(env))
+        return of_grid or self.sources[key]
+
+    def draw(self, key: str, env: int | np.intp) -> float:
+        simulation = self._simulation
+        return draw(self.source(key, env), simulation.generators[env], simulation.moment)
+
+    def draw_many(self, key: str, env: int | np.intp, count: int) -> Floats:
+        """Return ``(count,)`` values of noise."""
+        simulation = self._simulation
+        rng = simulation.generators[env]
+        return draw_many(self.source(key, env), rng, count, simulation.moment)
+
+    def keep(self, key: str, env: int | np.intp, source: str | None = None) -> float:
+        """Draw the value that the episode of ``env`` has of ``key``.
+
+        :param source: the key that it is drawn from, if another one.
+        """
+        value = self.draw(source or key, env)
+        self.values[key][env] = value
+        return value
+
+    def refusal(self, key: str, reason: str) -> RandomizeError:
+        """The error for a key of ``randomize`` or of the grid."""
+        is_of_grid = self._grid is not None and self._grid.drawn_from(key, 0) is not None
+        return RandomizeError(f"{GRID_TABLE if is_of_grid else TABLE}.{key}: {reason}")
 
 
 def draw(distribution: Distribution, rng: np.random.Generator, moment: TrainingMoment) -> float:
@@ -43,31 +103,3 @@ def draw_many(
     if distribution.kind == "normal":
         return first + second * rng.standard_normal(count).clip(-NORMAL_WIDTH, NORMAL_WIDTH)
     return first + (second - first) * rng.random(count)
-
-
-def of_each(
-    key: str, randomize: Mapping[str, str], grid: GridPlaces | None, n_envs: int
-) -> list[Distribution]:
-    """What each environment draws the disturbance ``key`` from; empty where nothing is drawn.
-
-    :raises RandomizeError: ``randomize`` has no distribution there that fits the key.
-    """
-    if grid is not None:
-        of_grid = [grid.drawn_from(key, env) for env in range(n_envs)]
-        of_points = [source for source in of_grid if source is not None]
-        if of_points:  # a key of the grid has a value at every point
-            return of_points
-    if key not in randomize:
-        return []
-    try:
-        # Job files are checked before, but not what a program gives.
-        distribution = read_drawn(randomize[key])
-        check_disturbance(key, distribution)
-    except ValueError as error:
-        raise refusal(key, randomize, str(error)) from None
-    return [distribution] * n_envs
-
-
-def refusal(key: str, randomize: Mapping[str, str], reason: str) -> RandomizeError:
-    """The error for a key of ``randomize``, or else of the grid of an evaluation."""
-    return RandomizeError(f"{TABLE if key in randomize else GRID_TABLE}.{key}: {reason}")

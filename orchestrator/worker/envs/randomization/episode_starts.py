@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import mujoco
 import numpy as np
 
-from orchestrator.core.numbers.changing_numbers import TrainingMoment
-from orchestrator.worker.envs.episode_conditions import GridPlaces
-from orchestrator.worker.envs.randomization.draws import draw, of_each, refusal
+from orchestrator.worker.envs.randomization.draws import EpisodeDraws
 from orchestrator.worker.envs.randomization.rough_terrain import RoughTerrain
 from orchestrator.worker.mjmodel.joints import joint_type, joints_of
 from orchestrator.worker.mjmodel.robot import joints_of_robot
@@ -28,99 +25,79 @@ JOINTS = "start.joints"
 HEIGHT = "start.height"
 TURN = "start.turn"
 SPEED = "start.speed"
-KEYS = (JOINTS, HEIGHT, TURN, SPEED)
+TERRAIN_X = "terrain.x"
+TERRAIN_Y = "terrain.y"
 _ONE_POSITION = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
 
 
 class EpisodeStarts:
     """Changes the state in which a task lets an episode start.
 
+    :param draws: gets the values of what is drawn.
     :param terrain: the floor, if it is rough.
-    :param places: ``(n_envs, 2)`` where the terrain lies in the running episodes; changed here.
     :raises RandomizeError: a key does not fit the robot.
     """
 
     def __init__(
-        self,
-        randomize: Mapping[str, str],
-        task: Task,
-        terrain: RoughTerrain | None,
-        places: Floats,
-        grid: GridPlaces | None = None,
+        self, draws: EpisodeDraws, task: Task, terrain: RoughTerrain | None, n_envs: int
     ) -> None:
+        self._draws = draws
         self._terrain = terrain
-        self._places = places
-        self._sources = {
-            key: drawn for key in KEYS if (drawn := of_each(key, randomize, grid, len(places)))
-        }
         self._joints: dict[str, int] = {}
         """Joints that are moved, by the key of what is drawn for each: addresses in ``qpos``."""
-        if JOINTS in self._sources:
+        if JOINTS in draws.sources:
             self._joints = _joint_addresses(task)
             if not self._joints:
                 reason = "the robot has no hinge or slide besides its base; leave the key out"
-                raise refusal(JOINTS, randomize, reason)
-        of_root = [key for key in self._sources if key != JOINTS]
-        self._root = _root(task, of_root, randomize) if of_root else None
+                raise draws.refusal(JOINTS, reason)
+        of_root = [key for key in (HEIGHT, TURN, SPEED) if key in draws.sources]
+        self._root = _root(task, of_root, draws) if of_root else None
         self._lowest, self._highest = start_limits(task.model, task.pose)
-        self.drawn: dict[str, Floats] = {
-            key: np.zeros(len(places)) for key in (*self._joints, *of_root)
-        }
-        """Key → ``(n_envs,)`` what the running episodes have drawn; of joints, one key for each."""
+        places = [] if terrain is None else [TERRAIN_X, TERRAIN_Y]
+        for key in (*self._joints, *of_root, *places):
+            draws.values[key] = np.zeros(n_envs)
 
-    def change(
-        self, env: int, qpos: Floats, qvel: Floats, rng: np.random.Generator, moment: TrainingMoment
-    ) -> None:
+    def place(self, env: int | np.intp) -> Floats:
+        """``(2,)`` where the terrain's middle lies in the world, in metres."""
+        values = self._draws.values
+        return np.array([values[TERRAIN_X][env], values[TERRAIN_Y][env]])
+
+    def change(self, env: int, qpos: Floats, qvel: Floats, rng: np.random.Generator) -> None:
         """Draw a start.
 
         :param qpos: ``(nq,)``, changed like ``qvel``, ``(nv,)``.
         """
-
-        def draw_value(source: str, key: str) -> float:
-            value = draw(self._sources[source][env], rng, moment)
-            self.drawn[key][env] = value
-            return value
-
+        draws = self._draws
         for key, address in self._joints.items():
-            moved = qpos[address] + draw_value(JOINTS, key)
+            moved = qpos[address] + draws.keep(key, env, JOINTS)
             qpos[address] = min(max(moved, self._lowest[address]), self._highest[address])
         root = self._root
         turned_by = 0.0
-        if root is not None and root.z is not None and HEIGHT in self._sources:
-            qpos[root.z.address] += root.z.sign * draw_value(HEIGHT, HEIGHT)
-        if root is not None and root.quaternion is not None and TURN in self._sources:
-            turned_by = draw_value(TURN, TURN)
+        if root is not None and root.z is not None and HEIGHT in draws.sources:
+            qpos[root.z.address] += root.z.sign * draws.keep(HEIGHT, env)
+        if root is not None and root.quaternion is not None and TURN in draws.sources:
+            turned_by = draws.keep(TURN, env)
             about_z = np.array([math.cos(turned_by / 2), 0.0, 0.0, math.sin(turned_by / 2)])
             turned = np.zeros(4)
             mujoco.mju_mulQuat(turned, about_z, qpos[root.quaternion])
             qpos[root.quaternion] = turned
-        if root is not None and SPEED in self._sources:
-            qvel += horizontal_push(root, len(qvel), draw_value(SPEED, SPEED), rng)
+        if root is not None and SPEED in draws.sources:
+            qvel += horizontal_push(root, len(qvel), draws.keep(SPEED, env), rng)
         if self._terrain is not None:
-            self._places[env] = self._terrain.draw(rng)
-            self._terrain.lift(qpos, self._places[env], turned_by)
-
-    def drawn_by(self, env: int) -> dict[str, float]:
-        """What the running episode of environment ``env`` has drawn, and where its terrain lies."""
-        found = {key: float(values[env]) for key, values in self.drawn.items()}
-        if self._terrain is not None:
-            x_m, y_m = self._places[env].tolist()
-            found |= {"terrain.x": x_m, "terrain.y": y_m}
-        return found
+            place = self._terrain.draw(rng)
+            draws.values[TERRAIN_X][env], draws.values[TERRAIN_Y][env] = place
+            self._terrain.lift(qpos, place, turned_by)
 
 
-def _root(task: Task, keys: list[str], randomize: Mapping[str, str]) -> Root:
+def _root(task: Task, keys: list[str], draws: EpisodeDraws) -> Root:
     """:raises RandomizeError: the robot's base does not move as ``keys`` need it."""
     try:
         root = find_root(task.model, task.pose)
     except NoRootError as error:
-        raise refusal(keys[0], randomize, f"{error}; leave the key out") from None
-    if HEIGHT in keys and root.z is None:
-        reason = "the robot's base cannot move up and down; leave the key out"
-        raise refusal(HEIGHT, randomize, reason)
-    if TURN in keys and root.quaternion is None:
-        reason = "the robot's base cannot turn freely, as it has no free joint; leave the key out"
-        raise refusal(TURN, randomize, reason)
+        raise draws.refusal(keys[0], f"{error}; leave the key out") from None
+    for key, part in ((HEIGHT, root.z), (TURN, root.quaternion)):
+        if key in keys and part is None:
+            raise draws.refusal(key, "the robot's base cannot move like that; leave the key out")
     return root
 
 

@@ -5,7 +5,6 @@ environment's stream.
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -14,22 +13,15 @@ import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from orchestrator.core.numbers.distributions import PRIVILEGED, Distribution, by_number
+from orchestrator.core.numbers.distributions import PRIVILEGED
 from orchestrator.core.numbers.terrain import terrain_of
-from orchestrator.worker.envs.batch_interface import (
-    BatchSettings,
-    Episode,
-    SimulationState,
-    StepResult,
-)
+from orchestrator.worker.envs.batch_interface import BatchSettings, SimulationState, StepResult
 from orchestrator.worker.envs.episode_conditions import GridPlaces, TerrainPlace
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.randomization.disturbances import Disturbances
-from orchestrator.worker.envs.randomization.draws import draw
+from orchestrator.worker.envs.randomization.draws import EpisodeDraws
 from orchestrator.worker.envs.randomization.episode_starts import EpisodeStarts
 from orchestrator.worker.envs.randomization.randomized_fields import (
-    GRID_TABLE,
-    RandomizedKey,
     prepare_model,
     randomized_keys,
     write,
@@ -58,61 +50,41 @@ class RandomizedSimulation(Simulation):
         xml: Path | str,
         task: str,
         task_options: Mapping[str, Any] | None,
-        randomize: Mapping[str, Any],
+        randomize: Mapping[str, str],
         grid: GridPlaces | None = None,
         *,
         asymmetric: bool = False,
         **settings: Unpack[BatchSettings],
     ) -> None:
         model = load_model(xml)
-        declared = by_number(randomize)
-        randomize = {} if settings.get("nominal", False) else declared
+        drawn = {} if settings.get("nominal", False) else randomize
         self._grid = grid
         made = make_task(task, model, task_options)
-        self.terrain = terrain_of(randomize)
+        self.terrain = terrain_of(drawn)
         self._terrain: RoughTerrain | None = None
         on_floor = model
         if self.terrain is not None:
             self._terrain = RoughTerrain(Path(xml), model, made, self.terrain)
             on_floor = self._terrain.model
-        found = randomized_keys(model, randomize, None if grid is None else grid.grid)
-        prepare_model(on_floor, found)
+        self.keys = randomized_keys(model, drawn, None if grid is None else grid.grid)
+        prepare_model(on_floor, self.keys)
         super().__init__(on_floor, made, robot=Path(xml).name, asymmetric=asymmetric, **settings)
-        self.keys = [key for key in found if not key.distribution.is_constant]
-        self.drawn = np.zeros((self.n_envs, len(self.keys)))
-        """``(n_envs, len(keys))`` values of the running episodes."""
-        self._changes = [key.changes() for key in self.keys]
-        for key in found:
-            changes = key.changes()
-            for change in changes:
-                self._batch.expand(change.name)
-            if key.distribution.is_constant:  # a number of a list: the same in every episode
-                for env in range(self.n_envs):
-                    write(self._batch, env, changes, key.distribution.extremes[0])
-        if found and not self.keys:  # where something is drawn, every episode does it
-            self._batch.set_const()
+        self.draws = EpisodeDraws(self, drawn, grid)
+        for key in self.keys:
+            self.draws.sources[key.key] = key.distribution
+            self.draws.values[key.key] = np.zeros(self.n_envs)
+            for change in key.changes:
+                self._batch.expand(change.field)
         seen = np.zeros((self.n_envs, self._sensed_size), self.observation_dtype)
-        self._disturbances = Disturbances(randomize, self.task, seen, grid)
-        self._places = np.zeros((self.n_envs, 2))
-        """``(n_envs, 2)`` where the terrain's middle lies in the world, in metres."""
-        self._starts = EpisodeStarts(randomize, self.task, self._terrain, self._places, grid)
-        shown: list[str] = []
+        self._disturbances = Disturbances(self.draws, self.task, seen)
+        self._starts = EpisodeStarts(self.draws, self.task, self._terrain, self.n_envs)
+        self._shown: list[str] = []
         """Keys that the critic sees: those of the robot, then delays and the period of pushes."""
         if asymmetric:
-            of_robot = self.keys
-            if grid is not None or randomize is not declared:
-                of_robot = randomized_keys(model, declared)
-            shown += [key.key for key in of_robot if not key.distribution.is_constant]
-            shown += [key for key in PRIVILEGED if key in declared]
-        self._n_shown = len(shown)
-        columns: dict[str, NDArray[Any]] = {
-            key.key: self.drawn[:, number] for number, key in enumerate(self.keys)
-        }
-        columns |= self._disturbances.drawn
-        self._shown = {place: columns[key] for place, key in enumerate(shown) if key in columns}
-        """Places among these → ``(n_envs,)`` views of what the running episodes have drawn."""
-        self.privileged_names = (*self.privileged_names, *shown)
-        self.observation_size += len(shown)
+            self._shown += [key.key for key in randomized_keys(model, randomize)]
+            self._shown += [key for key in PRIVILEGED if key in randomize]
+        self.privileged_names = (*self.privileged_names, *self._shown)
+        self.observation_size += len(self._shown)
         # Contact forces are computed outside of the batch, at every step.
         self._models = [
             copy.copy(on_floor) if self._contact_forces else None for _ in range(self.n_envs)
@@ -136,58 +108,47 @@ class RandomizedSimulation(Simulation):
         """As :meth:`Simulation.ground`."""
         if self._terrain is None:
             return None
-        x_m, y_m = self._terrain.position_in_body(self._places[env]).tolist()
+        x_m, y_m = self._terrain.position_in_body(self._starts.place(env)).tolist()
         return TerrainPlace(geom=self._terrain.floor, x_m=x_m, y_m=y_m)
 
     def step(self, actions: ArrayLike) -> StepResult:
         """As :meth:`Simulation.step`; a push comes before the physics."""
-        disturbances = self._disturbances
-        moment = self.moment
-        due = disturbances.due_pushes(self._lengths())
+        due = self._disturbances.due_pushes(self._lengths())
         if due is not None:
-            self._push(due, lambda env: disturbances.push(env, self.generators[env], moment))
+            self._push(due, lambda env: self._disturbances.push(env, self.generators[env]))
         return super().step(actions)
 
     def _arriving(self, action: NDArray[Any]) -> NDArray[Any]:
         return self._disturbances.disturbed_actions(action)
 
     def _sensed(self) -> NDArray[Any]:
-        return self._disturbances.disturbed_observations(
-            super()._sensed(), self.generators, self.moment
-        )
+        return self._disturbances.disturbed_observations(super()._sensed())
 
     def _first_sensed(self, envs: NDArray[np.intp]) -> NDArray[Any]:
-        return self._disturbances.disturbed_first_observations(
-            super()._first_sensed(envs), envs, self.generators, self.moment
-        )
+        return self._disturbances.disturbed_first_observations(super()._first_sensed(envs), envs)
 
     def _sensed_last(self) -> NDArray[Any]:
         return self._disturbances.seen.copy()
 
     def _privileged_values(self, envs: NDArray[np.intp]) -> list[NDArray[Any]]:
-        values = np.zeros((len(envs), self._n_shown))
-        for place, drawn in self._shown.items():
-            values[:, place] = drawn[envs]
+        values = np.zeros((len(envs), len(self._shown)))
+        for place, key in enumerate(self._shown):
+            if key in self.draws.values:
+                values[:, place] = self.draws.values[key][envs]
         return [*super()._privileged_values(envs), values]
 
     def _start_episodes(self, envs: NDArray[np.intp]) -> NDArray[Any]:
-        moment = self.moment
         for env in envs:
-            rng = self.generators[env]
-            self.drawn[env] = [draw(self._drawn_from(key, env), rng, moment) for key in self.keys]
-        self._disturbances.begin_episodes(envs, self.generators, moment)
+            for key in self.keys:
+                self.draws.keep(key.key, env)
+        self._disturbances.begin_episodes(envs)
         self._write_robots(envs)
         return super()._start_episodes(envs)
 
-    def _drawn_from(self, key: RandomizedKey, env: int) -> Distribution:
-        if self._grid is None or key.table != GRID_TABLE:
-            return key.distribution
-        return self._grid.drawn_from(key.key, env) or key.distribution
-
     def _write_robots(self, envs: NDArray[np.intp]) -> None:
         for env in envs:
-            for changes, value in zip(self._changes, self.drawn[env].tolist(), strict=True):
-                write(self._batch, env, changes, value)
+            for key in self.keys:
+                write(self._batch, env, key, float(self.draws.values[key.key][env]))
         if self.keys:
             self._batch.set_const(envs)
         for env in envs:
@@ -200,48 +161,25 @@ class RandomizedSimulation(Simulation):
 
     def _initial_state(self, env: int) -> tuple[Floats, Floats]:
         qpos, qvel = super()._initial_state(env)
-        self._starts.change(env, qpos, qvel, self.generators[env], self.moment)
+        self._starts.change(env, qpos, qvel, self.generators[env])
         self._write_terrain(env)
         return qpos, qvel
 
     def _write_terrain(self, env: int | np.intp) -> None:
         if self._terrain is not None:
-            position = self._terrain.position_in_body(self._places[env])
+            position = self._terrain.position_in_body(self._starts.place(env))
             self._batch.expand("geom_pos")[env, self._terrain.floor, :2] = position
             self._copy_model(env)
 
-    def _episode(
-        self,
-        env: int,
-        terminal_observation: NDArray[Any],
-        terminated: bool,
-        diverged: Mapping[int, str],
-    ) -> Episode:
-        episode = super()._episode(env, terminal_observation, terminated, diverged)
-        if not self._is_measuring:
-            return episode
-        return dataclasses.replace(episode, drawn=self._drawn_by(env))
-
     def _drawn_by(self, env: int) -> dict[str, float]:
-        """Keys, and what the running episode of environment ``env`` has drawn."""
-        of_robot = {key.key: float(self.drawn[env, number]) for number, key in enumerate(self.keys)}
-        return of_robot | self._disturbances.drawn_by(env) | self._starts.drawn_by(env)
-
-    def _describe_divergence(self, env: int) -> str:
-        drawn = [f"{key} = {value:.4g}" for key, value in self._drawn_by(env).items()]
-        return super()._describe_divergence(env) + (
-            f"; the episode had drawn {', '.join(drawn)}" if drawn else ""
-        )
+        """As :meth:`Simulation._drawn_by`: delays in control steps, the period of pushes in s."""
+        drawn = {key: float(values[env]) for key, values in self.draws.values.items()}
+        if "push.period" in drawn:
+            drawn["push.period"] *= self.control_period_s
+        return drawn
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        of_robot = {key.key: self.drawn[:, number] for number, key in enumerate(self.keys)}
-        return {
-            **super()._arrays(),
-            **of_robot,
-            **self._disturbances.arrays(),
-            **self._starts.drawn,
-            "terrain": self._places,
-        }
+        return {**super()._arrays(), **self.draws.values, **self._disturbances.arrays()}
 
     def set_state(self, state: SimulationState) -> NDArray[Any]:
         """As :meth:`Simulation.set_state`, with the robots and disturbances of the running

@@ -28,6 +28,7 @@ STARTS = 0.2
 BASE_M = 1.0
 """Thickness of the field below its lowest point."""
 SEED = 20
+NAME = "orchestrator terrain"
 
 
 class RoughTerrain:
@@ -43,10 +44,6 @@ class RoughTerrain:
         self._cell_m = terrain.cell_m
         self._heights_m: Floats = _heights() * terrain.height_m
         data = posed_data(model, task.pose)
-        self.floor = _floor(model, data)
-        """Number of the geom."""
-        self._body_xy: Floats = data.xpos[model.geom_bodyid[self.floor], :2].copy()
-        self._floor_xy: Floats = data.geom_xpos[self.floor, :2].copy()
         root, self._z = _liftable_base(model, task)
         moving = np.flatnonzero(~fixed_geoms(model))
         places = data.geom_xpos[moving, :2]
@@ -59,9 +56,13 @@ class RoughTerrain:
         """``(2,)`` where the base is, about which the robot turns."""
         self._most_shift_m = STARTS * _half_m(terrain)
         spec = mujoco.MjSpec.from_file(str(xml))
-        lay_terrain(spec, terrain)
+        geom = lay_terrain(spec, terrain)
         self.model: mujoco.MjModel = for_simulation(spec.compile())
         """The robot on the terrain. Its elements have the same numbers."""
+        self.floor: int = geom.id
+        """Number of the geom."""
+        self._body_xy: Floats = data.xpos[model.geom_bodyid[self.floor], :2].copy()
+        self._floor_xy: Floats = data.geom_xpos[self.floor, :2].copy()
 
     def draw(self, rng: np.random.Generator) -> Floats:
         """``(2,)`` a position of the field's middle in metres."""
@@ -104,26 +105,27 @@ def lay_terrain(spec: mujoco.MjSpec, terrain: Terrain) -> mujoco.MjsGeom:
     model = spec.compile()
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
-    floor = _floor(model, data)
+    level = level_floors(model, data)
+    if len(level) != 1:
+        raise RandomizeError(
+            f"{TABLE}.{TERRAIN}: needs one floor, a geom of type plane that is fixed, level and not turned, with "
+            f"contacts; this robot has {len(level) or 'none'}"
+        )
     heights = _heights()
     half = _half_m(terrain)
     # MuJoCo scales between these.
     lowest = heights.min() * terrain.height_m
     highest = heights.max() * terrain.height_m
-    names = {field.name for field in spec.hfields}
-    name = TERRAIN
-    while name in names:
-        name += "_"
     spec.add_hfield(
-        name=name,
+        name=NAME,
         nrow=POINTS,
         ncol=POINTS,
         size=[half, half, highest - lowest, BASE_M],
         userdata=heights.ravel().tolist(),
     )
-    [geom] = [geom for geom in spec.geoms if geom.id == floor]
+    [geom] = [geom for geom in spec.geoms if geom.id == level[0]]
     geom.type = mujoco.mjtGeom.mjGEOM_HFIELD
-    geom.hfieldname = name
+    geom.hfieldname = NAME
     # MuJoCo ignores the position of a geom that is at its body's.
     geom.pos = np.add(geom.pos, [1.0, 1.0, lowest])
     return geom
@@ -141,18 +143,6 @@ def _half_m(terrain: Terrain) -> float:
     return (POINTS - 1) / 2 * terrain.cell_m
 
 
-def _floor(model: mujoco.MjModel, data: mujoco.MjData) -> int:
-    """The number of the only plane that robots stand on."""
-    level = level_floors(model, data)
-    if len(level) != 1:
-        found = "none" if not level else str(len(level))
-        raise RandomizeError(
-            f"{TABLE}.{TERRAIN}: needs one floor, a geom of type plane that is fixed, level and not turned, with "
-            f"contacts; this robot has {found}"
-        )
-    return level[0]
-
-
 def _liftable_base(model: mujoco.MjModel, task: Task) -> tuple[Root, Coordinate]:
     """The base, and its height.
 
@@ -164,7 +154,6 @@ def _liftable_base(model: mujoco.MjModel, task: Task) -> tuple[Root, Coordinate]
         raise RandomizeError(f"{TABLE}.{TERRAIN}: {error}") from None
     if root.z is None or model.ntree != 1:
         raise RandomizeError(
-            f"{TABLE}.{TERRAIN}: this robot cannot be lifted onto a terrain: its base cannot move up and down, or "
-            "there are loose objects beside it"
+            f"{TABLE}.{TERRAIN}: needs a robot whose base can move up and down, without loose objects beside it"
         )
     return root, root.z
