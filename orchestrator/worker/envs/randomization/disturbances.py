@@ -20,7 +20,7 @@ from orchestrator.worker.envs.randomization.draws import EpisodeDraws
 from orchestrator.worker.mjmodel.root import NoRootError, find_root, horizontal_push
 from orchestrator.worker.mjmodel.structure import Floats, as_index
 from orchestrator.worker.mjspec.spec_elements import suggestion
-from orchestrator.worker.tasks import Task, input_names
+from orchestrator.worker.tasks import Task
 from orchestrator.worker.tasks.base import control_steps
 
 PUSH_PERIOD = "uniform(2, 2)"
