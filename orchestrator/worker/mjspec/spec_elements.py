@@ -53,11 +53,11 @@ def matching_elements(spec: mujoco.MjSpec, table: str, key: str) -> list[tuple[i
 
 
 def suggestion(word: str, valid: Iterable[str]) -> str:
-    """A hint with similar names, or with all names where none is similar."""
+    """A hint with the most similar name, or with all names where none is similar."""
     names = list(dict.fromkeys(valid))
-    near = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(word, names, n=1)
     if near:
-        return f"; did you mean {' or '.join(map(repr, near))}?"
+        return f'; did you mean "{near[0]}"?'
     if not names:
         return "; there is none"
     return f"; there are {listed(names, MOST_LISTED)}"

@@ -146,7 +146,7 @@ def search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("my_envs:Env", {"mode": "old_step"}, "step()"),
         ("my_envs:Env", {"colour": 1}, "colour"),
         ("my_envs:not_an_env", {}, "list"),
-        ("my_envs:Ent", {}, "'Env'"),
+        ("my_envs:Ent", {}, "named 'Ent'"),
         ("nowhere:make_env", {}, "'nowhere'"),
         ("half_done:make_env", {}, "half_done.py:1"),
     ],
