@@ -111,9 +111,9 @@ class JobPaths:
     eval = Below("eval.json")
     video = Below("video.mp4")
     preview = Below("preview.png")
-    """A still of the robot in its best moment."""
+    """A still of the robot during its evaluation."""
     moment = Below("moment.npz")
-    """The pose of the robot in its best moment, until the still has been drawn from it."""
+    """The pose of the robot during its evaluation, until the still has been drawn from it."""
 
     def has_results(self, *, normalize: bool) -> bool:
         """Whether what a finished training leaves is there: the policy, and the statistics that it

@@ -148,7 +148,7 @@ class WorkerSpec:
     video: bool = False
     """Whether a video of its policy is wanted."""
     preview: bool = False
-    """Whether the evaluation keeps the pose of its best moment, for a still."""
+    """Whether the evaluation keeps a pose, for a still."""
     checkpoint_every_s: float | None = None
     """Wall-clock seconds between checkpoints; None where :attr:`checkpoint_every` counts."""
     on_divergence: OnDivergence = "fail"

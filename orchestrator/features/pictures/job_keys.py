@@ -7,7 +7,7 @@ from orchestrator.keys.value_types import key
 
 _PREVIEW = key(
     True,
-    "Draw preview.png after all training: the robot in the best moment of its final evaluation.",
+    "Draw preview.png after all training: the robot during its final evaluation.",
     False,
 )
 _VIDEO = key(False, "Make video.mp4 of every trained policy after all training.", True)

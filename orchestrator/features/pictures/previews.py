@@ -1,4 +1,4 @@
-"""Stills of robots in their best moments, drawn by child processes from poses that evaluations have
+"""Stills of robots, drawn by child processes from poses that evaluations have
 kept.
 
 A pose waits in the directory of its job until it is drawn, so that a later run makes up for what
@@ -38,7 +38,7 @@ OFF = "`preview = false` in the job file switches previews off"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StillsRequest:
-    """Stills of the best moments of a job and of others."""
+    """Stills of a job and of others."""
 
     module: ClassVar[str] = "orchestrator.worker.rendering.stills"
     others: tuple[Path, ...] = ()
