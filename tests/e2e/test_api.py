@@ -104,7 +104,7 @@ def test_an_entry_point_takes_the_place_of_the_task(tmp_path: Path) -> None:
         ),
         (
             {"task_options": {"forward_weight": 1}, "task": "forward"},
-            'did you mean "forward_reward_weight"?',
+            "did you mean 'forward_reward_weight'",
         ),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",

@@ -101,7 +101,7 @@ def test_code_that_knows_only_gymnasium_trains_on_a_task() -> None:
             'expected an MJCF file: gymnasium.make("orchestrator/forward-v0", xml=',
         ),
         ({"xml": "gone.xml"}, "xml = gone.xml: expected an MJCF file"),
-        ({"healthy_rewards": 1.0}, 'did you mean "healthy_reward"?'),
+        ({"healthy_rewards": 1.0}, "did you mean 'healthy_reward'?"),
         ({"xml": commands.REPOSITORY / "mjcf/arm.xml"}, 'arm.xml: task "forward"'),
     ],
     ids=["no robot", "no file", "option", "misfit"],

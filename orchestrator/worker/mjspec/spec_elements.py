@@ -57,7 +57,7 @@ def suggestion(word: str, valid: Iterable[str]) -> str:
     names = list(dict.fromkeys(valid))
     near = difflib.get_close_matches(word, names, n=1)
     if near:
-        return f'; did you mean "{near[0]}"?'
+        return f"; did you mean {near[0]!r}?"
     if not names:
         return "; there is none"
     return f"; there are {listed(names, MOST_LISTED)}"

@@ -89,7 +89,7 @@ def read_options(
         hints = get_type_hints(kind, include_extras=True)
         for name, written in options.items():
             if name not in fields:
-                raise ValueError(f'unknown option "{name}"{suggestion(name, sorted(fields))}')
+                raise ValueError(f"unknown option {name!r}{suggestion(name, sorted(fields))}")
             values[name] = _read(name, written, hints[name], moment)
         return kind(**values)
     except ValueError as error:

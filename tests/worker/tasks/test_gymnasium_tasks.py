@@ -291,7 +291,7 @@ def test_stable_baselines_sees_the_same_as_over_gymnasiums_environments(name: st
             {"healthy_z_rnge": [0, 1]},
             "did you mean 'healthy_z_range'",
         ),
-        ("Ant-v5", "quadruped", {"keyframe": "home"}, r'unknown option "keyframe"'),
+        ("Ant-v5", "quadruped", {"keyframe": "home"}, r"unknown option 'keyframe'"),
         ("Ant-v5", "quadruped", {"healthy_z_range": [1]}, r"\[1\]: expected a list of two numbers"),
         ("Ant-v5", "quadruped", {"healthy_z_range": "high"}, "expected a list of two numbers"),
         ("Ant-v5", "quadruped", {"main_body": 1.5}, "expected a whole number or text"),

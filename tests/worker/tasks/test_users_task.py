@@ -64,7 +64,7 @@ def test_the_documented_task_is_under_40_lines_and_trains(
         "to stand is better than to end it all"
     )
     with pytest.raises(
-        ValueError, match=r'unknown option "efort_weight"; did you mean .effort_weight.'
+        ValueError, match=r"unknown option 'efort_weight'; did you mean 'effort_weight'"
     ):
         MujocoVecEnv(HOPPER, f"{name}:Jump", n_envs=1, seed=0, task_options={"efort_weight": 1.0})
 
@@ -77,7 +77,7 @@ def test_the_documented_task_runs_from_a_job_file_beside_it(
     written(tmp_path, documented())
     (result,) = orchestrator.run(job_file(tmp_path), run_dir=tmp_path / "run").results
     assert result.ok, result.error
-    with pytest.raises(SpecError, match='task "my_tasks:Jump": unknown option "efort_weight"'):
+    with pytest.raises(SpecError, match="task \"my_tasks:Jump\": unknown option 'efort_weight'"):
         orchestrator.run(job_file(tmp_path, "{ efort_weight = 0.1 }"), run_dir=tmp_path / "other")
 
 
