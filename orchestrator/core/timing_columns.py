@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 class Iteration(NamedTuple):
     """One row of ``timings.csv``, its fields in the order of the columns. None: not measured on
-    that system.
+    that system, or with that learner.
     """
 
     iteration: float | None

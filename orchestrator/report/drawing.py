@@ -232,7 +232,7 @@ PHASES = {
     "gae": Phase("advantages (GAE)", COLOURS["yellow"].light),
     "backward": Phase("backward", COLOURS["orange"].light),
     "optimizer": Phase("optimiser step", COLOURS["purple"].light),
-    "rest": Phase("rest (losses, buffers, logging)", COLOURS["gray"].light),
+    "rest": Phase("rest, and what is not measured", COLOURS["gray"].light),
 }
 """In their order."""
 

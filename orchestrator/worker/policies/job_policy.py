@@ -14,9 +14,11 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import gymnasium
 import torch
 from gymnasium.wrappers import TransformObservation
 from stable_baselines3.common.monitor import Monitor
@@ -200,13 +202,29 @@ def _make(
     for_caller: Any = trained_policy.normalized_env(spec, paths, venv, trained)
     if n_envs is None:
         assert isinstance(venv, DummyVecEnv)
-        env = venv.envs[0]
-        env.reset(seed=seed)
+        env = FirstResetSeeded(venv.envs[0], seed)
         if isinstance(for_caller, VecNormalize):
             space = for_caller.observation_space
             env = TransformObservation(env, for_caller.normalize_obs, space)
         for_caller = env
     return _Made(venv, for_caller, seed)
+
+
+class FirstResetSeeded(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Seeds the first ``reset()`` that is given no seed; later ones go on from there."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], seed: int) -> None:
+        super().__init__(env)
+        self._seed: int | None = seed
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        if seed is None:
+            seed = self._seed
+        self._seed = None
+        given = {} if options is None else {"options": options}  # a user's may take none
+        return self.env.reset(seed=seed, **given)
 
 
 @contextlib.contextmanager
@@ -217,6 +235,7 @@ def _explaining(spec: WorkerSpec) -> Iterator[None]:
     """
     folder = spec.search_path or ""
     if folder:
+        _refuse_modules_of_others(spec, folder)
         sys.path.insert(0, folder)
     try:
         yield
@@ -231,3 +250,20 @@ def _explaining(spec: WorkerSpec) -> Iterator[None]:
             sys.path.remove(folder)  # the first
             if folder not in sys.path:
                 sys.path.append(folder)
+
+
+def _refuse_modules_of_others(spec: WorkerSpec, folder: str) -> None:
+    """Refuse a job whose module has the name of another one that this program has imported."""
+    for name in (spec.task, spec.entry_point, spec.env, spec.algo):
+        if name is None or ":" not in name:
+            continue
+        module = name.partition(":")[0].partition(".")[0]
+        loaded = getattr(sys.modules.get(module), "__file__", None)
+        own = PathFinder.find_spec(module, [folder])
+        if loaded is None or own is None or own.origin is None:
+            continue
+        if Path(own.origin).resolve() != Path(loaded).resolve():
+            raise UsageError(
+                f"{spec.job_id}: its module {module} is {own.origin}, and this program has imported"
+                f" {loaded} under that name; load the job in a program that has not"
+            )

@@ -85,7 +85,7 @@ def evaluate(
     at_once = max(spec.n_envs, MOST_AT_ONCE) if env_factory.is_batched(spec) else spec.n_envs
     n_envs = min(spec.eval_episodes, at_once)
     poses: list[Pose] | None = None
-    if spec.preview and not spec.video and env_factory.is_batched(spec):
+    if spec.preview and env_factory.is_batched(spec):
         poses = []
     run = functools.partial(_run, spec, job_dir, model, each_step)
     figures = _figures(run(n_envs, poses=poses))

@@ -101,6 +101,7 @@ def robot_filmed(filmed: Filmed, tmp_path_factory: pytest.TempPathFactory) -> Fi
         "xml": "originals/robot.xml",
         "task": "forward",
         "task_options": COARSE,
+        "eval_episodes": 1,
         "video": True,
     }
     return trained_and_filmed(cwd, *FILMED, robot)
@@ -120,6 +121,7 @@ def test_every_job_that_asks_gets_its_video_when_all_training_is_over(
         shown, rate = frames(job.video)
         assert len(shown) / rate == pytest.approx(10.0, abs=1 / float(rate))
         assert not list(job.root.glob(".*"))  # nothing half written
+    assert job_dir(robot_filmed[0], "hopper-s0").preview.exists()
 
 
 @pytest.mark.nightly

@@ -98,8 +98,8 @@ def test_a_policy_acts_with_another_robot_that_fits_it(balancer: JobPaths, tmp_p
     assert returns(balancer, xml=of_file) == returns(balancer)
     assert returns(balancer, xml=str(heavier)) != returns(balancer)
     one = orchestrator.make_env(balancer.root, None, xml=heavier)
-    batch = orchestrator.make_env(balancer.root, 1, xml=heavier, seed=5)
-    np.testing.assert_array_equal(one.reset(seed=5)[0], batch.reset()[0])
+    batch = orchestrator.make_env(balancer.root, 1, xml=heavier)
+    np.testing.assert_array_equal(one.reset()[0], batch.reset()[0])
     action = np.ones((1, 1), np.float32)
     np.testing.assert_array_equal(one.step(action[0])[0], batch.step(action)[0][0])
 
@@ -267,6 +267,16 @@ def test_a_policy_over_images_and_numbers_of_the_users_own_environment_loads(
     paths.spec.write_text(json.dumps(spec | {"entry_point": "own_env:blind"}))
     with pytest.raises(orchestrator.UsageError, match="unexpected keyword argument 'render_mode'"):
         orchestrator.make_env(paths.root, render_mode="rgb_array")
+    other = tmp_path / "other"
+    shutil.copytree(own, other)
+    (other / "own_env.py").write_text((own / "own_env.py").read_text() + "\n# another one")
+    ours = json.loads(paths.spec.read_text())
+    paths.spec.write_text(json.dumps(ours | {"search_path": str(other)}))
+    with pytest.raises(
+        orchestrator.UsageError, match=f"its module own_env is {other}/own_env.py, and this program"
+    ):
+        orchestrator.load(paths.root)
+    paths.spec.write_text(json.dumps(ours))
     sys.path.remove(str(own))
     sys.modules.pop("own_env")
     own.rename(tmp_path / "moved")

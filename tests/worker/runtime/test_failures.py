@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,15 @@ def test_the_place_is_the_last_line_of_the_users_own_code_also_behind_an_error_t
         hidden.value.__traceback__.tb_next
     )  # without this file, which is the user's too
     assert failures.describe(error) == f"ValueError: cannot step ({tmp_path / 'gait.py'}:2)"
+
+
+def test_a_memory_limit_is_named_where_memory_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ImportError("importing the C-extensions failed")
+    error.__cause__ = ImportError("libtorch_cpu.so: failed to map segment from shared object")
+    assert "ulimit" not in failures.describe(error)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (300 << 20, -1))
+    assert "limited to 300 MiB" in failures.describe(error)
+    assert "ulimit" not in failures.describe(ValueError("of the user"))
 
 
 @pytest.mark.parametrize(
