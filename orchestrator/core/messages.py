@@ -161,9 +161,9 @@ class ExaminationRequest(JsonLine):
     """Whether the job demands ``learner = "fast"``."""
     init: Mapping[str, Any] = field(default_factory=dict)
     """What decides whether the policy in the file or job directory ``path`` can be the start:
-    ``algo``, ``policy``, ``policy_kwargs`` and ``normalize`` of the job; empty where it starts with
-    random weights. In the place of ``path`` there is ``source`` for a job that is still to be
-    trained: the same four of it."""
+    ``algo``, ``policy``, ``policy_kwargs``, ``normalize`` and ``use_sde`` of the job; empty where it
+    starts with random weights. In the place of ``path`` there is ``source`` for a job that is still
+    to be trained: the same five of it."""
     search_path: FilePath | None = None
     stage_to: FilePath | None = None
     """Folder to write the robot's bundle to; None: a temporary one."""

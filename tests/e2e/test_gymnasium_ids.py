@@ -10,6 +10,7 @@ from typing import Any
 
 import command_helpers as commands
 import gymnasium
+import mujoco
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
@@ -101,10 +102,12 @@ def test_code_that_knows_only_gymnasium_trains_on_a_task() -> None:
             'expected an MJCF file: gymnasium.make("orchestrator/forward-v0", xml=',
         ),
         ({"xml": "gone.xml"}, "xml = gone.xml: expected an MJCF file"),
+        ({"xml": mujoco.MjSpec()}, "MjSpec object"),
+        ({"xml": f"<mujoco>{'<!-- -->' * 9999}</mujoco>"}, "…: expected an MJCF file"),
         ({"healthy_rewards": 1.0}, "did you mean 'healthy_reward'?"),
         ({"xml": commands.REPOSITORY / "mjcf/arm.xml"}, 'arm.xml: task "forward"'),
     ],
-    ids=["no robot", "no file", "option", "misfit"],
+    ids=["no robot", "no file", "a specification", "a text", "option", "misfit"],
 )
 def test_what_is_wrong_with_the_robot_or_an_option_is_told(
     arguments: dict[str, Any], expected: str

@@ -84,7 +84,8 @@ def _request(job: Job) -> ExaminationRequest:
 
 
 def _of_init(spec: WorkerSpec) -> dict[str, Any]:
-    return {key: getattr(spec, key) for key in OF_INIT}
+    use_sde = bool(spec.hyperparameters.get("use_sde", False))
+    return {"use_sde": use_sde, **{key: getattr(spec, key) for key in OF_INIT}}
 
 
 def request_for_source(job: Job, paths: RunPaths, stage_to: Path) -> ExaminationRequest:

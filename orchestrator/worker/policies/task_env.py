@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.gymnasium_ids import env_id
+from orchestrator.core.text import shortened
 from orchestrator.core.worker_spec import OnDivergence
 from orchestrator.worker.envs.poses import pose_of
 from orchestrator.worker.envs.simulation_factory import make_simulation
@@ -63,9 +64,9 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         nominal: bool = False,
         **options: Any,
     ) -> None:
-        if xml is None or not os.path.isfile(xml):  # noqa: PTH113 - text may be too long for a Path
+        if not isinstance(xml, str | os.PathLike) or not os.path.isfile(xml):  # noqa: PTH113 - text may be too long for a Path
             example = f'gymnasium.make("{env_id(task)}", xml="my_robot.xml")'
-            raise UsageError(f"xml = {xml}: expected an MJCF file: {example}")
+            raise UsageError(f"xml = {shortened(str(xml))}: expected an MJCF file: {example}")
         check_render_mode(render_mode)
         try:
             self._simulation = make_simulation(

@@ -12,7 +12,9 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 import sys
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,10 +111,14 @@ class StartPolicy:
 
         :raises ValueError: it is not what was examined before the launch.
         """
-        policy = cls(**torch.load(path, map_location="cpu", weights_only=True))
-        if policy.sha256() != sha256:
+        try:
+            policy = cls(**torch.load(path, map_location="cpu", weights_only=True))
+            problem = "" if policy.sha256() == sha256 else "was changed in the job directory"
+        except Exception as error:
+            problem = f"cannot be read: {failures.describe(error)}"
+        if problem:
             raise ValueError(
-                f"{path}: the policy to start from was changed in the job directory; "
+                f"{path}: the policy to start from {problem}; "
                 "run the job file again, which puts it back, and then `retry` the job"
             )
         return policy
@@ -136,7 +142,7 @@ def read(source: Path) -> StartPolicy:
     """Read the policy of a job (its ``model.zip``, or its newest checkpoint), or the one in a
     ``model.zip``.
 
-    These are pickles, which run code: users name only what they trust.
+    Statistics and checkpoints are pickles, which run code: users name only what they trust.
 
     :raises UsageError: there is none, or it cannot be read.
     """
@@ -144,12 +150,11 @@ def read(source: Path) -> StartPolicy:
         raise UsageError(f"{source}: no such file or directory; {EXPECTED}")
     paths = JobPaths(source.parent if source.is_file() else source)
     if source.is_file() and not (source.name == paths.model.name and paths.spec.is_file()):
-        policy = _read_zip(source, has_statistics=paths.vecnormalize.is_file())
-        return dataclasses.replace(policy, env_steps=None)
+        return dataclasses.replace(_read_zip(source), env_steps=None)
     paths, spec = read_job(paths.root)
     trained = trained_policy.newest_policy(paths, spec)
     if trained is None:
-        policy = _read_zip(paths.model, has_statistics=spec.normalize)
+        policy = _read_zip(paths.model, spec)
     else:
         state = trained.state
         policy = StartPolicy(
@@ -172,23 +177,32 @@ def read(source: Path) -> StartPolicy:
     )
 
 
-def _read_zip(path: Path, *, has_statistics: bool) -> StartPolicy:
-    """Read a ``model.zip`` and, with ``has_statistics``, the ``vecnormalize.pkl`` beside it."""
+def _read_zip(path: Path, spec: WorkerSpec | None = None) -> StartPolicy:
+    """Read a ``model.zip`` without its pickles, and the ``vecnormalize.pkl`` beside it.
+
+    :param spec: of its job; None: not known.
+    """
+    paths = JobPaths(path.parent)
     try:
-        data, parameters, variables = load_from_zip_file(path, device="cpu")
+        _, parameters, variables = load_from_zip_file(path, load_data=False, device="cpu")
         policy: Any = parameters["policy"]
+        with zipfile.ZipFile(path) as archive:
+            settings = json.loads(archive.read("data"))
+        # Text that Stable-Baselines3 writes for people: "<class 'torch.nn.modules.activation.ELU'>"
+        policy_kwargs = settings.get("policy_kwargs") or {}
+        activation = re.search(r"(\w+)'>$", str(policy_kwargs.get("activation_fn")))
     except Exception as error:
         raise UsageError(
             f"{path}: cannot be read: {failures.describe(error)}; {EXPECTED}"
         ) from error
-    settings = data or {}
-    activation = (settings.get("policy_kwargs") or {}).get("activation_fn")
     statistics = None
-    if has_statistics:
-        statistics = _statistics(_running(trained_policy.saved_statistics(JobPaths(path.parent))))
+    if paths.vecnormalize.is_file() if spec is None else spec.normalize:
+        saved = trained_policy.saved_statistics(paths)
+        if spec is not None or "obs_rms" in saved:  # else norm_obs=False
+            statistics = _statistics(_running(saved))
     return StartPolicy(
-        label=f"{path.name} {'with' if has_statistics else 'without'} normalisation",
-        activation=None if activation is None else activation.__name__.lower(),
+        label=f"{path.name} {'without' if statistics is None else 'with'} normalisation",
+        activation=activation[1].lower() if activation else None,
         policy=dict(policy),
         statistics=statistics,
         temperature=(variables or {}).get("log_ent_coef"),
@@ -286,11 +300,16 @@ def _merged(
                 " can start from a policy with other ones"
             )
         places = {what: _places(what, own_names, others[what]) for what, own_names in names.items()}
-        for name, axis, what in NAMED_AXES:
-            if name in own and name in given:
+        axes = list(NAMED_AXES)
+        for network, last in (("policy_net", "action_net"), ("value_net", "value_net")):
+            if f"mlp_extractor.{network}.0.weight" not in given:  # no hidden layers
+                axes.append((f"{last}.weight", 1, "observations"))
+        for name, axis, what in axes:
+            # Without full_std, all actions share a column of log_std.
+            if name in own and name in given and given[name].shape[axis] == len(others[what]):
                 new = own[name].max().item() if name in ("log_std", "obs_rms.var") else 0.0
-                entry = torch.full_like(given[name].narrow(axis, 0, 1), new)
-                extended = torch.cat([given[name], entry], axis)
+                entry = torch.full_like(merged[name].narrow(axis, 0, 1), new)
+                extended = torch.cat([merged[name], entry], axis)
                 merged[name] = extended.index_select(axis, places[what])
     for name in {**own, **merged}:
         here = tuple(own[name].shape) if name in own else None
@@ -333,7 +352,8 @@ def check(
     request: ExaminationRequest, answer: ExaminationAnswer, environment: Simulation | Spaces
 ) -> ExaminationAnswer:
     """Return ``answer`` with what of the policy is copied and with its hash. The policy is written
-    beside ``request.stage_to``. Of a job that is still to be trained, only settings are compared.
+    beside ``request.stage_to``. Of a job that is still to be trained, settings and networks are
+    compared, but no names.
 
     :raises UnfitStartPolicyError: it does not fit the job.
     :raises UsageError: there is no such policy.
@@ -343,13 +363,20 @@ def check(
         source = job["source"]
         activation = source["policy_kwargs"].get("activation_fn")
         _require_equal_settings(job, source["algo"], source["normalize"], activation)
+        if job["policy"] == source["policy"] == "MlpPolicy":
+            given = _network(source, environment).state_dict()
+            network = _network(job, environment)
+            _merged(network, network.state_dict(), given, None, None)
         return answer
     initial = read(Path(job["path"]))
     text = f"{job['path']} ({initial.label})"
     algo = initial.algo or job["algo"]
     _require_equal_settings(job, algo, initial.statistics is not None, initial.activation)
     if job["policy"] == "MlpPolicy":  # others are compared by the worker
-        text += f": {_try(request, initial, environment)}"
+        names = names_of(environment) if isinstance(environment, Simulation) else None
+        network = _network(job, environment)
+        _merged(network, network.state_dict(), initial.policy, names, initial.names)
+        text += f": {_copied_text(names, initial.names)}"
     if request.stage_to is not None:
         staged = Path(f"{request.stage_to}{INIT_SUFFIX}")
         write_whole(staged, initial.to_bytes(), durable=False)
@@ -385,26 +412,14 @@ def _require_equal_settings(
             )
 
 
-def _try(
-    request: ExaminationRequest, initial: StartPolicy, environment: Simulation | Spaces
-) -> str:
-    """Copy ``initial`` into a network as the job will have it. Return what was copied, in words.
-
-    :raises UnfitStartPolicyError: it does not fit.
-    """
-    names = None
-    spaces: Spaces
-    if isinstance(environment, Simulation):
-        names = names_of(environment)
-        spaces = environment.env_spaces()
-    else:
-        spaces = environment
-    settings = dict(request.init["policy_kwargs"])
-    if request.use_sde:
+def _network(job: Mapping[str, Any], environment: Simulation | Spaces) -> BasePolicy:
+    """Return a network as ``job`` will have it in ``environment``."""
+    spaces = environment.env_spaces() if isinstance(environment, Simulation) else environment
+    settings = dict(job["policy_kwargs"])
+    if job["use_sde"]:
         settings["use_sde"] = True
     if "activation_fn" in settings:
         settings["activation_fn"] = algorithms.activation(settings["activation_fn"])
-    kind: Any = algorithms.policy_class(request.init["algo"], "MlpPolicy")
+    kind: Any = algorithms.policy_class(job["algo"], "MlpPolicy")
     network: BasePolicy = kind(*spaces, lambda _: 0.0, **settings)
-    _merged(network, network.state_dict(), initial.policy, names, initial.names)
-    return _copied_text(names, initial.names)
+    return network

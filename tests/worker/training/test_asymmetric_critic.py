@@ -157,7 +157,7 @@ def test_an_actor_that_starts_from_another_policy_is_blind_too(tmp_path: Path) -
 
 def initial(source: dict[str, Any], staged: Path, algo: str) -> ExaminationAnswer:
     """The examination of an asymmetric job that starts from ``source``."""
-    own = {"algo": algo, "policy": "MlpPolicy", "normalize": True}
+    own = {"algo": algo, "policy": "MlpPolicy", "normalize": True, "use_sde": False}
     net = {"policy_kwargs": helpers.algorithm(algo, task="forward").policy_kwargs}
     if "source" in source:
         source = {"source": {**source["source"], **own, **net}}

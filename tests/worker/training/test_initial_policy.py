@@ -8,6 +8,7 @@ import json
 import shutil
 import signal
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.experiment.examination.examination_requests import requests_of
+from orchestrator.jobfile import from_mapping
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.robots.preflight_child import check
@@ -97,6 +100,7 @@ def answer(source: Path, robot: Path | None = None, **changes: Any) -> Examinati
         "policy": "MlpPolicy",
         "policy_kwargs": NET,
         "normalize": True,
+        "use_sde": False,
     }
     where: dict[str, Any] = {"env": changes.pop("env")} if "env" in changes else {"task": "forward"}
     xml = None if robot is None else str(robot)
@@ -271,6 +275,62 @@ def test_a_model_zip_of_an_environment_starts_one_with_equal_shapes(stock: Path)
     assert "exact copy" in str(examined.init)
 
 
+def test_nothing_of_a_model_zip_is_unpickled(tmp_path: Path) -> None:
+    path, foreign = tmp_path / "model.zip", tmp_path / "foreign.zip"
+    network = {"net_arch": [8], "activation_fn": torch.nn.ELU}
+    PPO("MlpPolicy", "CartPole-v1", policy_kwargs=network, n_steps=64, device="cpu").save(path)
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(foreign, "w") as other:
+        for name in archive.namelist():
+            content = archive.read(name)
+            if name == "data":
+                assert b'":serialized:": "gA' in content
+                content = content.replace(b'":serialized:": "gA', b'":serialized:": "no pickle')
+            other.writestr(name, content)
+    read = start_policy.read(foreign)
+    assert (read.activation, read.statistics) == ("elu", None)
+    assert read.sha256() == start_policy.read(path).sha256()
+
+
+@pytest.mark.parametrize(
+    ("network", "hyperparameters"),
+    [({"net_arch": []}, {}), ({**NET, "full_std": False}, {"use_sde": True})],
+    ids=["no hidden layers", "one deviation for all actions"],
+)
+def test_a_network_of_another_form_is_copied_by_name(
+    network: dict[str, Any], hyperparameters: dict[str, Any], tmp_path: Path
+) -> None:
+    def built(*joints: str) -> Model:
+        body(tmp_path / "robot/body.xml", *joints)
+        changes = {"policy_kwargs": network, "hyperparameters": hyperparameters}
+        spec = spec_of("child-s3", learner="sb3", normalize=False, **changes)
+        return learners.build(spec, env_factory.make(spec, tmp_path, n_envs=2, seed=1)).model
+
+    def column(model: Model, names: start_policy.Names, name: str) -> torch.Tensor:
+        weight = model.policy.state_dict()[first]
+        return weight[:, names["observations"].index(name)]
+
+    def names(model: Model) -> start_policy.Names:
+        found = start_policy.names_of(model.env.unwrapped.simulation)
+        assert found is not None
+        return found
+
+    first = "mlp_extractor.value_net.0.weight" if network["net_arch"] else "value_net.weight"
+    source, model = built("hip", "knee"), built("knee", "tail", "hip")
+    there, here = names(source), names(model)
+    given = source.policy.state_dict()
+    text = start_policy.start(
+        model, StartPolicy(label="", activation=None, names=there, policy=given, statistics=None)
+    )
+    assert "new actions: actuator of tail" in text
+    for name in there["observations"]:
+        assert torch.equal(column(model, here, name), column(source, there, name))
+    assert not column(model, here, "tail velocity").any()
+    own = model.policy.state_dict()
+    assert torch.equal(own["action_net.bias"][[2, 0]], given["action_net.bias"])
+    if hyperparameters:
+        assert torch.equal(own["log_std"], given["log_std"])
+
+
 # -- what is refused
 
 
@@ -331,16 +391,21 @@ def test_a_policy_that_does_not_fit_is_refused_before_the_launch(
 
 def test_a_job_has_the_settings_of_one_that_is_still_to_be_trained(tmp_path: Path) -> None:
     robot = body(tmp_path / "body.xml", "hip", "knee")
-    own = {"algo": "ppo", "policy": "MlpPolicy", "policy_kwargs": NET, "normalize": True}
+    own = {"xml": str(robot), "task": "forward", "policy_kwargs": NET, "normalize": True}
     for of_source, words in (
         ({}, "None"),
+        ({"policy_kwargs": {**NET, "log_std_init": -1.0}}, "None"),
         ({"algo": "sac"}, 'algo = "sac"'),
         ({"normalize": False}, "normalize = false"),
         ({"policy_kwargs": {"activation_fn": "relu"}}, "activation_fn"),
+        ({"policy_kwargs": {"net_arch": [9]}}, "policy_net.0.weight is (9, 5) there, and (8, 5)"),
+        ({"ppo": {"use_sde": True}}, "log_std is (8, 2) there, and (2,) here"),
     ):
-        init = {**own, "source": {**own, **of_source}}
-        request = ExaminationRequest(xml=str(robot), task="forward", simulate_s=0.01, init=init)
-        assert words in str(check(request).problem)
+        jobs = [{**own, **of_source, "name": "a"}, {**own, "name": "b", "init": "job:a"}]
+        declared = from_mapping({"name": "test", "jobs": jobs}, source="jobs.toml", base=tmp_path)
+        requests, key_of = requests_of(declared.jobs)
+        request, _ = requests[key_of["b-s0"]]
+        assert words in str(check(dataclasses.replace(request, simulate_s=0.01)).problem)
 
 
 def test_a_job_without_a_checkpoint_is_refused_with_what_became_of_it(
@@ -357,7 +422,12 @@ def test_a_job_without_a_checkpoint_is_refused_with_what_became_of_it(
 
 @pytest.mark.parametrize(
     ("norm_obs", "normalize", "message"),
-    [(True, False, "normalize = true"), (True, True, "None")],
+    [
+        (True, False, "normalize = true"),
+        (True, True, "None"),
+        (False, False, "None"),
+        (False, True, "normalize = false"),
+    ],
 )
 def test_a_model_zip_starts_a_job_that_sees_the_same_observations(
     norm_obs: bool, normalize: bool, message: str, stock: Path, tmp_path: Path
@@ -376,6 +446,9 @@ def test_a_copy_that_was_changed_in_the_job_directory_is_refused(
     changed = dataclasses.replace(start_policy.read(parent.root), policy={})
     (robot.parent / "staged.init").write_bytes(changed.to_bytes())
     with pytest.raises(ValueError, match="was changed in the job directory"):
+        StartPolicy.from_file(robot.parent / "staged.init", str(examined.init_sha256))
+    (robot.parent / "staged.init").write_bytes(b"damaged")
+    with pytest.raises(ValueError, match=r"cannot be read: .*; run the job file again"):
         StartPolicy.from_file(robot.parent / "staged.init", str(examined.init_sha256))
 
 
