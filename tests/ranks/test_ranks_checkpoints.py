@@ -15,6 +15,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.executors.base import Launch
 from orchestrator.executors.local import LocalExecutor
+from orchestrator.worker.training import checkpoint
 
 pytestmark = pytest.mark.nightly
 
@@ -43,8 +44,9 @@ def test_every_rank_resumes_with_its_own_replay_buffer(tmp_path: Path) -> None:
 
 
 def test_ranks_remove_the_rows_that_no_checkpoint_needs_and_at_the_end_all(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(checkpoint, "TRANSFER_S", 0.0)
     trainings = helpers.in_threads(2, lambda rank: row_after_row(tmp_path, rank, range(40))[0])
     paths = trainings[0].paths
     for rank in range(2):

@@ -44,7 +44,9 @@ class DistributedPPO(RankedPPO):
         return True
 
     def train(self) -> None:
-        """``PPO.train`` over all ranks. Every rank logs the same values: means over all of them."""
+        """``PPO.train`` over all ranks. Every rank logs the same means over all of them, and the
+        explained variance of its own values.
+        """
         clip_range, clip_range_vf = self.begin_update()
         epochs: list[NDArray[np.float64]] = []
         ended = False

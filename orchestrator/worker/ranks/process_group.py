@@ -114,6 +114,8 @@ class ProcessGroup(Ranks):
         started = perf_counter()
         try:
             yield
+        except torch.OutOfMemoryError:  # a RuntimeError, of this rank alone
+            raise
         except RuntimeError as error:
             raise RankLostError(
                 f"rank {self.rank} of {self.size} has lost the others: one of them has ended, or has not answered for "

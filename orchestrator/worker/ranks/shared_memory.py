@@ -16,6 +16,7 @@ those of several machines.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import platform
@@ -154,18 +155,20 @@ def connect(
     file = -1
     place: tuple[str, bytes] = ("", b"")  # where rank 0 has the memory, and what it begins with
     if rank == 0 and platform.machine() == _ORDERED:
-        file = os.memfd_create("ranks")
-        place = f"/proc/{os.getpid()}/fd/{file}", secrets.token_bytes(_NONCE_BYTES)
-        os.truncate(file, size_bytes(size))
-        os.pwrite(file, place[1], 0)
-    path, nonce = all_gather_object(place)[0]
+        with contextlib.suppress(OSError):  # not allowed here: then no rank can open it
+            file = os.memfd_create("ranks")
+            place = f"/proc/{os.getpid()}/fd/{file}", secrets.token_bytes(_NONCE_BYTES)
+            os.truncate(file, size_bytes(size))
+            os.pwrite(file, place[1], 0)
+    places, cpus = zip(*all_gather_object((place, os.sched_getaffinity(0))), strict=True)
+    path, nonce = places[0]
     memory = _open_memory(path, nonce, size_bytes(size))
     can_all_share = all(all_gather_object(memory is not None))
     if file >= 0:
         os.close(file)
     if memory is None or not can_all_share:
         return None
-    spin_s = SPIN_S if size <= (os.cpu_count() or 1) else 0.0
+    spin_s = SPIN_S if size <= len(set[int]().union(*cpus)) else 0.0
     return SharedMemoryAllreduce(rank, size, memory, timeout_s=timeout_s, spin_s=spin_s)
 
 

@@ -40,6 +40,8 @@ def class_of(algo: str) -> type[Model]:
         return CLASSES[algo]
     try:
         kind: object = user_env.load(algo)
+    except user_env.EntryPointError as error:
+        raise AlgorithmError(f"{algo}: {error}") from None
     except (Exception, SystemExit) as error:
         raise AlgorithmError(f"{algo}: {failures.describe(error)}") from error
     if not isinstance(kind, type) or not issubclass(kind, OnPolicy | OffPolicy):

@@ -35,6 +35,8 @@ from orchestrator.worker.training.training_state import OF_EACH_RANK, LoopState,
 
 KEPT = 2
 """Checkpoints of a job."""
+TRANSFER_S = 60.0
+"""Longest time that a file takes from another node to the run directory."""
 
 
 class Checkpoints:
@@ -42,8 +44,8 @@ class Checkpoints:
 
     Ranks may run on nodes that share no files. Each then has a directory of its own. Only rank 0's
     gets new checkpoints, and the files of each rank are copied to the run directory independently.
-    Of two checkpoints the run directory has the replay buffers of all ranks for the older one, as
-    long as copying takes less time than there is between checkpoints.
+    So that the run directory always has a checkpoint with the replay buffers of all ranks, those of
+    the last :data:`TRANSFER_S` are kept then, and the one before.
     """
 
     def __init__(self, attempt: Attempt) -> None:
@@ -56,6 +58,8 @@ class Checkpoints:
         """env_steps of the newest one."""
         self._since = time.monotonic()
         """When this attempt has written one, by the monotonic clock; before that, when it began."""
+        self._recent: list[float] = []
+        """When those of the last :data:`TRANSFER_S` were begun, by the monotonic clock."""
         self._replay: replay.Replay | None = None
         attempt.before_writing()
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -183,7 +187,7 @@ class Checkpoints:
         return every is not None and steps // every > steps_before // every
 
     def save(self, loop: LoopState) -> None:
-        """Write a checkpoint and remove those before the last :data:`KEPT`.
+        """Write a checkpoint and remove those that are no longer needed.
 
         Rank 0 writes one file with what differs between ranks. The others remove the replay rows
         that none of rank 0's checkpoints needs.
@@ -213,7 +217,9 @@ class Checkpoints:
             torch.save({**state, "ranks": [own for _, own in of_ranks]}, content)
             attempt.before_writing()
             write_whole(self._path(env_steps), seal(content.getvalue()))
-            self._remove(self._env_steps()[:-KEPT])
+            self._recent = [at for at in (*self._recent, begun) if at >= begun - TRANSFER_S]
+            has_buffers = ranks.size > 1 and self._replay is not None
+            self._remove(self._env_steps()[: -(len(self._recent) + 1) if has_buffers else -KEPT])
         elif not is_last:  # afterwards rank 0 removes all replay buffers
             self._forget_rows_before(of_ranks[0][0])
         self._saved_at = env_steps

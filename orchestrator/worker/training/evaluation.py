@@ -75,7 +75,8 @@ def evaluate(
         spec asks for one and has a task: :func:`pose_file`.
 
     ``each_step`` is called after every step and may raise to end the evaluation. The result is a
-    function of spec and policy, which are unchanged afterwards.
+    function of spec and policy, which are unchanged afterwards. The process's random generators are
+    not.
 
     :raises Diverged: observations or the policy's actions are not finite.
     :raises EndlessEpisodeError: an episode does not end.
@@ -227,7 +228,7 @@ def _run_episodes(
     """Run the episodes.
 
     :param remaining: ``(n_envs,)`` episodes still to run in each environment; counted down here.
-    :param poses: of a task: takes poses of the first environment, the best one last.
+    :param poses: of a task: gets the first environment's pose at the start, and of :data:`STILL_STEP`.
     """
     episodes: list[Episode] = []
     steps = np.zeros(len(remaining), int)
@@ -256,7 +257,7 @@ def _run_episodes(
             episodes.append(episode)
         steps += 1
         steps[dones] = 0
-        if steps.max() >= LONGEST:
+        if (steps[remaining > 0] >= LONGEST).any():
             raise EndlessEpisodeError(f"an episode has not ended after {LONGEST:,} steps")
         if poses is not None and steps[0] == STILL_STEP and len(poses) == 1:
             poses.append(pose_of(venv.unwrapped.simulation, 0))

@@ -76,18 +76,25 @@ class RankSynchronizer(LoopPart):
             setattr(self._model, name, deque())
 
     def _merge(self) -> None:
-        gather = self._ranks.all_gather_object
-        for common, statistics in zip(self._common, self._statistics, strict=True):
-            for since in gather(_moments_since(common, statistics)):
+        model = self._model
+        own = (
+            list(map(_moments_since, self._common, self._statistics)),
+            [getattr(model, name) for name in EPISODE_BUFFERS],
+            getattr(model, EPISODE_NUM) - self._n_episodes,
+        )
+        moments, episodes, counts = zip(*self._ranks.all_gather_object(own), strict=True)
+        for common, statistics, *parts in zip(
+            self._common, self._statistics, *moments, strict=True
+        ):
+            for since in parts:
                 if since.count > 0:
                     common.combine(since)
             vars(statistics).update(vars(common.copy()))
-        for name, episodes in self._episodes.items():
-            for new in gather(getattr(self._model, name)):
-                episodes.extend(new)
-            setattr(self._model, name, episodes)
-        own_episodes = getattr(self._model, EPISODE_NUM) - self._n_episodes
-        setattr(self._model, EPISODE_NUM, self._n_episodes + sum(gather(own_episodes)))
+        for name, *parts in zip(EPISODE_BUFFERS, *episodes, strict=True):
+            for new in parts:
+                self._episodes[name].extend(new)
+            setattr(model, name, self._episodes[name])
+        setattr(model, EPISODE_NUM, self._n_episodes + sum(counts))
 
     def _compare(self) -> None:
         """Compare what must be equal on all ranks. :raises RanksError: it differs."""

@@ -283,8 +283,8 @@ class Training:
             timings_rows=self._timings.rows,
             ep_rew_mean_first=facts.ep_rew_mean_first,
             training_s=self._log.training_s(),
-            episodes=self._divergences.episodes,
-            divergences=self._divergences.diverged,
+            divergences=self._divergences.total,
+            recent_episodes=tuple(self._divergences.recent),
             parts=self._facts_of_features(),
         )
         self.checkpoints.save(loop)

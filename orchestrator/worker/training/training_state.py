@@ -7,7 +7,7 @@ from __future__ import annotations
 import io
 import pickle
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,10 +56,11 @@ class LoopState:
     ep_rew_mean_first: float | None = None
     training_s: float = 0.0
     """Wall time of the training so far, over all attempts: ``time/time_elapsed`` of the logger."""
-    episodes: int = 0
-    """Episodes so far, where divergence does not end the job."""
     divergences: int = 0
-    """Those of them that diverged."""
+    """Episodes that diverged so far, where divergence does not end the job."""
+    recent_episodes: Sequence[tuple[int, int]] = ()
+    """Episodes of each of the last iterations, and how many of them diverged, where divergence does
+    not end the job."""
     parts: Mapping[str, Any] = field(default_factory=dict)
     """What features in the training have told so far, by name (:mod:`orchestrator.core.job_parts`):
     they go on from there."""

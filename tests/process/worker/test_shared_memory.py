@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import mmap
+import os
 import random
 import time
 from collections.abc import Callable
@@ -14,8 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 import ranks_helpers as helpers
+import torch
 
 from orchestrator.worker.ranks import shared_memory
+from orchestrator.worker.ranks.process_group import ProcessGroup
 from orchestrator.worker.ranks.shared_memory import SharedMemoryAllreduce
 
 SLOT_BYTES = 256
@@ -123,8 +126,26 @@ def shared(size: int) -> list[SharedMemoryAllreduce | None]:
     return helpers.in_threads(size, share)
 
 
-def test_ranks_of_one_machine_share() -> None:
-    assert None not in shared(3)
+def test_ranks_of_one_machine_share_and_poll_where_each_has_a_core(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for cpus, spin_s in (({0, 1, 2}, shared_memory.SPIN_S), ({0, 1}, 0.0)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cpus=cpus: cpus)
+        assert [rank and rank._spin_s for rank in shared(3)] == [spin_s] * 3
+
+
+def test_ranks_do_not_share_where_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> int:
+        raise PermissionError(name)
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    assert shared(2) == [None] * 2
+
+
+def test_memory_of_a_gpu_that_is_used_up_is_no_lost_rank() -> None:
+    group = ProcessGroup.__new__(ProcessGroup)
+    with pytest.raises(torch.OutOfMemoryError), group._collective():
+        raise torch.OutOfMemoryError
 
 
 def test_ranks_of_different_machines_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,3 +193,6 @@ def test_what_is_no_algorithm_is_refused_when_it_is_examined(tmp_path: Path) -> 
         f"jobs[{number}].algo" for number in range(len(wrong) + 1)
     ]
     assert all(jobs[number]["algo"] in str(problem) for number, problem in enumerate(problems))
+    assert str(problems[1]).endswith(
+        "mine:Eagerly: module 'mine' has nothing to call named 'Eagerly'"
+    )

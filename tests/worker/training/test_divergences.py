@@ -243,20 +243,27 @@ def test_divergences_of_all_ranks_count() -> None:
     counted.before_row()
     assert counted._attempt.model.logger.name_to_value[COLUMN] == 6
     assert not counted.is_due({})
-    assert (counted.diverged, counted.episodes) == (9, 60)
+    assert (counted.total, list(counted.recent)) == (9, [(60, 6)])
     counted.before_row()
-    with pytest.raises(Diverged, match="15 of 120 episodes"):
+    with pytest.raises(Diverged, match="12 of 120 episodes of the last 100 iterations"):
         counted.is_due({})
 
 
 @pytest.mark.parametrize(
-    ("episodes", "diverged", "is_too_many"),
-    [(20, 10, False), (20, 11, True), (1100, 11, False), (1099, 11, True)],
+    ("recent", "is_too_many"),
+    [
+        ([(20, 10)], False),
+        ([(20, 11)], True),
+        ([(600, 5), (500, 6)], False),
+        ([(600, 5), (499, 6)], True),
+        ([(100, 100), *[(100, 0)] * 100], False),
+        ([*[(100, 0)] * 1000, (200, 110)], True),
+    ],
 )
-def test_one_percent_of_the_episodes_and_any_ten_are_tolerated(
-    episodes: int, diverged: int, is_too_many: bool
+def test_one_percent_of_the_last_hundred_iterations_and_any_ten_are_tolerated(
+    recent: list[tuple[int, int]], is_too_many: bool
 ) -> None:
-    counted = divergences_of(ALONE, LoopState(episodes=episodes, divergences=diverged))
+    counted = divergences_of(ALONE, LoopState(recent_episodes=recent))
     if is_too_many:
         with pytest.raises(Diverged):
             counted.is_due({})

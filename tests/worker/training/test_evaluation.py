@@ -293,6 +293,41 @@ def test_an_episode_that_does_not_end_leaves_the_job_without_an_evaluation(
     assert not paths.eval.exists()
 
 
+def test_an_environment_whose_episodes_are_enough_may_go_on_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Ends:
+        """Its first environment ends one episode after five steps, the second one every fifteen."""
+
+        step_number = 0
+
+        def reset(self) -> np.ndarray:
+            return np.zeros((2, 1))
+
+        def step(self, actions: np.ndarray) -> tuple[Any, ...]:
+            self.step_number += 1
+            dones = np.array([self.step_number == 5, self.step_number % 15 == 0])
+            return self.reset(), actions, dones, [{"episode": {"r": 1.0, "l": 15}}] * 2
+
+    class Still:
+        def predict(self, observations: np.ndarray, **_: Any) -> tuple[np.ndarray, None]:
+            return observations, None
+
+    monkeypatch.setattr(evaluation, "LONGEST", 20)
+    model: Any = Still()
+
+    def evaluated(*remaining: int) -> list[int]:
+        left = np.array(remaining)
+        return [
+            episode.env
+            for episode in evaluation._run_episodes(model, Ends(), left, lambda: None, None)
+        ]
+
+    assert evaluated(1, 2) == [0, 1, 1]
+    with pytest.raises(evaluation.EndlessEpisodeError):
+        evaluated(2, 2)
+
+
 @pytest.mark.nightly
 def test_killed_or_stopped_during_evaluation_and_resumed_it_evaluates_the_same(
     tmp_path: Path,

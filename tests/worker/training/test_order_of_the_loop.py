@@ -36,7 +36,7 @@ START = [
     "environments begin",
     "timings.csv",
     "the part starts",
-    *["gather object"] * 6,  # statistics of the reset, no episodes, and whether all are equal
+    *["gather object"] * 2,  # statistics of the reset, and whether all are equal
 ]
 END = ["checkpoint", "gather object"]
 
@@ -48,7 +48,7 @@ def iteration(number: int) -> list[str]:
         "rollout",
         "update",
         f"the part after update {number}",
-        *["gather object"] * 5,  # statistics and episodes
+        "gather object",  # statistics and episodes
         "gather array",  # divergences
         "the part before the row",
         "row of progress.csv",

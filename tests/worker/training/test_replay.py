@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
-from replay_helpers import Training
+from replay_helpers import Training, training_of
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
-from orchestrator.worker.training import replay
+from orchestrator.worker.ranks.ranks import ALONE, Ranks
+from orchestrator.worker.training import checkpoint, replay
 from orchestrator.worker.training.replay import Replay
 
 N_ENVS = 2
@@ -162,3 +164,28 @@ def test_on_disk_are_the_rows_of_the_checkpoints_that_are_kept_and_at_last_none(
         "checkpoint-000000000084.pt"
     ]
     assert Training(tmp_path, make()).checkpoints.resume().iteration == 42
+
+
+class TwoRanks(Ranks):
+    """The other rank has what this one has."""
+
+    size = 2
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        return [value, value]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "kept"), [(ALONE, ([3, 4], [4, 5])), (TwoRanks(), ([1, 2, 3, 4], [4, 5]))]
+)
+def test_of_several_ranks_checkpoints_stay_while_rows_may_be_on_their_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: Ranks, kept: tuple[list[int], ...]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: now))
+    training, _ = training_of(tmp_path, ranks)
+    found = {}
+    for rows, now in enumerate((100.0, 120.0, 140.0, 170.0, 300.0), 1):  # noqa: B007
+        training.save(rows)
+        found[rows] = [steps // N_ENVS for steps in training.checkpoints._env_steps()]
+    assert (found[4], found[5]) == kept
