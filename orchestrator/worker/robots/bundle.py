@@ -23,7 +23,7 @@ from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.robot_hash import robot_hash
 from orchestrator.core.robot_sources import MJCF_SUFFIX
 from orchestrator.worker.robots.unfit import UnfitError, WrongRootError
-from orchestrator.worker.robots.xml_elements import Attribute, elements, escaped
+from orchestrator.worker.robots.xml_elements import Attribute, Tag, elements, escaped
 
 SIDES = ("fileright", "fileleft", "fileup", "filedown", "filefront", "fileback")
 FILE_ATTRIBUTES = {
@@ -264,9 +264,7 @@ class _FileCollector:
             root = tags[0].name
             raise WrongRootError(f"{named}: the root element is <{root}>, expected <mujoco>", root)
         for tag in tags:
-            for attribute in tag.attributes:
-                if not attribute.value or attribute.name not in FILE_ATTRIBUTES.get(tag.name, ()):
-                    continue
+            for attribute in _files_read(tag):
                 reference = _Reference(file, tag.name, tag.line, attribute)
                 references.append(reference)
                 if tag.name == "include":
@@ -312,6 +310,18 @@ class _FileCollector:
             self._left_bytes -= len(content)
             self._files[file.target] = RobotFile(content, file.source, named)
         return self._files[file.target].content
+
+
+def _files_read(tag: Tag) -> list[Attribute]:
+    """The attributes of an element that name a file or folder which MuJoCo reads."""
+    values = {attribute.name: attribute.value for attribute in tag.attributes}
+    is_generated = (tag.name == "texture" and values.get("builtin", "none") != "none") or (
+        tag.name == "flexcomp" and values.get("type") not in ("mesh", "gmsh")
+    )
+    names = () if is_generated else FILE_ATTRIBUTES.get(tag.name, ())
+    read = [one for one in tag.attributes if one.value and one.name in names]
+    # ``file`` of a texture overrides its sides.
+    return [one for one in read if one.name == "file"] or read
 
 
 def _lexical(path: Path) -> Path:

@@ -48,7 +48,11 @@ def check_environment(request: ExaminationRequest, xml: Path | None) -> tuple[Sp
             warnings += _take_step(env)
         finally:
             env.close()
-    except (gymnasium.error.UnregisteredEnv, user_env.EntryPointError) as error:
+    except (
+        gymnasium.error.UnregisteredEnv,
+        gymnasium.error.DeprecatedEnv,
+        user_env.EntryPointError,
+    ) as error:
         raise UnfitError(f"{name}: {error}", "settings") from None
     except UnfitError as error:
         raise UnfitError(
@@ -111,7 +115,7 @@ def _check_spaces(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> 
     """
     from gymnasium import spaces
 
-    from orchestrator.worker.envs.image_spaces import is_image
+    from orchestrator.worker.envs.image_spaces import LEAST_SIDE, is_image
 
     actions = env.action_space
     observations = env.observation_space
@@ -126,14 +130,21 @@ def _check_spaces(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> 
     if not isinstance(actions, spaces.Box) and (request.algo in OFF_POLICY or request.use_sde):
         what = "use_sde = true" if request.use_sde else algorithm
         raise UnfitError(f"its action space is {actions}; {what} needs a Box")
-    is_cnn = request.policy == "CnnPolicy" and request.normalize_images
+    normalize = request.normalize_images
     if request.policy is not None and (
-        is_dict != (request.policy == "MultiInputPolicy") or (is_cnn and not is_image(observations))
+        is_dict != (request.policy == "MultiInputPolicy")
+        or (request.policy == "CnnPolicy" and not is_image(observations, normalize=normalize))
     ):
         raise UnfitError(
             f"its observation space is {observations}, which {request.policy} does not take: MultiInputPolicy is for "
-            "a Dict, CnnPolicy for images (a Box of uint8 from 0 to 255), MlpPolicy for any other"
+            "a Dict, CnnPolicy for images (a Box of uint8 from 0 to 255, or with policy_kwargs.normalize_images = "
+            "false any of three dimensions), MlpPolicy for any other"
         )
+    for what, part in parts.items() if request.policy in ("CnnPolicy", "MultiInputPolicy") else ():
+        if is_image(part, normalize=normalize) and sorted(part.shape or ())[-2] < LEAST_SIDE:
+            raise UnfitError(
+                f"{what} is {part}; {request.policy} needs images of at least {LEAST_SIDE} pixels a side"
+            )
     if request.fast:
         from orchestrator.worker.training.fast import qualify
 
@@ -162,6 +173,9 @@ def _refuse_unsupported(space: gymnasium.Space[Any], what: str, algorithm: str) 
             f"{what} is {space}, which does not start at 0; Stable-Baselines3 ignores the start and counts from 0: "
             f"let it start at 0, and add {space.start} in the environment"
         )
+    is_binary = isinstance(space, spaces.MultiBinary) and "action" in what
+    if len(space.shape or ()) > 1 and (is_binary or isinstance(space, spaces.MultiDiscrete)):
+        raise UnfitError(f"{what} is {space}; {algorithm} needs it in one dimension: flatten it")
 
 
 def _check_bounds(

@@ -81,6 +81,8 @@ def _apply(spec: mujoco.MjSpec, before: mujoco.MjModel, key: str, value: Any) ->
             )
         except EditError as problem:
             raise EditError(f"model.{key}: {problem}") from None
+        except (AttributeError, TypeError, ValueError):
+            raise EditError(f"model.{key}: the attribute does not take {value!r}") from None
     try:
         model = spec.copy().compile()
     except ValueError as error:

@@ -5,6 +5,7 @@ and its stability.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
@@ -32,6 +33,8 @@ from orchestrator.worker.tasks.task_options import TaskError
 
 NOTHING_MOVES = "has no joints, so nothing in it moves"
 NO_ACTUATORS = "has no actuators, so there is nothing to train; add an <actuator> section"
+SHORTEST_TIMESTEP_S = 1e-7
+"""Below, one action takes a hundred thousand physics steps: training would take years."""
 SIZES = ("nq", "nv", "nu", "nbody", "ngeom")
 
 
@@ -46,6 +49,10 @@ def examine_model(
     figures = _summary(model)
     if model.nv == 0 and not request.is_environment:
         answer = dataclasses.replace(answer, fragment=f"not a robot: {NOTHING_MOVES}")
+    step_s = model.opt.timestep
+    if not SHORTEST_TIMESTEP_S <= step_s < math.inf:
+        problem = f"option timestep is {step_s:g} s; robots need 0.0005 s to 0.01 s"
+        return dataclasses.replace(answer, problem=problem)
     simulations: list[Simulation] = []
     try:
         if not request.is_environment:

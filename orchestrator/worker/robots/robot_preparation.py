@@ -141,10 +141,14 @@ def _prepare_made(request: ExaminationRequest, cleanup: contextlib.ExitStack) ->
     folder = Path(cleanup.enter_context(TemporaryFolder()))
     try:
         function = user_env.load(maker)
-        with memory_limit(request.memory_mib):
-            made = function(dict(request.params), folder)
     except user_env.EntryPointError as error:
         raise UnfitError(f"{maker}: {error}", "settings") from None
+    except (Exception, SystemExit) as error:
+        text = f"importing its module raises {failures.describe(error)}"
+        raise UnfitError(f"{maker}: {text}", "settings") from None
+    try:
+        with memory_limit(request.memory_mib):
+            made = function(dict(request.params), folder)
     except MemoryError:
         raise
     except (Exception, SystemExit) as error:
@@ -242,8 +246,13 @@ def _prepare_mjcf(
             return Prepared(answer=ExaminationAnswer(fragment=part))
         fragment = f"not an MJCF: the root element is <{error.root}>"
         return Prepared(answer=dataclasses.replace(unfit(error), fragment=fragment))
-    prepared = _prepare_bundle(request, source, cleanup)
-    return prepared.with_answer(includes=source.includes) if request.alone else prepared
+    if not request.alone:
+        return _prepare_bundle(request, source, cleanup)
+    try:
+        prepared = _prepare_bundle(request, source, cleanup)
+    except UnfitError as error:  # its includes are reported nevertheless
+        prepared = Prepared(answer=unfit(error))
+    return prepared.with_answer(includes=source.includes)
 
 
 def _prepare_bundle(

@@ -34,6 +34,8 @@ modern core takes half as long, or twice."""
 DOF_S = 1e-6
 GEOM_S = 5e-7
 CONSTRAINT_S = 2e-6
+RUNGE_KUTTA = 4
+"""So many evaluations does the integrator RK4 take for a step."""
 MOST_TIMES = 10
 """A trial ends where it takes so many times the CPU seconds that were estimated: what is costly in
 another way, such as collisions of detailed meshes."""
@@ -135,7 +137,8 @@ def _simulate(
 def step_cost_s(model: mujoco.MjModel, data: mujoco.MjData) -> float:
     """Estimate the CPU seconds that the last physics step has taken."""
     sizes = DOF_S * model.nv + GEOM_S * model.ngeom + CONSTRAINT_S * data.nefc
-    return float(STEP_S + sizes)
+    is_runge_kutta = model.opt.integrator == mujoco.mjtIntegrator.mjINT_RK4
+    return float(STEP_S + sizes) * (RUNGE_KUTTA if is_runge_kutta else 1)
 
 
 def _divergence(model: mujoco.MjModel, data: mujoco.MjData, before: float) -> str | None:

@@ -7,6 +7,7 @@ error and learns to stand still at best.
 from __future__ import annotations
 
 import contextlib
+import time
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.mjmodel.actuators import position_controls
 from orchestrator.worker.mjmodel.root import NoRootError, find_root
 from orchestrator.worker.robots.model_checks import ModelFindings
-from orchestrator.worker.robots.stability_test import step_cost_s
+from orchestrator.worker.robots.stability_test import MOST_TIMES, step_cost_s
 from orchestrator.worker.tasks.health import Health
 from orchestrator.worker.tasks.task_options import TaskError
 
@@ -41,6 +42,7 @@ def check_start(simulation: Simulation, findings: ModelFindings, most_s: float) 
     ends = False
     touches = 0
     cost_s = 0.0
+    latest = time.thread_time() + MOST_TIMES * most_s
     most_steps = min(max(1, round(SIMULATED_S / task.step_s)), task.max_episode_steps)
     while steps < most_steps and cost_s <= most_s and not ends:
         ends = step_with_zero_action(simulation)
@@ -48,6 +50,8 @@ def check_start(simulation: Simulation, findings: ModelFindings, most_s: float) 
         data = simulation.data(0)
         cost_s += task.frame_skip * step_cost_s(task.model, data)
         touches += 0 if ends else data.ncon
+        if time.thread_time() > latest:
+            break
     if not ends:
         return
     time_s = steps * task.step_s

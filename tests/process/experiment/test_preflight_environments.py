@@ -104,12 +104,16 @@ class Shaped(gymnasium.Env):
         "scaled": spaces.Box(0, 1, (3, 36, 36), np.float32),
         "choice": spaces.Discrete(2),
         "table": spaces.Box(-1, 1, (2, 3), np.float32),
+        "small": spaces.Box(0, 255, (35, 60, 3), np.uint8),
+        "buttons": spaces.MultiBinary([2, 3]),
+        "dials": spaces.MultiDiscrete([[2, 3], [4, 5]]),
         "whole": spaces.Box(-3, 3, (2,), np.int64),
         "shifted": spaces.Discrete(3, start=-1),
         "several": spaces.MultiDiscrete([3, 2], start=[0, 5]),
         "flat": spaces.Box(np.array([-1, 2], np.float32), np.array([1, 2], np.float32)),
     }
     SPACES["dict"] = spaces.Dict({"a": SPACES["vector"]})
+    SPACES["small_dict"] = spaces.Dict({"a": SPACES["vector"], "b": SPACES["small"]})
     SPACES["shifted_dict"] = spaces.Dict({"a": SPACES["vector"], "b": SPACES["shifted"]})
 
     def __init__(self, xml=None, seed=0, observation="vector", action="vector"):
@@ -217,6 +221,10 @@ def test_spaces_that_the_fast_learner_cannot_train_are_refused_where_it_is_deman
         ("ppo", "vector", "choice", None, None),
         ("ppo", "vector", "shifted", "action space is Discrete(3, start=-1)", None),
         ("ppo", "vector", "several", "add [0 5]", None),
+        ("ppo", "vector", "buttons", "flatten it", None),
+        ("ppo", "buttons", "vector", None, None),
+        ("ppo", "vector", "dials", "flatten it", None),
+        ("ppo", "dials", "vector", "flatten it", None),
         ("ppo", "several", "vector", "observation space", None),
         ("ppo", "shifted_dict", "vector", "observation 'b'", None),
         ("ppo", "vector", "flat", None, "component [1]"),
@@ -242,6 +250,35 @@ def test_spaces_that_would_train_wrongly_are_refused_or_warned_of(
     assert (problem or "") in (answer.problem or "")
     assert (answer.problem is None) == (problem is None)
     assert [(warning or "") in text for text in answer.warnings] == [True] * bool(warning)
+
+
+@pytest.mark.parametrize(
+    ("observation", "policy", "normalize_images", "problem"),
+    [
+        ("image", "CnnPolicy", True, None),
+        ("small", "CnnPolicy", True, "at least 36 pixels"),
+        ("small", "MlpPolicy", True, None),
+        ("small_dict", "MultiInputPolicy", True, "observation 'b'"),
+        ("scaled", "CnnPolicy", True, "does not take"),
+        ("scaled", "CnnPolicy", False, None),
+        ("grid", "CnnPolicy", False, "at least 36 pixels"),
+        ("table", "CnnPolicy", False, "does not take"),
+    ],
+)
+def test_images_that_are_too_small_or_none_are_refused(
+    observation: str, policy: str, normalize_images: bool, problem: str | None, search_path: str
+) -> None:
+    answer = check(
+        ExaminationRequest(
+            entry_point="my_envs:Shaped",
+            env_kwargs={"observation": observation},
+            search_path=search_path,
+            policy=policy,
+            normalize_images=normalize_images,
+        )
+    )
+    assert (answer.problem is None) == (problem is None)
+    assert (problem or "") in (answer.problem or "")
 
 
 def test_an_environment_whose_state_cannot_be_saved_is_warned_of(search_path: str) -> None:
@@ -286,6 +323,10 @@ def test_jobs_that_share_an_environment_and_not_a_learner_get_verdicts_of_their_
 def test_gymnasium_ids_are_tried_out_and_near_ones_suggested(tmp_path: Path) -> None:
     assert check(ExaminationRequest(env="CartPole-v1")).problem is None
     assert "Did you mean: `CartPole`?" in str(check(ExaminationRequest(env="CartPoel-v1")).problem)
+    with pytest.warns(DeprecationWarning, match="out of date"):
+        old = check(ExaminationRequest(env="Ant-v1"))
+    assert "`Ant-v5`" in str(old.problem)
+    assert old.cause == "settings"
     assert "TypeError" in str(
         check(ExaminationRequest(env="CartPole-v1", env_kwargs={"colour": 1})).problem
     )

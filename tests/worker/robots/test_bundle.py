@@ -145,6 +145,32 @@ def problem_of(xml: Path) -> str:
 @pytest.mark.parametrize(
     "text",
     [
+        '<asset><texture name="t" type="2d" builtin="flat" width="8" height="8" file="../a.png"/></asset>',
+        '<asset><texture name="t" type="cube" builtin="flat" width="8" height="48" fileup="/no/a.png"/></asset>',
+        '<worldbody><flexcomp name="f" count="3 3 1" dim="2" mass="1" rigid="true" file="../a.obj"/></worldbody>',
+    ],
+)
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_file_that_mujoco_does_not_read_is_not_taken(
+    text: str, is_there: bool, tmp_path: Path
+) -> None:
+    xml = tmp_path / "r/main.xml"
+    others = dict.fromkeys(("a.png", "a.obj"), "secret") if is_there else {}
+    lay_out(tmp_path, {"r/main.xml": f"<mujoco>{text}</mujoco>", **others})
+    mujoco.MjModel.from_xml_path(str(xml))  # although the file is missing or no picture
+    robot = collect(xml)
+    assert (list(robot.files), robot.outside()) == (["main.xml"], None)
+
+
+def test_sides_of_a_texture_beside_its_file_are_not_taken(tmp_path: Path) -> None:
+    text = '<mujoco><texture type="cube" file="a.png" fileup="missing.png"/></mujoco>'
+    lay_out(tmp_path, {"main.xml": text, "a.png": "picture"})
+    assert sorted(collect(tmp_path / "main.xml").files) == ["a.png", "main.xml"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         '<mesh file="../a.obj"/>',
         '<mesh file="@/a.obj"/>',
         '<mesh file="link.obj"/>',

@@ -10,12 +10,14 @@ import mujoco
 import numpy as np
 import pytest
 
+from orchestrator.core.messages import ExaminationRequest
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.mjmodel.root import root_type
 from orchestrator.worker.robots import stability_test, start_test
 from orchestrator.worker.robots.model_checks import ModelFindings
 from orchestrator.worker.robots.model_examination import examine_physics
+from orchestrator.worker.robots.preflight_child import check
 from orchestrator.worker.tasks import make_task
 
 MJCF = Path(__file__).parents[3] / "mjcf"
@@ -192,6 +194,49 @@ def test_a_robot_of_motors_is_warned_of_only_if_it_falls_at_once() -> None:
     model.opt.gravity[2] *= 20
     (warning,) = start_of(model)
     assert "the task ends the episode" in warning
+
+
+def test_the_test_of_the_start_ends_where_steps_take_far_longer_than_estimated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = load_model(MJCF / "hopper.xml")
+    simulation = Simulation(
+        model, make_task("forward", model, {}), robot="it", n_envs=1, seed=0, autoreset=False
+    )
+    steps: list[int] = []
+    step = simulation.step
+    monkeypatch.setattr(simulation, "step", lambda actions: (steps.append(1), step(actions))[1])
+    clock = iter(range(0, 10**6, 2 * stability_test.MOST_TIMES))
+    monkeypatch.setattr(time, "thread_time", lambda: next(clock))
+    start_test.check_start(simulation, ModelFindings(), 1.0)
+    assert len(steps) == 1
+
+
+def test_a_step_of_runge_kutta_is_estimated_at_four_evaluations() -> None:
+    costs = [
+        stability_test.step_cost_s(model, mujoco.MjData(model))
+        for model in (arm(), arm(option='integrator="RK4"'))
+    ]
+    assert costs[1] == pytest.approx(4 * costs[0])
+
+
+@pytest.mark.parametrize("timestep", [0, -0.002, 1e-9])
+def test_a_timestep_with_which_nothing_can_be_simulated_is_a_problem(timestep: float) -> None:
+    answer = check(
+        ExaminationRequest(
+            xml=str(MJCF / "hopper.xml"), task="forward", model_edits={"option.timestep": timestep}
+        )
+    )
+    assert f"hopper.xml: option timestep is {timestep:g} s; robots need" in str(answer.problem)
+
+
+def test_a_robot_that_does_not_compile_is_told_with_what_it_includes(tmp_path: Path) -> None:
+    (tmp_path / "robot.xml").write_text("<mujoco/>")
+    scene = tmp_path / "scene.xml"
+    scene.write_text('<mujoco><include file="robot.xml"/><worldbody><geom/></worldbody></mujoco>')
+    answer = check(ExaminationRequest(xml=str(scene), alone=True))
+    assert "MuJoCo cannot compile it" in str(answer.problem)
+    assert answer.includes == (str(tmp_path / "robot.xml"),)
 
 
 @pytest.mark.parametrize(

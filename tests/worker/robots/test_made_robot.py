@@ -64,6 +64,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Exam
     """Examines what a function of a module that is imported for this test alone makes."""
     module = f"made_for_a_test_{next(NUMBERS)}"
     (tmp_path / f"{module}.py").write_text(MAKES)
+    (tmp_path / "raises_at_import.py").write_text("1 / 0")
     monkeypatch.setattr(sys, "path", [*sys.path])
 
     def ask(function: str, **changes: Any) -> ExaminationAnswer:
@@ -108,6 +109,11 @@ def test_made_robot_is_staged_with_its_name_and_changed_as_a_file(
             "robot",
         ),
         ("maek", "has nothing to call named 'maek'", "settings"),
+        (
+            "raises_at_import:make",
+            "raises_at_import:make: importing its module raises ZeroDivisionError",
+            "settings",
+        ),
         ("nowhere_2:make", "nowhere_2:make: there is no module 'nowhere_2'", "settings"),
     ],
 )

@@ -144,6 +144,12 @@ def test_an_edit_is_what_writing_it_into_the_file_would_be(
         ),
         ({"geom.trunk.size": "wide"}, "size takes numbers"),
         ({"geom.trunk.condim": 2.5}, "condim takes a whole number, found 2.5"),
+        (
+            {"geom.trunk.contype": 2**31},
+            "model.geom.trunk.contype: the attribute does not take 2147483648",
+        ),
+        ({"body.trunk.geoms": 1}, "model.body.trunk.geoms: the attribute does not take 1"),
+        ({"body.trunk.sites": "x"}, "model.body.trunk.sites: the attribute does not take 'x'"),
         ({"option.integrator": "RK5"}, "integrator is one of euler, rk4, implicit, implicitfast"),
         ({"joint.left.hip.actuatorgravcomp": 1}, "expected true or false, found 1"),
         ({"geom.trunk.mass": "*2"}, "mass is not given in the robot"),
