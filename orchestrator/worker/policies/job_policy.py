@@ -202,7 +202,7 @@ def _make(
     for_caller: Any = trained_policy.normalized_env(spec, paths, venv, trained)
     if n_envs is None:
         assert isinstance(venv, DummyVecEnv)
-        env = FirstResetSeeded(venv.envs[0], seed)
+        env: gymnasium.Env[Any, Any] = FirstResetSeeded(venv.envs[0], seed)
         if isinstance(for_caller, VecNormalize):
             space = for_caller.observation_space
             env = TransformObservation(env, for_caller.normalize_obs, space)
