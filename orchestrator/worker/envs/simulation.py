@@ -541,7 +541,7 @@ class Simulation:
     def set_state(self, state: SimulationState) -> NDArray[Any]:
         """Continue exactly where :meth:`get_state` was called, perhaps in another process.
 
-        Where it was not measured, measures of the running episodes are NaN.
+        Where it was not measured, measures of the episodes that have begun are NaN.
 
         :return: ``(n_envs, observation_size)``, the current observations.
         :raises ValueError: the state is of another robot, task or number of environments.
@@ -553,7 +553,7 @@ class Simulation:
                 restore_arrays(sums, state["sums"])
             else:
                 for values in sums.values():
-                    values[:] = np.nan
+                    values[:] = np.where(state["episode_lengths"] > 0, np.nan, 0.0)
         except ValueError as error:
             raise ValueError(f"{self.robot}: {error}") from None
         for own, saved in zip(self.generators, state["generators"], strict=True):
@@ -565,19 +565,26 @@ class Simulation:
 
     def _diverged_envs(self, action: NDArray[Any]) -> dict[int, str]:
         """The environments whose physics has diverged, each with a description. They get the state
-        from before the step.
+        from before the step, or the model's own pose if that was bad already.
 
         :raises PhysicsDiverged: a divergence ends the job, or an action is the cause of one.
         """
         counted = self._divergence_counts.any(axis=1)
         envs = (counted | ~np.isfinite(self._batch.state).all(axis=1)).nonzero()[0]
         descriptions = {int(env): self._describe_divergence(int(env)) for env in envs}
+        if not descriptions:  # finite numbers whose squares are not
+            return {}
         if self._on_divergence != "end-episode" or not np.isfinite(action[envs]).all():
             hint = f"; {divergence.HINT}" if self._on_divergence == "fail" else ""
             raise PhysicsDiverged(descriptions[int(envs[0])] + hint)
-        self._moving_state[envs] = self._moving_state_before[envs]
+        states = self._moving_state_before[envs]
+        # An episode, or a push, may have begun badly.
+        is_bad = ~(np.abs(states) <= mujoco.mjMAXVAL).all(axis=1)
+        states[is_bad] = [0.0, *self.model.qpos0, *np.zeros(self.model.nv)]
+        self._moving_state[envs] = self._moving_state_before[envs] = states
         for name, field in self._fields.items():
-            field[envs] = self._before.fields[name][envs]
+            before = self._before.fields[name]
+            field[envs] = before[envs] = np.nan_to_num(before[envs], posinf=0.0, neginf=0.0)
         self._batch.warning[envs] = 0
         return descriptions
 

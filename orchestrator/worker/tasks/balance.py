@@ -73,7 +73,10 @@ def driven_joints_and_poles(model: mujoco.MjModel, pose: Floats) -> tuple[list[i
     wrong = [joint for joint in driven if joint_type(model, joint) not in (SLIDE, HINGE)]
     wrong += [joint for joint in poles if joint_type(model, joint) != HINGE]
     if wrong or not driven or not poles:
-        names = ", ".join(joint_name(model, joint) for joint in wrong) or "none"
+        names = (
+            ", ".join(joint_name(model, joint) for joint in wrong)
+            or "none, but one of the two is missing"
+        )
         raise ValueError(
             "needs a base driven by slide or hinge joints and poles on hinges without actuators; joints that are "
             f"neither: {names}"

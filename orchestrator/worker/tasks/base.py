@@ -21,7 +21,7 @@ from orchestrator.worker.mjmodel.joints import BALL, FREE
 from orchestrator.worker.mjmodel.structure import Bools, Floats, Numbers
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import ActionMap, scaled_actions
-from orchestrator.worker.tasks.input_names import UNKNOWN, Labels, numbered, vector
+from orchestrator.worker.tasks.input_names import SENSOR_UNITS, UNKNOWN, Labels, numbered, vector
 from orchestrator.worker.tasks.task_options import CommonOptions, EpisodeOptions
 from orchestrator.worker.tasks.terms import UNLIMITED, Term, Terms, labelled
 
@@ -151,10 +151,11 @@ class Task:
     def sensor_term(self, name: str, unit: str = UNKNOWN) -> Term:
         """Return the term of a sensor of the MJCF, in its own axes.
 
-        :param unit: of its numbers.
+        :param unit: of its numbers; empty: that of its kind of sensor.
         :raises KeyError: the robot has no such sensor.
         """
         sensor = self.model.sensor(name)
+        unit = unit or SENSOR_UNITS.get(mujoco.mjtSensor(sensor.type[0]).name, UNKNOWN)
         size = int(sensor.dim[0])
         columns = slice(int(sensor.adr[0]), int(sensor.adr[0]) + size)
         return labelled(

@@ -56,15 +56,18 @@ class Effector:
 
 def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effector:
     """Return the site named ``site``; without a name the last site named like an end (tip, grip,
-    hand …), else the last site of the deepest body, the last one behind the most driven joints, else
-    that body itself.
+    hand …), else the last site of the deepest body, else that body itself. The deepest body is behind
+    the most driven joints; of several it has the most ancestors, or is the last.
 
     :raises KeyError: there is no such site.
     :raises ValueError: actuators do not move it, or nothing on a fixed base.
     """
     driven = driven_dofs(model, posed_data(model, pose))
     chains = [_chain(model, body, driven) for body in range(model.nbody)]
-    deepest = max(range(model.nbody), key=lambda body: (len(chains[body]), body))
+    deepest = max(
+        range(model.nbody),
+        key=lambda body: (len(chains[body]), len([*ancestors(model, body)]), body),
+    )
     bodies = model.site_bodyid.tolist()
     if site is None:
         names = [model.site(number).name.lower() for number in range(model.nsite)]

@@ -170,7 +170,8 @@ class Locomotion(GymnasiumTask):
         else:
             first = 6
             labels = input_names.velocities(self.model).take(slice(first, None))
-            labels = labels.prefixed("force for", input_names.UNKNOWN)
+            units = [input_names.FORCE_UNITS[unit] for unit in labels.units]
+            labels = input_names.Labels(labels.prefixed("force for").names, units)
 
         def values(states: States) -> Floats:
             of_parts = states.fields[field][:, first:]

@@ -34,7 +34,12 @@ class Health:
     """
 
     def __init__(self, root: Root, pose: Floats, options: HealthOptions) -> None:
-        if options.min_height >= 1 and options.terminate_when_unhealthy is None:
+        if (
+            options.min_height >= 1
+            and options.terminate_when_unhealthy is None
+            and root.z is not None
+            and root.start_height > 0
+        ):
             raise ValueError(
                 f"min_height = {options.min_height:g}: expected less than 1, as the root starts at 1, its starting "
                 "height; to end no episode, set terminate_when_unhealthy = false"

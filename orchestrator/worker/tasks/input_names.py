@@ -38,6 +38,23 @@ _VELOCITY_UNITS = {
     HINGE: ("rad/s",),
     SLIDE: ("m/s",),
 }
+FORCE_UNITS = {"m/s": "N", "rad/s": "N m"}
+"""Unit of a velocity → that of the force, or torque, that belongs to it."""
+SENSOR_UNITS = {
+    "mjSENS_GYRO": "rad/s",
+    "mjSENS_FRAMEANGVEL": "rad/s",
+    "mjSENS_ACCELEROMETER": "m/s²",
+    "mjSENS_FRAMELINACC": "m/s²",
+    "mjSENS_VELOCIMETER": "m/s",
+    "mjSENS_FRAMELINVEL": "m/s",
+    "mjSENS_FRAMEPOS": "m",
+    "mjSENS_RANGEFINDER": "m",
+    "mjSENS_TOUCH": "N",
+    "mjSENS_FORCE": "N",
+    "mjSENS_TORQUE": "N m",
+    "mjSENS_FRAMEQUAT": NUMBER,
+}
+"""Kind of sensor → unit of its numbers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ from orchestrator.worker.tasks.base import find_keyframe
 from orchestrator.worker.tasks.reach import Reach, ReachOptions
 
 _UPRIGHT = 0.9
-"""Least cosine between the vertical and the direction from hinge to load of a standing pole."""
+"""Least cosine between the vertical and the direction from the axis of a hinge to the load of a
+standing pole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,8 @@ def _has_standing_poles(model: mujoco.MjModel, pose: Floats) -> bool:
         return False
     data = posed_data(model, pose)
     loads = data.subtree_com[model.jnt_bodyid[poles]] - data.xanchor[poles]
+    axes = data.xaxis[poles]
+    loads -= axes * (loads * axes).sum(axis=1, keepdims=True)
     weights = np.linalg.norm(loads, axis=1) * np.linalg.norm(model.opt.gravity)
     return bool((loads @ -model.opt.gravity > _UPRIGHT * weights).all())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -80,10 +80,10 @@ def read_options(
     """Return the user's ``task_options`` as a value of ``kind``.
 
     :param moment: when, for numbers that change over the training.
-    :raises TaskError: unknown option, wrong type or value; or the
+    :raises TaskError: unknown option, wrong type or value, a required option is missing; or the
         user's own class cannot be read or made.
     """
-    fields = [field.name for field in dataclasses.fields(kind) if field.init]
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     values: dict[str, Any] = {}
     try:
         hints = get_type_hints(kind, include_extras=True)
@@ -91,6 +91,9 @@ def read_options(
             if name not in fields:
                 raise ValueError(f"unknown option {name!r}{suggestion(name, sorted(fields))}")
             values[name] = _read(name, written, hints[name], moment)
+        for name, field in fields.items():
+            if name not in values and field.default is field.default_factory is MISSING:
+                raise ValueError(f'option "{name}" is missing in task_options and has no default')
         return kind(**values)
     except ValueError as error:
         raise TaskError(f'task "{task}": {error}') from None
@@ -131,12 +134,13 @@ def _is_a(kind: Any, value: Any) -> bool:
         return value in get_args(kind)
     if kind == Range:
         is_pair = isinstance(value, list) and len(value) == 2
-        return is_pair and all(type(bound) in (int, float) for bound in value)
+        are_numbers = is_pair and {*map(type, value)} <= {int, float}
+        return are_numbers and bool(value[0] <= value[1])
     if plain is float:
         is_plain = type(value) in (int, float) and math.isfinite(value)
     else:
         is_plain = plain is Any or type(value) is (list if plain is tuple else plain)
-    if get_origin(kind) is Annotated and is_plain:
+    if kind in (Positive, PositiveInt, NotNegative) and is_plain:
         return bool(value > 0 or (value == 0 and kind == NotNegative))
     return is_plain
 
@@ -149,5 +153,5 @@ _TYPE_NAMES: Mapping[Any, str] = {
     Positive: "a finite number above 0",
     PositiveInt: "a whole number above 0",
     NotNegative: "a finite number, at least 0",
-    Range: "a list of two numbers",
+    Range: "a list of two numbers, the smaller one first",
 }

@@ -307,6 +307,9 @@ def test_measures_that_a_checkpoint_does_not_have_are_unknown() -> None:
             assert math.isnan(episode.measures["energy_j"])
         again = [new.step(np.ones((2, 1))).ended for _ in range(3)][-1]
         assert not math.isnan(again[0].measures["sum_rad"])
+        new.set_state(new.get_state() | {"sums": {}})
+        first = [new.step(np.ones((2, 1))).ended for _ in range(3)][-1]
+        assert not math.isnan(first[0].measures["energy_j"]), "the episode had not begun"
 
 
 # -- robots that differ, and physics that fails

@@ -360,6 +360,43 @@ def test_of_two_keys_for_a_value_the_name_counts_and_not_the_pattern() -> None:
     assert batch.model_of(0).geom("trunk").friction[0] < 2
 
 
+def test_a_name_replaces_the_key_of_its_element_from_a_pattern_with_each() -> None:
+    model = load_model(QUADRUPED)
+    declared = {"body.trunk.mass": "uniform(8, 9)", "body.*.mass": "each uniform(1, 2)"}
+    keys = randomized_keys(model, declared)
+    lowest = {key.key: key.distribution.extremes[0] for key in keys}
+    assert len(lowest) == len(keys) == model.nbody - 1
+    assert lowest.pop("body.trunk.mass") == 8
+    assert set(lowest.values()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ("body.*.diaginertia", "body.*.mass"),
+        ("actuator.*.gainprm[0]", "actuator.*.kp"),
+    ],
+)
+def test_attributes_that_change_the_same_numbers_are_refused(earlier: str, later: str) -> None:
+    model = load_model(QUADRUPED)
+    both = dict.fromkeys((later, earlier), "scale(1, 2)")
+    message = re.escape(f"randomize.{later}: changes ") + ".*" + re.escape(f"as {earlier} does")
+    with pytest.raises(RandomizeError, match=message):
+        randomized_keys(model, both)
+    apart = {"body.trunk.mass": "scale(1, 2)", "body.*_shin.diaginertia": "scale(1, 2)"}
+    assert len(randomized_keys(model, apart)) == 2
+
+
+def test_the_gear_of_a_muscle_cannot_be_drawn() -> None:
+    slider = '<body><joint name="slide" type="slide"/><geom size=".1"/></body>'
+    muscle = '<muscle name="flexor" joint="slide" lengthrange="0 1"/>'
+    model = mujoco.MjModel.from_xml_string(
+        f"<mujoco><worldbody>{slider}</worldbody><actuator>{muscle}</actuator></mujoco>"
+    )
+    with pytest.raises(RandomizeError, match="no actuator with gear to draw is called"):
+        randomized_keys(model, {"actuator.*.gear": "scale(1, 2)"})
+
+
 def test_each_element_of_a_pattern_draws_its_own_value() -> None:
     made = simulation(
         {"body.*.mass": "each scale(0.5, 2)", "joint.*.damping": "each scale(0.5, 2)"}

@@ -206,7 +206,7 @@ class WithImu(Forward):
     """Observes a sensor of the robot, too."""
 
     def make_observation_terms(self) -> list[Term]:
-        return [*super().make_observation_terms(), self.sensor_term("imu_gyro", "rad/s")]
+        return [*super().make_observation_terms(), self.sensor_term("imu_gyro")]
 
 
 def test_a_task_of_ones_own_has_sensors_of_the_robot(tmp_path: Path) -> None:

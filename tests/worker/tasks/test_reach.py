@@ -148,6 +148,14 @@ def test_what_shall_reach_is_found_by_its_name_or_else_at_the_end_of_the_chain(
     assert find_effector(model, model.qpos0, None).name == expected
 
 
+def test_of_bodies_behind_the_same_joints_the_one_with_the_most_ancestors_is_the_end() -> None:
+    geom = '<geom size="0.02"/>'
+    hand = f'<body name="palm" pos="0.5 0 0">{geom}<body name="nail">{geom}</body></body>'
+    mount = f'<body name="mount">{geom}</body>'
+    model = two_links(hand + mount)
+    assert find_effector(model, model.qpos0, None).name == "body 'nail'"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -36,14 +36,23 @@ THEIRS = {
 
 CHAIN = """<mujoco><option {option}/><worldbody><geom name="floor" type="plane" size="5 5 1" pos="0 0 -2"/>{more}
 <body name="base" pos="0 0 1">{base}<geom size="0.05" mass="1"/>
-<body name="link" pos="0 0 {offset}"><joint name="hinge" axis="0 1 0"/><geom size="0.05" pos="0 0 {offset}" mass="1"/>
+<body name="link" pos="0 0 {offset}"><joint name="hinge" axis="0 1 0"/>
+<geom size="0.05" pos="0 {aside} {offset}" mass="1"/>
 </body></body></worldbody><actuator>{actuator}</actuator></mujoco>"""
 RAIL = '<joint name="rail" type="slide" axis="1 0 0" range="-1 1"/>'
 ON_RAIL, ON_HINGE = '<motor joint="rail"/>', '<motor joint="hinge"/>'
 
 
 def picked(**parts: str) -> TaskChoice:
-    whole = {"option": "", "more": "", "base": "", "offset": "0.5", "actuator": ON_HINGE, **parts}
+    whole = {
+        "option": "",
+        "more": "",
+        "base": "",
+        "offset": "0.5",
+        "aside": "0",
+        "actuator": ON_HINGE,
+        **parts,
+    }
     text = CHAIN.format(**whole).replace("<mujoco>", '<mujoco><compiler autolimits="true"/>')
     return choose(mujoco.MjModel.from_xml_string(text))
 
@@ -71,6 +80,8 @@ def test_a_pole_is_one_only_where_it_stands() -> None:
     assert picked(base=RAIL, actuator=ON_RAIL, offset="-0.5").task == "reach", "it hangs"
     weightless = picked(base=RAIL, actuator=ON_RAIL, option='gravity="0 0 0"')
     assert weightless.task == "reach", "nothing pulls"
+    aside = picked(base=RAIL, actuator=ON_RAIL, aside="2")
+    assert aside.task == "balance", "what is along the axis does not count"
 
 
 def test_a_ball_that_lies_about_is_not_the_robot() -> None:

@@ -129,6 +129,7 @@ def test_a_robot_that_lies_at_the_start_is_not_ended_unless_asked_for() -> None:
         options = {} if is_asked is None else {"terminate_when_unhealthy": is_asked}
         task = make_task("forward", model, options)
         assert task.reward_and_terminated(states, np.zeros((1, 1)), states)[1] == [ends]
+    make_task("forward", model, {"min_height": 1.2})  # of 0, which is no height
 
 
 def test_control_period_is_worked_out_from_the_time_step_unless_given() -> None:
@@ -197,6 +198,14 @@ def test_what_lies_about_beside_a_robot_is_neither_seen_nor_paid_for(
         ("forward", {"max_tilt": 0.0}, "expected a finite number above 0"),
         ("forward", {"reset_noise_scale": -1}, "expected a finite number, at least 0"),
         ("forward", {"min_height": 1.2}, "min_height = 1.2: expected less than 1"),
+        *(
+            (
+                "gymnasium:Hopper-v5",
+                {"healthy_z_range": bounds},
+                "two numbers, the smaller one first",
+            )
+            for bounds in ([2.0, 1.0], [0.7, math.nan])
+        ),
     ],
 )
 def test_wrong_names_and_values_are_answered_with_what_is_right(
@@ -230,7 +239,7 @@ def test_forward_refuses_a_robot_whose_root_cannot_move_along_x(joints: str, mes
 @pytest.mark.parametrize(
     ("joints", "wrong"),
     [
-        ("", "none"),
+        ("", "none, but one of the two is missing"),
         ('<joint name="lift" type="slide" axis="0 0 1"/>', "'lift'"),
         ("<freejoint/>", "0 of"),
     ],

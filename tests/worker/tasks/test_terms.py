@@ -42,6 +42,8 @@ def test_values_names_bounds_and_units_are_those_of_the_terms_in_their_order(tas
     assert made.observation_names() == terms.names
     assert len(terms.names) == len(terms.units) == expected.shape[1]
     assert all(terms.units) or not is_ours
+    forces = [pair for pair in zip(terms.names, terms.units, strict=True) if "force for" in pair[0]]
+    assert {unit for _, unit in forces} == ({"N m"} if "Humanoid" in task else set())
     assert set(terms.fields) <= set(made.task.all_fields)
 
 

@@ -4,7 +4,9 @@ before launch."""
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ import orchestrator
 from orchestrator.core.errors import SpecError
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
-from orchestrator.worker.tasks.task_options import TaskError
+from orchestrator.worker.tasks.task_options import CommonOptions, TaskError, read_options
 
 ROOT = Path(__file__).parents[3]
 HOPPER = ROOT / "mjcf/hopper.xml"
@@ -252,8 +254,19 @@ def test_a_spoilt_task_is_refused_before_launch(tmp_path: Path) -> None:
     assert not list((tmp_path / "run").glob("jobs/*/attempts"))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Remarked(CommonOptions):
+    offset: Annotated[float, "metres"] = 0.0
+    colour: Annotated[str, "of the floor"] = ""
+
+
+def test_remarks_of_ones_own_about_an_option_do_not_bound_it() -> None:
+    options = read_options("own", Remarked, {"offset": -1.0, "colour": "red"})
+    assert (options.offset, options.colour) == (-1.0, "red")
+
+
 WRONG_OPTIONS = {
-    "a required option is missing": ("speed: float", r"raises TypeError: .*missing.*'speed'"),
+    "a required option is missing": ("speed: float", r'option "speed" is missing in task_options'),
     "a type that only a type checker imports": (
         "weights: Sequence[float] = ()",
         r"Wanted raises NameError: name 'Sequence'",

@@ -49,22 +49,25 @@ def hopper(**settings: Any) -> Simulation:
     return Simulation.from_xml(MJCF / "hopper.xml", "forward", n_envs=3, seed=7, **settings)
 
 
-def spoilt(simulation: Simulation, env: int, component: str = "qvel") -> None:
-    getattr(simulation.states, component)[env, 3] = 1e12
+def spoilt(simulation: Simulation, env: int, component: str, value: float) -> None:
+    getattr(simulation.states, component)[env, 3] = value
 
 
 # -- a batch of a built-in task
 
 
+@pytest.mark.parametrize("value", [1e12, np.nan])
 @pytest.mark.parametrize("component", ["qvel", "qpos"])
-def test_the_diverged_environment_falls_and_the_others_keep_their_bits(component: str) -> None:
+def test_the_diverged_environment_falls_and_the_others_keep_their_bits(
+    component: str, value: float
+) -> None:
     simulation, untouched = hopper(on_divergence="end-episode"), hopper()
     plan = np.random.default_rng(0).uniform(-1, 1, (12, 3, 3))
     for each in (simulation, untouched):
         each.reset()
         for action in plan[:3]:
             each.step(action)
-    spoilt(simulation, 1, component)
+    spoilt(simulation, 1, component, value)
     result, expected = simulation.step(plan[3]), untouched.step(plan[3])
     (episode,) = result.ended
     assert (episode.env, episode.length, episode.truncated) == (1, 4, False)
@@ -81,6 +84,15 @@ def test_the_diverged_environment_falls_and_the_others_keep_their_bits(component
         assert np.isfinite(result.observations).all()
         assert not any(episode.divergence for episode in result.ended)
         assert np.array_equal(result.observations[0], expected.observations[0])
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in dot")
+@pytest.mark.parametrize("on_divergence", ["fail", "end-episode"])
+def test_finite_numbers_whose_squares_are_not_are_no_divergence(on_divergence: str) -> None:
+    simulation = hopper(on_divergence=on_divergence)
+    simulation.reset()
+    simulation._batch.bind("time")[0] = 1e200
+    assert not simulation.step(np.zeros((3, 3))).ended
 
 
 # -- an environment of gymnasium's

@@ -119,27 +119,47 @@ def randomized_keys(
     model: mujoco.MjModel, randomize: Mapping[str, str], grid: EvaluationGrid | None = None
 ) -> list[RandomizedKey]:
     """What ``randomize`` and ``grid`` change in the robot, in the order in which it is written: keys
-    of the grid last, otherwise by the alphabet, which has patterns before names.
+    of the grid last, otherwise by the alphabet, which has patterns before names. A name replaces the
+    key of its element from a pattern with ``each``.
 
     :param randomize: dotted keys → distributions.
-    :raises RandomizeError: a key is not in the table, matches nothing or does not fit.
+    :raises RandomizeError: a key is not in the table, matches nothing or does not fit, or changes
+        the same numbers as one of another attribute.
     """
     axes = {axis.key: axis.range for axis in grid.axes} if grid else {}
     tables: dict[str, Mapping[str, Distribution | str]] = {TABLE: randomize, GRID_TABLE: axes}
     keys: list[RandomizedKey] = []
     for table, declared in tables.items():
-        found: list[RandomizedKey] = []
-        for name, value in declared.items():
+        found: dict[str, RandomizedKey] = {}
+        owners: dict[object, tuple[str, str]] = {}
+        for name, value in sorted(declared.items()):
             if name == TERRAIN or disturbance(name) is not None:
                 continue
             try:
                 source = value if isinstance(value, Distribution) else parse_distribution(value)
-                found += _keys_of(model, name, source)
+                for key in _keys_of(model, name, source):
+                    _claim_entries(key, name, owners)
+                    found[key.key] = key
             except ValueError as error:
                 raise RandomizeError(f"{table}.{name}: {error}") from None
-        own = [key for key in found if table == GRID_TABLE or key.key not in axes]
-        keys += sorted(own, key=lambda key: key.key)
+        keys += [found[key] for key in sorted(found) if table == GRID_TABLE or key not in axes]
     return keys
+
+
+def _claim_entries(
+    key: RandomizedKey, declared: str, owners: dict[object, tuple[str, str]]
+) -> None:
+    """Add what ``key`` changes to ``owners``: field and place of an entry → key in the job file, and
+    its attribute.
+
+    :raises ValueError: an owner has another attribute.
+    """
+    attribute = declared.rpartition(".")[2].partition("[")[0]
+    for change in key.changes:
+        for place in change.places.tolist():
+            owner, of_owner = owners.setdefault((change.field, place), (declared, attribute))
+            if of_owner != attribute:
+                raise ValueError(f"changes {change.field}, as {owner} does; leave one of them out")
 
 
 def _keys_of(
@@ -227,6 +247,8 @@ def _may_be_drawn(model: mujoco.MjModel, what: str, number: int) -> bool:
         may_be = number > 0 and not is_free and model.body_mocapid[number] < 0
     elif what == "geom.size":
         may_be = model.geom_type[number] in SIZED
+    elif what == "actuator.gear":  # from which the compiler computed the lengths of a muscle
+        may_be = model.actuator_gaintype[number] != mujoco.mjtGain.mjGAIN_MUSCLE
     elif what in ("actuator.kp", "actuator.kv"):
         kinds = [kind for gain, of_gain, *_ in SERVO_GAINS if gain == what for kind in of_gain]
         may_be = actuator_kind(model, number) in kinds
