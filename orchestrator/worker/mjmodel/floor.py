@@ -2,8 +2,7 @@
 
 The rules differ on purpose: a terrain takes the place of one of the :func:`level_floors`, which
 robots stand on; a height is measured from the surface that is :func:`ground_below` it, which may be
-a table. Pictures have floors of their own
-rule, in the specification that they are rendered from
+a table. Pictures find their floors by a rule of their own
 (:mod:`orchestrator.worker.rendering.scenery`).
 """
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import mujoco
-import numpy as np
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.robot_sources import mjcf_format
@@ -28,7 +27,7 @@ from orchestrator.worker.robots.stability_test import check_stability
 from orchestrator.worker.robots.start_test import check_start, step_with_zero_action
 from orchestrator.worker.tasks import AUTO, choose, make_task
 from orchestrator.worker.tasks.actions import ActionMap, scaled_actions
-from orchestrator.worker.tasks.base import Task, find_keyframe
+from orchestrator.worker.tasks.base import Task, find_keyframe, keyframe_pose
 from orchestrator.worker.tasks.task_options import TaskError
 
 NOTHING_MOVES = "has no joints, so nothing in it moves"
@@ -159,7 +158,7 @@ def examine_physics(
     actions: ActionMap | None
     if task is None:
         key = find_keyframe(model, None)
-        pose = np.array(model.key_qpos[key] if key >= 0 else model.qpos0)
+        pose = keyframe_pose(model, key)
         actions = scaled_actions(model, key, None) if model.nu else None
     else:
         key = task.key

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
-from orchestrator.worker.mjmodel.joints import HINGE, SLIDE, joint_name, joint_type
+from orchestrator.worker.mjmodel.joints import HINGE, SCALAR, joint_name, joint_type
 from orchestrator.worker.mjmodel.structure import Bools, Floats, Numbers, driven_dofs, posed_data
 from orchestrator.worker.tasks.base import RewardAndTermination, States, Task
 from orchestrator.worker.tasks.task_options import CommonOptions, Positive
@@ -70,7 +70,7 @@ def driven_joints_and_poles(model: mujoco.MjModel, pose: Floats) -> tuple[list[i
     dofs = driven_dofs(model, posed_data(model, pose))
     driven = np.unique(model.dof_jntid[dofs]).tolist()
     poles = [joint for joint in range(model.njnt) if joint not in driven]
-    wrong = [joint for joint in driven if joint_type(model, joint) not in (SLIDE, HINGE)]
+    wrong = [joint for joint in driven if model.jnt_type[joint] not in SCALAR]
     wrong += [joint for joint in poles if joint_type(model, joint) != HINGE]
     if wrong or not driven or not poles:
         names = (

@@ -94,7 +94,7 @@ class Task:
         self.options = options
         self.key = find_keyframe(model, options.keyframe)
         """Number of the keyframe that episodes start from; -1 for the model's own pose."""
-        self.pose: Floats = np.array(model.key_qpos[self.key] if self.key >= 0 else model.qpos0)
+        self.pose: Floats = keyframe_pose(model, self.key)
         """``(nq,)`` the starting pose, without noise."""
         self._lowest, self._highest = start_limits(model, self.pose)
         self._noise, self._speed_noise = start_noise(model, options.reset_noise_scale)
@@ -249,6 +249,13 @@ def find_keyframe(model: mujoco.MjModel, name: str | None) -> int:
         return int(model.key(name).id)
     home = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_KEY, HOME)
     return 0 if home < 0 and model.nkey else int(home)
+
+
+def keyframe_pose(model: mujoco.MjModel, key: int) -> Floats:
+    """Return a copy of the pose ``(nq,)`` of the keyframe with this number; with -1, of the model's own
+    pose.
+    """
+    return np.array(model.key_qpos[key] if key >= 0 else model.qpos0)
 
 
 def control_steps(seconds: float, step_s: float) -> int:

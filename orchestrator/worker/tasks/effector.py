@@ -15,7 +15,7 @@ from orchestrator.worker.mjmodel.actuators import (
     scalar_gear,
     scalar_joints,
 )
-from orchestrator.worker.mjmodel.joints import FREE, HINGE, SLIDE
+from orchestrator.worker.mjmodel.joints import FREE, HINGE, SCALAR
 from orchestrator.worker.mjmodel.structure import (
     Bools,
     Floats,
@@ -106,7 +106,7 @@ def _chain(model: mujoco.MjModel, body: int, driven: Bools) -> tuple[int, ...]:
     kinds = model.jnt_type
     if (is_between & (kinds == int(FREE))).any():
         return ()
-    is_scalar = np.isin(kinds, (int(HINGE), int(SLIDE)))
+    is_scalar = np.isin(kinds, SCALAR)
     is_driven = driven[model.jnt_dofadr]
     return tuple(np.flatnonzero(is_between & is_scalar & is_driven).tolist())
 

@@ -26,18 +26,20 @@ UNKNOWN = ""
 """The unit of what has none that is known."""
 NUMBER = "1"
 
-_POSITION_UNITS = {
+POSITION_UNITS = {
     FREE: ("m",) * 3 + (NUMBER,) * 4,
     BALL: (NUMBER,) * 4,
     HINGE: ("rad",),
     SLIDE: ("m",),
 }
-_VELOCITY_UNITS = {
+"""Type of a joint → units of its positions."""
+VELOCITY_UNITS = {
     FREE: ("m/s",) * 3 + ("rad/s",) * 3,
     BALL: ("rad/s",) * 3,
     HINGE: ("rad/s",),
     SLIDE: ("m/s",),
 }
+"""Type of a joint → units of its velocities."""
 FORCE_UNITS = {"m/s": "N", "rad/s": "N m"}
 """Unit of a velocity → that of the force, or torque, that belongs to it."""
 SENSOR_UNITS = {
@@ -92,12 +94,12 @@ def joints(model: mujoco.MjModel) -> NDArray[np.object_]:
 
 def positions(model: mujoco.MjModel) -> Labels:
     """Return ``nq`` labels."""
-    return _of_joints(model, "position", _POSITION_UNITS)
+    return _of_joints(model, "position", POSITION_UNITS)
 
 
 def velocities(model: mujoco.MjModel) -> Labels:
     """Return ``nv`` labels."""
-    return _of_joints(model, "velocity", _VELOCITY_UNITS)
+    return _of_joints(model, "velocity", VELOCITY_UNITS)
 
 
 def _of_joints(

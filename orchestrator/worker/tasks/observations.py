@@ -9,7 +9,7 @@ does not measure.
 from __future__ import annotations
 
 from orchestrator.core.text import joined
-from orchestrator.worker.mjmodel.joints import HINGE, SLIDE, joint_name, joint_type
+from orchestrator.worker.mjmodel.joints import SCALAR, joint_name
 from orchestrator.worker.mjmodel.robot import driven_trees, joints_in
 from orchestrator.worker.mjmodel.structure import addresses, posed_data
 from orchestrator.worker.tasks.base import Task
@@ -82,4 +82,4 @@ def joints_of(task: Task) -> list[int]:
 def joints_with_encoders(task: Task) -> list[int]:
     """Return the hinges and slides of :func:`joints_of`."""
     model = task.model
-    return [joint for joint in joints_of(task) if joint_type(model, joint) in (HINGE, SLIDE)]
+    return [joint for joint in joints_of(task) if model.jnt_type[joint] in SCALAR]

@@ -22,7 +22,7 @@ from orchestrator.worker.mjmodel.robot import driven_trees
 from orchestrator.worker.mjmodel.root import NoRootError, Root, find_root
 from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed_data
 from orchestrator.worker.tasks.balance import driven_joints_and_poles
-from orchestrator.worker.tasks.base import find_keyframe
+from orchestrator.worker.tasks.base import find_keyframe, keyframe_pose
 from orchestrator.worker.tasks.reach import Reach, ReachOptions
 
 _UPRIGHT = 0.9
@@ -46,7 +46,7 @@ def choose(model: mujoco.MjModel) -> TaskChoice:
     :raises ValueError: no built-in task suits; the message says what each requires.
     """
     key = find_keyframe(model, None)
-    pose = np.array(model.key_qpos[key] if key >= 0 else model.qpos0)
+    pose = keyframe_pose(model, key)
     if _has_standing_poles(model, pose):
         return TaskChoice(task="balance", reason="upright poles on a driven base")
     try:

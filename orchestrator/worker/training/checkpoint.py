@@ -218,8 +218,10 @@ class Checkpoints:
             attempt.before_writing()
             write_whole(self._path(env_steps), seal(content.getvalue()))
             self._recent = [at for at in (*self._recent, begun) if at >= begun - TRANSFER_S]
-            has_buffers = ranks.size > 1 and self._replay is not None
-            self._remove(self._env_steps()[: -(len(self._recent) + 1) if has_buffers else -KEPT])
+            kept = KEPT
+            if ranks.size > 1 and self._replay is not None:
+                kept = len(self._recent) + 1
+            self._remove(self._env_steps()[:-kept])
         elif not is_last:  # afterwards rank 0 removes all replay buffers
             self._forget_rows_before(of_ranks[0][0])
         self._saved_at = env_steps

@@ -16,7 +16,7 @@ from orchestrator.worker.mjmodel.actuators import (
     scalar_gear,
     scalar_joints,
 )
-from orchestrator.worker.mjmodel.joints import HINGE, SLIDE
+from orchestrator.worker.mjmodel.joints import joint_type
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import Scaled
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     import mujoco
 
     from orchestrator.worker.tasks import Task
-
-
-_UNITS = {int(HINGE): ("rad", "rad/s", "N m"), int(SLIDE): ("m", "m/s", "N")}
-"""Type of a joint → units of its position, velocity and force."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +94,10 @@ def control_units(model: mujoco.MjModel) -> list[str]:
         if joints[actuator] < 0 or not gear:
             units.append(input_names.UNKNOWN)
             continue
-        position, velocity, force = _UNITS[int(model.jnt_type[joints[actuator]])]
+        of_joint = joint_type(model, int(joints[actuator]))
+        [position] = input_names.POSITION_UNITS[of_joint]
+        [velocity] = input_names.VELOCITY_UNITS[of_joint]
+        force = input_names.FORCE_UNITS[velocity]
         if is_position[control]:
             factor, unit = 1 / gear, position
         elif inputs[control] == "vel" or kind in ("velocity", "intvelocity"):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from orchestrator.worker.mjmodel.actuators import scalar_joints
 from orchestrator.worker.mjmodel.robot import bodies_of_robot
 from orchestrator.worker.mjmodel.structure import Floats, posed_data
-from orchestrator.worker.tasks.base import find_keyframe
+from orchestrator.worker.tasks.base import find_keyframe, keyframe_pose
 
 COUNTS = ("nu", "nv", "nbody", "ngeom")
 _ON_TENDON = (int(mujoco.mjtTrn.mjTRN_TENDON), int(mujoco.mjtTrn.mjTRN_SLIDERCRANK))
@@ -20,7 +20,7 @@ _ON_TENDON = (int(mujoco.mjtTrn.mjTRN_TENDON), int(mujoco.mjtTrn.mjTRN_SLIDERCRA
 
 def measured_model(model: mujoco.MjModel) -> dict[str, float | None]:
     """The measures by name; None for one that has no value, such as a torque without a limit."""
-    pose = _starting_pose(model)
+    pose = keyframe_pose(model, find_keyframe(model, None))  # of a task with default options
     robot = bodies_of_robot(model, pose)
     sizes = _sizes_m(model, pose, robot)
     torques = _highest_torques(model)
@@ -34,12 +34,6 @@ def measured_model(model: mujoco.MjModel) -> dict[str, float | None]:
         "torque_sum": float(np.add.reduce(torques)) if is_bounded else None,
         **{name: float(getattr(model, name)) for name in COUNTS},
     }
-
-
-def _starting_pose(model: mujoco.MjModel) -> Floats:
-    """``(nq,)`` that of a task with default options."""
-    key = find_keyframe(model, None)
-    return np.array(model.key_qpos[key] if key >= 0 else model.qpos0)
 
 
 def _sizes_m(model: mujoco.MjModel, pose: Floats, robot: NDArray[np.bool_]) -> list[float | None]:

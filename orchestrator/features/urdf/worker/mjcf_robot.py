@@ -27,12 +27,13 @@ from orchestrator.features.urdf.worker.servo_gains import Floats
 from orchestrator.features.urdf.worker.start_pose import CLEARANCE_M, lowest_point
 from orchestrator.features.urdf.worker.urdf_structure import shown
 from orchestrator.worker.mjmodel.actuators import lengths_in_pose, position_controls
-from orchestrator.worker.mjmodel.joints import FREE, HINGE, SLIDE, joint_type
+from orchestrator.worker.mjmodel.joints import FREE, SCALAR, joint_type
 from orchestrator.worker.mjspec.spec_elements import suggestion
 from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.compiling import compile_copy, guard_compiler
 from orchestrator.worker.robots.converted_robot import ConvertedRobot
 from orchestrator.worker.robots.unfit import UnfitError
+from orchestrator.worker.tasks.base import keyframe_pose
 
 TABLE = MJCF_PART.name
 OF_ACTUATORS = ("actuators", "frequency", "kp", "kd", "effort", "passive")
@@ -125,9 +126,7 @@ def _complete_robot(
 
 def _scalar_joints(model: mujoco.MjModel, *, is_each_needed: bool) -> list[str]:
     """Names of hinges and slides. :raises JointValueError: one has none, and is needed."""
-    numbers = [
-        number for number in range(model.njnt) if joint_type(model, number) in (HINGE, SLIDE)
-    ]
+    numbers = np.flatnonzero(np.isin(model.jnt_type, SCALAR)).tolist()
     names = [model.joint(number).name for number in numbers]
     if is_each_needed and not all(names):
         body = model.body(model.jnt_bodyid[numbers[names.index("")]]).name
@@ -143,7 +142,7 @@ def _pose(
     those.
     """
     number = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_KEY, HOME)
-    pose = np.array(model.key_qpos[number] if number >= 0 else model.qpos0)
+    pose = keyframe_pose(model, number)
     moved = list[str]()
     positions = values_of_joints(settings.pose, joints, f"{TABLE}.pose")
     for name in joints:

@@ -9,7 +9,7 @@ import numpy as np
 
 from orchestrator.worker.envs.randomization.draws import EpisodeDraws
 from orchestrator.worker.envs.randomization.rough_terrain import RoughTerrain
-from orchestrator.worker.mjmodel.joints import joint_type, joints_of
+from orchestrator.worker.mjmodel.joints import SCALAR, joints_of
 from orchestrator.worker.mjmodel.robot import joints_of_robot
 from orchestrator.worker.mjmodel.root import (
     NoRootError,
@@ -27,7 +27,6 @@ TURN = "start.turn"
 SPEED = "start.speed"
 TERRAIN_X = "terrain.x"
 TERRAIN_Y = "terrain.y"
-_ONE_POSITION = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
 
 
 class EpisodeStarts:
@@ -118,5 +117,5 @@ def _joint_addresses(task: Task) -> dict[str, int]:
     return {
         f"{JOINTS}.{names[joint]}": int(model.jnt_qposadr[joint])
         for joint in joints
-        if joint_type(model, joint) in _ONE_POSITION
+        if model.jnt_type[joint] in SCALAR
     }
