@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from orchestrator.analysis.statistics import MEDIAN_INTERVALS
+from orchestrator.analysis.statistics import INTERVALS
 from orchestrator.report import drawing
 from orchestrator.report.document import Columns, Figure, Part, Section, table
 from orchestrator.report.drawing import FACE, INK, SERIES
@@ -35,7 +35,7 @@ class GridPanel(NamedTuple):
     points: Sequence[ReportedPoint]
 
     def mean(self, *indices: int) -> float | None:
-        """The median over seeds at a point; None: not known.
+        """The mean over seeds at a point; None: not known.
 
         :param indices: of its values in :attr:`values`, one for each key.
         """
@@ -44,7 +44,7 @@ class GridPanel(NamedTuple):
             for key, values, index in zip(self.keys, self.values, indices, strict=True)
         }
         mean = next((point["mean"] for point in self.points if point["at"] == at), None)
-        return None if mean is None else mean["median"]
+        return None if mean is None else mean["value"]
 
 
 def grid_sections(robots: Sequence[ReportedRobot]) -> list[Section]:
@@ -54,7 +54,7 @@ def grid_sections(robots: Sequence[ReportedRobot]) -> list[Section]:
         return []
     panels = [panel for robot in evaluated if (panel := _panel(robot)) is not None]
     several = any(len(robot["seeds"]) > 1 for robot in evaluated)
-    seeds = " Of several seeds: the median." if several else ""
+    seeds = " Of several seeds: the mean." if several else ""
     parts: list[Part] = []
     if panels:
         which = ""
@@ -78,7 +78,7 @@ def grid_sections(robots: Sequence[ReportedRobot]) -> list[Section]:
     rows = [(robot, point) for robot in evaluated for point in robot["grid"]]
     caption = "Mean return of the episodes at every point of the grid."
     if several:
-        caption += f" Of several seeds: the median with its 95 % interval ({MEDIAN_INTERVALS}) in brackets."
+        caption += f" Of several seeds: the mean with its 95 % interval ({INTERVALS}) in brackets."
     parts.append(
         table(rows, columns, caption=caption, text=("robot", "at"), shown=0 if panels else 40)
     )

@@ -101,7 +101,7 @@ def test_the_report_draws_a_line_or_a_heat_map_and_has_a_table(
     done = report.make(paths.root)
     facts, page = json.loads((paths.root / "report/report.json").read_text()), Page(done.page)
     [robot] = facts["robots"]
-    assert [point["mean"]["median"] for point in robot["grid"]] == [
+    assert [point["mean"]["value"] for point in robot["grid"]] == [
         100.0 * n + 1 for n in range(len(grid.points))
     ]
     assert "Evaluation grid" in page.text
