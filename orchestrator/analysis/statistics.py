@@ -82,13 +82,14 @@ def estimate(values: Sequence[float]) -> Estimate:
 
     :raises ValueError: without values, or where one is not finite.
     """
-    from scipy.special import stdtrit
-
     sample = _finite(values)
     n = int(sample.size)
     mean = float(sample.mean())
     if n < 2:
         return Estimate(mean, None, None, n)
+
+    from scipy.special import stdtrit  # lighter than scipy.stats
+
     standard_error = float(sample.std(ddof=1)) / math.sqrt(n)
     reach = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * standard_error
     return Estimate(mean, mean - reach, mean + reach, n)
