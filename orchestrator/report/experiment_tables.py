@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
+from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 from orchestrator.analysis.statistics import INTERVALS
@@ -95,9 +95,9 @@ def by_return(robots: Sequence[ReportedRobot], jobs: Sequence[ReportedJob]) -> R
     returns = {job["job_id"]: job[rating] for job in jobs}
 
     def of_robot(robot: ReportedRobot) -> float:
-        """The median over its seeds; −∞ without one."""
+        """The mean over its seeds; −∞ without one."""
         known = [value for job_id in robot["jobs"] if (value := returns[job_id]) is not None]
-        return median(known) if known else float("-inf")
+        return fmean(known) if known else float("-inf")
 
     what = "evaluation" if rating == "eval_mean" else "last return of training"
     return RobotOrder(

@@ -93,8 +93,8 @@ def draw_curves(
         for level in sorted(points.keys() & cut.get(name, ())):
             above: Any = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
             position = levels.index(level) + shift
-            median = points[level]["value"] * scale
-            axes.annotate(bound, (position, median), color=colour, **above)
+            value = points[level]["value"] * scale
+            axes.annotate(bound, (position, value), color=colour, **above)
     axes.set_xticks(range(len(levels)), list(map(str, levels)))
     axes.set_xlim(-0.45, len(levels) - 0.55)
     axes.set_xlabel("processes at once")
