@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks import learning_figures, published
 from benchmarks.learning_runs import LEAST_SEEDS, MEASURES, Side, Trained, in_common, read, values
 from benchmarks.permutation_tests import Pair, energy_distance, holm, interval, p_value
-from orchestrator.analysis.statistics import t_quantile
+from orchestrator.analysis.statistics import estimate
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import listed
 
@@ -169,12 +169,8 @@ def _mean_interval(returns: Sequence[float]) -> str:
     mean = float(np.mean(returns))
     if len(returns) < LEAST_SEEDS:
         return f"{mean:,.0f}"
-    reach = (
-        t_quantile(0.975, len(returns) - 1)
-        * float(np.std(returns, ddof=1))
-        / math.sqrt(len(returns))
-    )
-    return f"{mean:,.0f} ({mean - reach:,.0f} – {mean + reach:,.0f})"
+    found = estimate(returns)
+    return f"{mean:,.0f} ({found.low:,.0f} – {found.high:,.0f})"
 
 
 # -- the command

@@ -10,13 +10,14 @@ from orchestrator.ledger import JobRow
 
 
 def start_policy(row: JobRow) -> str | None:
-    """What a training began with; None: with random weights."""
+    """Return the SHA-256 (or name) of the policy that a training began with; None: random weights."""
     spec = row.job.spec
     return None if spec.init is None else spec.init_sha256 or spec.init
 
 
 def training_but_for_seed(spec: WorkerSpec, policy: str | None) -> str:
-    """Equal for trainings that differ in their seed alone, and perhaps in their robot's files.
+    """Return a fingerprint that is equal for trainings that differ in their seed alone, and perhaps in
+    their robot's files.
 
     :param policy: what it begins with.
     """
@@ -25,7 +26,7 @@ def training_but_for_seed(spec: WorkerSpec, policy: str | None) -> str:
 
 
 def identity_of_row(row: JobRow, *, from_nothing: bool) -> tuple[str, str | None]:
-    """Equal for jobs that differ in their seed alone, robots included.
+    """Return what is equal for jobs that differ in their seed alone, robots included.
 
     :param from_nothing: whatever they begin with.
     """
@@ -34,8 +35,8 @@ def identity_of_row(row: JobRow, *, from_nothing: bool) -> tuple[str, str | None
 
 
 def seeds_trained_otherwise(rows: Sequence[JobRow]) -> list[int]:
-    """Those that differ from the first of ``rows`` in settings or robot. What each of them started
-    from may differ.
+    """Return the seeds that differ from the first of ``rows`` in settings or robot. What each of them
+    started from may differ.
     """
     first, *others = sorted(rows, key=lambda row: row.job.spec.seed)
     own = identity_of_row(first, from_nothing=True)

@@ -20,14 +20,13 @@ more alike, the error is smaller.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from statistics import fmean
 from typing import Literal, TypeAlias
 
-from orchestrator.analysis.statistics import t_quantile, t_within
+from orchestrator.analysis.statistics import Estimate
 
 LEAST_SEEDS = 3
 """Of each group at the first look."""
@@ -39,7 +38,6 @@ ERROR = 0.05
 SHAPE = 0.25
 """Δ of Wang and Tsiatis: bounds of z fall with the seeds to the power of SHAPE − 1/2."""
 LEAST_P = 0.001
-METHOD = "repeated Welch's t"
 
 ERRORS = (0.5, 0.2, 0.1, ERROR, 0.02, 0.01, 0.005, LEAST_P)
 BOUNDS = {
@@ -58,8 +56,6 @@ BOUNDS = {
 or at an earlier look, in so many cases. A budget between two has the bounds of the next larger one,
 which are wider. All are 2 % wider than in the simulation, so that its chance makes none too
 narrow."""
-
-_NORMAL = NormalDist()
 
 Outcome: TypeAlias = Literal["higher", "lower", "no difference", "not decided", "open"]
 """Of B against A. ``not decided``: the budget is spent; ``open``: it goes on."""
@@ -80,146 +76,79 @@ class Rules:
 class Look:
     """What the values so far say of group B against group A."""
 
-    seeds: int
-    """Of each group."""
-    difference: float
-    """Mean of B minus mean of A."""
-    reach: float | None
-    """The repeated confidence interval of 95 % is the difference ± this; None before the first
-    look."""
+    difference: Estimate
+    """Mean of B minus mean of A, of so many seeds each, with the repeated confidence interval; it has
+    none before the first look."""
     p: float | None
     """At most ERROR where zero is not in the interval; not below LEAST_P. None, likewise."""
     outcome: Outcome
 
 
 def look(a: Sequence[float], b: Sequence[float], rules: Rules, *, is_spent: bool = False) -> Look:
-    """What the values so far say; parameters and errors as of :func:`decide`."""
-    outcome = decide(a, b, rules, is_spent=is_spent)
-    seeds = len(a)
-    difference = _difference(a, b)
-    if seeds < LEAST_SEEDS:
-        return Look(seeds=seeds, difference=difference, reach=None, p=None, outcome=outcome)
-    spread = _spread(a, b)
-    most_seeds = max(rules.most_seeds, seeds)
-    return Look(
-        seeds=seeds,
-        difference=difference,
-        reach=_reach(spread, seeds, most_seeds),
-        p=_p(_strength(difference, spread, seeds, most_seeds), most_seeds),
-        outcome=outcome,
-    )
-
-
-def decide(
-    a: Sequence[float], b: Sequence[float], rules: Rules, *, is_spent: bool = False
-) -> Outcome:
-    """Decide, or go on.
+    """Return what the values so far say, and decide or go on.
 
     :param a: the values of one group, one for each seed. :param b: of the other, as many.
     :param is_spent: whether the budget is spent; also where seeds had no value.
     :raises ValueError: there are no values, or not as many in both.
     """
+    import numpy as np
+    from scipy.special import ndtr, ndtri, stdtr, stdtrit
+
     if len(a) != len(b) or not a:
         raise ValueError(
             f"a race needs as many values of both, at least one: {len(a)} and {len(b)}"
         )
     seeds = len(a)
-    if seeds >= LEAST_SEEDS:
-        difference = _difference(a, b)
-        spread = _spread(a, b)
-        most_seeds = max(rules.most_seeds, seeds)
-        bound = _bound(most_seeds)
-        smallest = rules.smallest_difference
-        if smallest is not None and abs(difference) < smallest:
-            to_the_nearer_end = smallest - abs(difference)
-            if _strength(to_the_nearer_end, spread, seeds, most_seeds) >= bound:
-                return "no difference"
-        if _strength(difference, spread, seeds, most_seeds) >= bound:
-            return "higher" if difference > 0 else "lower"
-    return "not decided" if is_spent else "open"
+    difference = fmean(b) - fmean(a)
+    undecided: Outcome = "not decided" if is_spent else "open"
+    if seeds < LEAST_SEEDS:
+        return Look(difference=Estimate(difference, None, None, seeds), p=None, outcome=undecided)
+    most_seeds = max(rules.most_seeds, seeds)
+    weight = math.pow(seeds / most_seeds, 0.5 - SHAPE)
+    bounds = _bounds(most_seeds)
+    variances = [float(np.var(values, ddof=1)) / seeds for values in (a, b)]
+    error = math.sqrt(sum(variances))
+    if error == 0.0:
+        reach = 0.0
+        strength = math.inf if difference else 0.0
+    else:
+        shares = [one / sum(variances) for one in variances]
+        # Welch's degrees of freedom, rounded down as in the simulation of the bounds
+        freedom = math.floor((seeds - 1) / sum(share**2 for share in shares) + 1e-9)
+        bound = bounds[ERRORS.index(ERROR)] / weight
+        reach = -error * float(stdtrit(freedom, ndtr(-bound)))
+        strength = -float(ndtri(stdtr(freedom, -abs(difference) / error))) * weight
+    low = difference - reach
+    high = difference + reach
+    return Look(
+        difference=Estimate(difference, low, high, seeds),
+        p=_p(strength, bounds),
+        outcome=_decision(low, high, rules) or undecided,
+    )
 
 
-def _difference(a: Sequence[float], b: Sequence[float]) -> float:
-    return math.fsum(b) / len(b) - math.fsum(a) / len(a)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Spread:
-    """How far a difference of means may be by chance."""
-
-    error: float
-    """Its standard error."""
-    freedom: int
-    """Degrees of freedom of that (Welch's), rounded down."""
-
-
-def _spread(a: Sequence[float], b: Sequence[float]) -> _Spread:
-    of_a = _standard_error(a)
-    of_b = _standard_error(b)
-    fewest = len(a) - 1
-    largest = max(of_a, of_b)
-    if largest == 0.0:
-        return _Spread(error=0.0, freedom=fewest)
-    # Relative to the larger one: their powers are neither 0 nor infinite.
-    share_a = (of_a / largest) ** 2
-    share_b = (of_b / largest) ** 2
-    freedom = math.floor(fewest * (share_a + share_b) ** 2 / (share_a**2 + share_b**2) + 1e-9)
-    return _Spread(error=math.hypot(of_a, of_b), freedom=freedom)
-
-
-def _standard_error(values: Sequence[float]) -> float:
-    """Of their mean."""
-    mean = math.fsum(values) / len(values)
-    distance = math.hypot(*(value - mean for value in values))
-    return distance / math.sqrt(len(values) * (len(values) - 1))
-
-
-def _weight(seeds: int, most_seeds: int) -> float:
-    """What z is multiplied by at a look before it is compared with the bound."""
-    return math.pow(seeds / most_seeds, 0.5 - SHAPE)
-
-
-def _reach(spread: _Spread, seeds: int, most_seeds: int) -> float:
-    """As :attr:`Look.reach`."""
-    bound = _bound(most_seeds) / _weight(seeds, most_seeds)
-    return spread.error * t_quantile(_NORMAL.cdf(bound), spread.freedom)
-
-
-def _strength(difference: float, spread: _Spread, seeds: int, most_seeds: int) -> float:
-    """How far apart they are: z at this look, as it is compared with the bounds."""
-    if difference == 0.0:
-        return 0.0
-    if spread.error == 0.0:
-        return math.inf
-    within = t_within(abs(difference) / spread.error, spread.freedom)
-    below = (1 + within) / 2
-    if below >= 1.0:  # it is so strong that the sum is rounded to 1
-        return math.inf
-    return _NORMAL.inv_cdf(below) * _weight(seeds, most_seeds)
-
-
-def _bound(most_seeds: int) -> float:
-    """The bound of z at the last look of a test with the error :data:`ERROR`."""
-    return _bounds(most_seeds)[ERRORS.index(ERROR)]
+def _decision(low: float, high: float, rules: Rules) -> Outcome | None:
+    """Read the decision from the ends of the interval; None if it goes on."""
+    smallest = rules.smallest_difference
+    if smallest is not None and -smallest < low and high < smallest:
+        return "no difference"
+    if low > 0:
+        return "higher"
+    return "lower" if high < 0 else None
 
 
 def _bounds(most_seeds: int) -> Sequence[float]:
-    """The row of :data:`BOUNDS` for this budget: that of the next larger one."""
+    """Return the row of :data:`BOUNDS` for this budget: that of the next larger one."""
     known = min(most_seeds, MOST_SEEDS)
     return BOUNDS[min(budget for budget in BOUNDS if budget >= known)]
 
 
-def _p(strength: float, most_seeds: int) -> float:
-    """How often chance is so strong at some look: between those of :data:`ERRORS`, interpolated in
-    its logarithm.
+def _p(strength: float, bounds: Sequence[float]) -> float:
+    """Return how often chance is so strong at some look: between those of :data:`ERRORS`,
+    interpolated in its logarithm.
     """
-    bounds = _bounds(most_seeds)
-    if strength >= bounds[-1]:
-        return LEAST_P
-    if strength <= bounds[0]:
+    import numpy as np
+
+    if strength < bounds[0]:
         return 1 - strength / bounds[0] * (1 - ERRORS[0])
-    for (low, more), (high, less) in itertools.pairwise(zip(bounds, ERRORS, strict=True)):
-        if strength <= high:
-            share = (strength - low) / (high - low)
-            return more * math.pow(less / more, share)
-    raise AssertionError("the bounds rise")
+    return float(np.exp(np.interp(strength, bounds, np.log(ERRORS))))

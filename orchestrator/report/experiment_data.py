@@ -16,8 +16,7 @@ from orchestrator.analysis.contention import ContentionFinding
 from orchestrator.analysis.equal_trainings import seeds_trained_otherwise
 from orchestrator.analysis.job_metrics import COST_NEUTRAL_KEYS
 from orchestrator.analysis.run_reader import EvaluationFile
-from orchestrator.analysis.statistics import Estimate, known_estimate, location, ratio
-from orchestrator.analysis.throughput_ratios import efficiency_facts
+from orchestrator.analysis.statistics import Estimate, known_estimate, ratio
 from orchestrator.core import job_parts
 from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.files.file_status import status_of
@@ -41,7 +40,6 @@ from orchestrator.report.experiment_facts import (
     attempt_outcome,
 )
 from orchestrator.report.number_format import one_line
-from orchestrator.report.varied_effects import varied_effects
 from orchestrator.supervisor import start_choice
 
 COPIED = (
@@ -122,7 +120,6 @@ def gather(
         "running": running,
         "totals": _totals(every_job, attempts),
         "varied": varied,
-        "varied_effects": varied_effects(varied, jobs),
         "robots": [_robot(group, declared) for group in robots.values()],
         "ranks": _scaling(jobs, declared),
         "jobs": jobs,
@@ -359,8 +356,8 @@ def _robot(jobs: Sequence[ReportedJob], declared: Mapping[str, JobRow]) -> Repor
         "env_steps": [job["env_steps"] for job in jobs],
         "lineage_env_steps": [job["lineage_env_steps"] for job in jobs],
         "parents": [job["parent"] for job in jobs],
-        "first": known_estimate((job["ep_rew_mean_first"] for job in jobs), location),
-        "last": known_estimate((job["ep_rew_mean"] for job in jobs), location),
+        "first": known_estimate(job["ep_rew_mean_first"] for job in jobs),
+        "last": known_estimate(job["ep_rew_mean"] for job in jobs),
         "evaluation": _episodes(evaluations) if evaluations else None,
         "grid": _grid(evaluations),
         "env_steps_per_s": known_estimate(job["env_steps_per_s"] for job in jobs),
@@ -379,11 +376,10 @@ def _episodes(evaluations: Sequence[EvaluationFile]) -> EpisodeEstimates:
     ]
     measures = dict.fromkeys(name for part in parts for name in part["measures"])
     return {
-        "mean": known_estimate((part["mean"] for part in parts), location),
+        "mean": known_estimate(part["mean"] for part in parts),
         "std": parts[0]["std"] if len(parts) == 1 else None,
         "measures": {
-            name: known_estimate((part["measures"].get(name) for part in parts), location)
-            for name in measures
+            name: known_estimate(part["measures"].get(name) for part in parts) for name in measures
         },
     }
 
@@ -393,9 +389,7 @@ def _grid(evaluations: Sequence[EvaluationFile]) -> list[ReportedPoint]:
     for evaluation in evaluations:
         for point in evaluation.get("grid", ()):
             means.setdefault(tuple(point["at"].items()), []).append(point["mean"])
-    return [
-        {"at": dict(at), "mean": known_estimate(values, location)} for at, values in means.items()
-    ]
+    return [{"at": dict(at), "mean": known_estimate(values)} for at, values in means.items()]
 
 
 # -- jobs of several ranks
@@ -438,7 +432,8 @@ def _ranks_of_robot(jobs: Sequence[ReportedJob]) -> RanksOfRobot:
                     job["env_steps_per_s"] for job in by_seed.values()
                 ),
                 "allreduce": known_estimate(job["allreduce"] for job in by_seed.values()),
-                **efficiency_facts(speedup, ranks / base[0]),
+                "speedup": None if speedup is None else speedup.facts(),
+                "efficiency": None if speedup is None else speedup.scaled(base[0] / ranks).facts(),
             }
         )
     return {"robot": jobs[0]["robot"], "task": jobs[0]["task"], "base": base[0], "rows": rows}

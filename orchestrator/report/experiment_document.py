@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis.contention import ContentionFinding
-from orchestrator.analysis.statistics import MEDIAN_INTERVALS
+from orchestrator.analysis.statistics import INTERVALS
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, duration, listed
 from orchestrator.ledger.summary import learner_summary
@@ -40,7 +40,7 @@ from orchestrator.report.grid_section import grid_sections
 from orchestrator.report.machine_section import machine_section
 from orchestrator.report.number_format import number, one_line, percent
 from orchestrator.report.ranks_section import ranks_sections
-from orchestrator.report.varied_parameters import varied_sections
+from orchestrator.report.varied_parameters import keys_between_robots, varied_sections
 
 MOST_PANELS = 24
 MOST_FINDINGS = 12
@@ -70,6 +70,7 @@ def document(
     robots = facts["robots"]
     jobs = facts["jobs"]
     about = ABOUT
+    between = keys_between_robots(facts["varied"], jobs)
     if jobs:
         sections = [
             _findings(facts["findings"], jobs),
@@ -77,11 +78,11 @@ def document(
             *(_robots(facts, run_dir) if has_robots else ()),
             *grid_sections(robots),
             *tables.failures(jobs),
-            *varied_sections(facts["varied"], jobs, facts["varied_effects"]),
+            *varied_sections(facts["varied"], jobs, between),
             *_schedule(facts["attempts"], jobs),
             *_phases(robots),
             *ranks_sections(facts["ranks"]),
-            tables.jobs_section(jobs, facts["varied"], facts["varied_effects"]),
+            tables.jobs_section(jobs, facts["varied"], between),
         ]
         if shown is not None and len(jobs) < facts["totals"]["jobs"]:
             about += (
@@ -105,7 +106,11 @@ def document(
 def _robots(facts: ExperimentFacts, run_dir: Path) -> list[Section]:
     jobs = facts["jobs"]
     pictures = tables.previews(jobs, RunPaths(run_dir))
-    order = tables.by_return(facts["robots"], jobs) if facts["varied_effects"] else None
+    order = (
+        tables.by_return(facts["robots"], jobs)
+        if keys_between_robots(facts["varied"], jobs)
+        else None
+    )
     return [
         tables.robots_section(facts["robots"], jobs, pictures, learner_summary(jobs), order=order)
     ]
@@ -164,7 +169,7 @@ def _shown_robots(robots: Sequence[ReportedRobot]) -> tuple[list[ReportedRobot],
     half = MOST_PANELS // 2
     ranked = sorted(
         robots,
-        key=lambda robot: robot["last"]["median"] if robot["last"] else -math.inf,
+        key=lambda robot: robot["last"]["value"] if robot["last"] else -math.inf,
         reverse=True,
     )
     sentence = (
@@ -182,7 +187,7 @@ def _learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, Reporte
     seeds = "Each robot was trained with a single seed, so there is no interval."
     if any(len(robot["seeds"]) > 1 for robot in shown):
         seeds = (
-            f"Thin lines: seeds. Thick line: their median; band: its 95 % interval ({MEDIAN_INTERVALS}), clipped by "
+            f"Thin lines: seeds. Thick line: their mean; band: its 95 % interval ({INTERVALS}), clipped by "
             "the panel."
         )
     marks = [jobs[job_id]["marks"] for robot in shown for job_id in robot["jobs"]]

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict
 
 from orchestrator.analysis.contention import ContentionFinding
-from orchestrator.analysis.main_effects import MainEffect
 from orchestrator.analysis.run_reader import EvaluationFile, LearningCurve
 from orchestrator.analysis.statistics import EstimateFacts
-from orchestrator.analysis.throughput_ratios import EfficiencyFacts
 from orchestrator.ledger import AttemptRow, SummaryRow
 
 Timings: TypeAlias = Mapping[str, float | None]
@@ -122,11 +120,15 @@ class ReportedRobot(TypedDict):
     timed_env_steps: float
 
 
-class RanksRow(EfficiencyFacts):
+class RanksRow(TypedDict):
     ranks: int
     mode: str | None
     jobs: Sequence[str]
     env_steps_per_s: EstimateFacts | None
+    speedup: EstimateFacts | None
+    """Relative to the fewest ranks."""
+    efficiency: EstimateFacts | None
+    """The speed-up divided by the ratio of the numbers of ranks."""
     allreduce: EstimateFacts | None
 
 
@@ -159,7 +161,6 @@ class ExperimentFacts(TypedDict):
     running: bool
     totals: Totals
     varied: Sequence[str]
-    varied_effects: Mapping[str, MainEffect]
     """Of the varied keys that tell robots apart."""
     robots: Sequence[ReportedRobot]
     ranks: Sequence[RanksOfRobot]

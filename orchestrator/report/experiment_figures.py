@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.analysis.run_reader import LearningCurve
-from orchestrator.analysis.statistics import location
+from orchestrator.analysis.statistics import estimate
 from orchestrator.report import drawing
 from orchestrator.report.drawing import COLOURS, DIM, FACE, INK, PHASES, SERIES
 from orchestrator.report.experiment_facts import (
@@ -19,8 +19,7 @@ from orchestrator.report.experiment_facts import (
     ReportedRobot,
     attempt_outcome,
 )
-from orchestrator.report.number_format import one_line, percent
-from orchestrator.report.varied_effects import are_numbers
+from orchestrator.report.number_format import are_numbers, one_line, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,7 +70,7 @@ def curves_over_each_other(
 
 
 def _panel(axes: Axes, title: str, runs: Mapping[str, Sequence[LearningCurve]]) -> None:
-    """Of each colour thin lines for the seeds, and the median of several with its interval; a dot
+    """Of each colour thin lines for the seeds, and the mean of several with its interval; a dot
     where a seed has a single value.
     """
     for colour, seeds in runs.items():
@@ -92,7 +91,7 @@ def _panel(axes: Axes, title: str, runs: Mapping[str, Sequence[LearningCurve]]) 
         axes.set_ylim(axes.get_ylim())
     for colour, seeds in runs.items():
         if len(seeds) > 1:
-            _median_curve(axes, seeds, colour)
+            _mean_curve(axes, seeds, colour)
     axes.set_title(one_line(title, 32), fontsize=7.5)
     axes.set_xlim(left=0)
     drawing.plain_ticks(axes, x=True, y=True, most=4)
@@ -116,8 +115,8 @@ def _mark(axes: Axes, curve: LearningCurve, marks: Sequence[float]) -> None:
     )
 
 
-def _median_curve(axes: Axes, seeds: Sequence[LearningCurve], colour: str) -> None:
-    """Median over seeds with its interval, over the range that all of them cover."""
+def _mean_curve(axes: Axes, seeds: Sequence[LearningCurve], colour: str) -> None:
+    """Mean over seeds with its interval, over the range that all of them cover."""
     import numpy as np
 
     begin = max(curve[0][0] for curve in seeds)
@@ -126,7 +125,7 @@ def _median_curve(axes: Axes, seeds: Sequence[LearningCurve], colour: str) -> No
         return
     steps = np.linspace(begin, end, GRID_POINTS)
     values = np.array([np.interp(steps, *np.array(curve).T) for curve in seeds])
-    estimates = [(one.median, one.low, one.high) for one in map(location, values.T.tolist())]
+    estimates = [(one.value, one.low, one.high) for one in map(estimate, values.T.tolist())]
     middle, low, high = np.array(estimates, dtype=float).T
     axes.plot(steps, middle, color=colour, linewidth=1.6)
     axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)

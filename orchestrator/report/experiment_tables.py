@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
-from typing import Any, NamedTuple
+from statistics import fmean
+from typing import Any, Literal, NamedTuple
 
-from orchestrator.analysis.statistics import MEDIAN_INTERVALS
+from orchestrator.analysis.statistics import INTERVALS
 from orchestrator.core import job_parts
 from orchestrator.core.job import META
 from orchestrator.core.paths import RunPaths
@@ -24,7 +24,6 @@ from orchestrator.report.experiment_facts import (
 )
 from orchestrator.report.number_format import DASH, interval, number, one_line, percent
 from orchestrator.report.thumbnails import thumbnails
-from orchestrator.report.varied_effects import rating_of
 
 STATE_TONES: dict[str, Tone] = {
     "SUCCEEDED": "good",
@@ -80,6 +79,14 @@ class RobotOrder:
     sentence: str
 
 
+def rating_of(succeeded: Sequence[ReportedJob]) -> Literal["eval_mean", "ep_rew_mean"]:
+    """Return the column with the return of jobs: of the evaluation, or the last of training where not
+    all have one.
+    """
+    is_evaluated = bool(succeeded) and all(job["eval_mean"] is not None for job in succeeded)
+    return "eval_mean" if is_evaluated else "ep_rew_mean"
+
+
 def by_return(robots: Sequence[ReportedRobot], jobs: Sequence[ReportedJob]) -> RobotOrder:
     """The robot with the highest return first: of the evaluation, or of training where not all jobs
     that have succeeded were evaluated.
@@ -88,9 +95,9 @@ def by_return(robots: Sequence[ReportedRobot], jobs: Sequence[ReportedJob]) -> R
     returns = {job["job_id"]: job[rating] for job in jobs}
 
     def of_robot(robot: ReportedRobot) -> float:
-        """The median over its seeds; −∞ without one."""
+        """The mean over its seeds; −∞ without one."""
         known = [value for job_id in robot["jobs"] if (value := returns[job_id]) is not None]
-        return median(known) if known else float("-inf")
+        return fmean(known) if known else float("-inf")
 
     what = "evaluation" if rating == "eval_mean" else "last return of training"
     return RobotOrder(
@@ -147,7 +154,7 @@ def robots_section(
     if order is not None:
         caption = f"{order.sentence} {caption}"
     if any(len(robot["seeds"]) > 1 for robot in robots):
-        caption += f" Of several seeds: the median with its 95 % interval ({MEDIAN_INTERVALS}) in brackets."
+        caption += f" Of several seeds: the mean with its 95 % interval ({INTERVALS}) in brackets."
     if unlike := [_unlike_seeds(robot) for robot in robots if robot["unlike_seeds"]]:
         caption += UNLIKE.format(seeds=listed(unlike, MOST_UNLIKE))
     if any(map(_goes_on_from_a_policy, robots)):
@@ -224,7 +231,7 @@ def _returns(robot: ReportedRobot) -> Cell:
     last = robot["last"]
     if last is None:
         return Cell(text=DASH)
-    change = last["median"] - first["median"] if first else 0
+    change = last["value"] - first["value"] if first else 0
     tone: Tone = ""
     if change != 0:
         tone = "good" if change > 0 else "bad"

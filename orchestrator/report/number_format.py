@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from orchestrator.analysis.statistics import EstimateFacts
 
 DASH = "–"
+
+
+def are_numbers(values: Iterable[Any]) -> bool:
+    """Whether all are finite numbers."""
+    return all(
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        for value in values
+    )
 
 
 def number(value: float | None) -> str:
@@ -39,10 +47,10 @@ def percent(share: float | None) -> str:
 
 
 def interval(estimate: EstimateFacts | None, form: Callable[[float | None], str] = number) -> str:
-    """``1.93 (1.90 to 1.95)``; without an interval the median alone."""
-    if not estimate or estimate.get("median") is None:
+    """``1.93 (1.90 to 1.95)``; without an interval the value alone."""
+    if not estimate or estimate.get("value") is None:
         return DASH
-    text = form(estimate["median"])
+    text = form(estimate["value"])
     if estimate.get("low") is None or estimate.get("high") is None:
         return text
     return f"{text} ({form(estimate['low'])} to {form(estimate['high'])})"

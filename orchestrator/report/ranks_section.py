@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from orchestrator.analysis.statistics import MEDIAN_INTERVALS, EstimateFacts
+from orchestrator.analysis.statistics import INTERVALS, EstimateFacts
 from orchestrator.report import scaling_figures as figures
 from orchestrator.report.document import Columns, Figure, Part, Section, table
 from orchestrator.report.experiment_facts import RanksOfRobot, RanksRow
@@ -16,7 +16,7 @@ MOST_ROBOTS = 8
 ALLREDUCE = (
     "In all-reduce: share of rank 0's time in exchanges with the other ranks, waiting included."
 )
-ITSELF: EstimateFacts = {"median": 1.0, "low": None, "high": None, "n": 1, "method": None}
+ITSELF: EstimateFacts = {"value": 1.0, "low": None, "high": None, "n": 1}
 """The ratio of the base of a comparison to itself."""
 
 
@@ -36,8 +36,8 @@ def ranks_sections(robots: Sequence[RanksOfRobot]) -> list[Section]:
     caption = (
         "Jobs that several processes (ranks) trained together. Speed-up: env_steps/s during iterations, relative to "
         "the fewest ranks with which the same robot, settings and seeds were trained. Efficiency: the speed-up divided "
-        f"by the ratio of the numbers of ranks. {ALLREDUCE} Of several seeds: medians with 95 % intervals "
-        f"({MEDIAN_INTERVALS}) in brackets."
+        f"by the ratio of the numbers of ranks. {ALLREDUCE} Of several seeds: means with 95 % intervals "
+        f"({INTERVALS}) in brackets."
     )
     rows = [(robot, row) for robot in robots for row in robot["rows"]]
     compared = [robot for robot in robots if any(row["speedup"] for row in robot["rows"])][
@@ -71,6 +71,6 @@ def _figure(robots: Sequence[RanksOfRobot]) -> Figure:
         title="Speed-up over ranks",
         caption="Left: env_steps/s relative to the fewest ranks (mostly one). Right: that divided by the ratio of the "
         "numbers of ranks. Dashed: the ideal relative to one rank. Vertical bars are 95 % intervals over seeds "
-        f"({MEDIAN_INTERVALS}).",
+        f"({INTERVALS}).",
         draw=partial(figures.speedup, speedups, efficiencies, {}, most, unit="ranks"),
     )

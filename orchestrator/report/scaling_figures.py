@@ -74,11 +74,11 @@ def draw_curves(
         colour = SERIES[number % len(SERIES)]
         marker = MARKERS[number % len(MARKERS)]
         positions = {levels.index(level) + shift: points[level] for level in sorted(points)}
-        medians = [one["median"] * scale for one in positions.values()]
-        axes.plot(list(positions), medians, color=colour, linewidth=1, alpha=0.5)
+        values = [one["value"] * scale for one in positions.values()]
+        axes.plot(list(positions), values, color=colour, linewidth=1, alpha=0.5)
         axes.plot(
             list(positions),
-            medians,
+            values,
             color=colour,
             marker=marker,
             markersize=4.5,
@@ -93,8 +93,8 @@ def draw_curves(
         for level in sorted(points.keys() & cut.get(name, ())):
             above: Any = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
             position = levels.index(level) + shift
-            median = points[level]["median"] * scale
-            axes.annotate(bound, (position, median), color=colour, **above)
+            value = points[level]["value"] * scale
+            axes.annotate(bound, (position, value), color=colour, **above)
     axes.set_xticks(range(len(levels)), list(map(str, levels)))
     axes.set_xlim(-0.45, len(levels) - 0.55)
     axes.set_xlabel("processes at once")

@@ -1,22 +1,18 @@
-"""The figure of returns against the parameters that a job file or a program varies, and how much of
-them each one explains.
-"""
+"""The figure of returns against the parameters that a job file or a program varies."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Literal
 
-from orchestrator.analysis.main_effects import MainEffect
 from orchestrator.core.text import count, listed
 from orchestrator.report import experiment_figures as figures
-from orchestrator.report.document import Columns, Figure, Part, Section, Table, table
+from orchestrator.report.document import Figure, Section
 from orchestrator.report.experiment_facts import ReportedJob
 from orchestrator.report.experiment_figures import VariedKey
 from orchestrator.report.experiment_lineages import lineage_remark
-from orchestrator.report.number_format import one_line, percent, signed
-from orchestrator.report.varied_effects import Rating, rating_of
+from orchestrator.report.experiment_tables import rating_of
 
 ALL_JOBS = "all jobs"
 """The title of what is drawn over all robots."""
@@ -25,23 +21,37 @@ MOST_VALUES = 24
 """Of a key that varies between robots and is no number: with more, a figure of them says nothing."""
 MOST_NAMED = 5
 """Keys in one sentence."""
-KeyEffect: TypeAlias = tuple[str, MainEffect]
+
+
+def keys_between_robots(keys: Sequence[str], jobs: Sequence[ReportedJob]) -> list[str]:
+    """Return those of ``keys`` that tell robots apart: most robots have one value of it, where a
+    matrix gives each robot several.
+    """
+    between = []
+    for key in keys:
+        values: dict[str, set[str]] = {}
+        for job in jobs:
+            if job["point"].get(key) is not None:
+                values.setdefault(job["name"], set()).add(str(job["point"][key]))
+        several = sum(len(of_robot) > 1 for of_robot in values.values())
+        if 2 * several <= len(values):
+            between.append(key)
+    return between
 
 
 def varied_sections(
-    keys: Sequence[str], jobs: Sequence[ReportedJob], effects: Mapping[str, MainEffect]
+    keys: Sequence[str], jobs: Sequence[ReportedJob], between: Collection[str]
 ) -> list[Section]:
     """Jobs that have succeeded, against each of ``keys``; no section where there is none.
 
-    :param effects: of the keys that tell robots apart.
+    :param between: those of ``keys`` that tell robots apart.
     """
-    within = [key for key in keys if key not in effects]
-    between = [key for key in keys if key in effects]
+    within = [key for key in keys if key not in between]
     succeeded = [job for job in jobs if job["state"] == "SUCCEEDED"]
     rating = rating_of(succeeded)
     panels = _panels_of_robots(within, succeeded, rating)
     left_out = []
-    for panel in _panels(ALL_JOBS, between, succeeded, rating):
+    for panel in _panels(ALL_JOBS, list(between), succeeded, rating):
         if panel.is_scattered or len(panel.values()) <= MOST_VALUES:
             panels.append(panel)
         else:
@@ -80,15 +90,14 @@ def varied_sections(
         caption=" ".join(sentences),
         draw=partial(figures.varied_keys, shown, axis),
     )
-    parts: list[Part] = [figure, *_importance(effects)]
-    return [Section(title="Varied parameters", parts=parts)]
+    return [Section(title="Varied parameters", parts=[figure])]
 
 
 # -- the figure
 
 
 def _panels_of_robots(
-    keys: Sequence[str], jobs: Sequence[ReportedJob], rating: Rating
+    keys: Sequence[str], jobs: Sequence[ReportedJob], rating: Literal["eval_mean", "ep_rew_mean"]
 ) -> list[VariedKey]:
     panels: list[VariedKey] = []
     for name in dict.fromkeys(job["name"] for job in jobs):
@@ -98,7 +107,10 @@ def _panels_of_robots(
 
 
 def _panels(
-    title: str, keys: Sequence[str], jobs: Sequence[ReportedJob], rating: Rating
+    title: str,
+    keys: Sequence[str],
+    jobs: Sequence[ReportedJob],
+    rating: Literal["eval_mean", "ep_rew_mean"],
 ) -> list[VariedKey]:
     """A panel for each of ``keys`` of which ``jobs`` have several values.
 
@@ -117,27 +129,3 @@ def _panels(
         if len({str(value) for value, _ in points}) > 1:
             panels.append(VariedKey(robot=title, key=key, points=points, robots=len(robots)))
     return panels
-
-
-# -- how much each of them explains
-
-
-def _importance(effects: Mapping[str, MainEffect]) -> list[Table]:
-    """None where the robots are too few."""
-    known = [(key, effect) for key, effect in effects.items() if effect["share"] is not None]
-    if not known:
-        return []
-    known.sort(key=lambda one: one[1]["share"] or 0.0, reverse=True)
-    columns: Columns[KeyEffect] = {
-        "parameter": lambda one: one_line(one[0]),
-        "importance": lambda one: percent(one[1]["share"]),
-        "correlation": lambda one: signed(one[1]["correlation"]),
-        "robots": lambda one: f"{one[1]['n']:,}",
-    }
-    caption = (
-        "Importance: main effect of a parameter that tells robots apart, the share of the variance of ranks that lies "
-        "between groups of robots with similar values, less what chance makes of it (epsilon squared). The return of "
-        "a robot is the median over its jobs. Joint effects are not in it, and parameters that were varied together "
-        "share theirs. Correlation: that of ranks (Spearman)."
-    )
-    return [table(known, columns, caption=caption, text=("parameter",))]

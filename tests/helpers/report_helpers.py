@@ -348,7 +348,7 @@ def make_bench_dir(
         "alone_sha256": "ab" * 32,
         "together_sha256": "ab" * 32,
         "resumed_sha256": "ab" * 32,
-        "slowdown": {"median": 1.01, "low": 0.99, "high": 1.04, "n": 5},
+        "slowdown": {"value": 1.01, "low": 0.99, "high": 1.04, "n": 5},
     }
     odd = {
         **verdict,

@@ -14,11 +14,11 @@ from statistics import median
 from typing import Any, Literal
 
 from orchestrator.analysis.samples import PHASES, Benchmark, LevelSamples
-from orchestrator.analysis.throughput_ratios import SAME, factor, gain, times
 from orchestrator.core.text import count, joined
 from orchestrator.features.bench import isolation
 from orchestrator.features.bench.baselines import BASELINES
 from orchestrator.features.bench.isolation import BUDGETED
+from orchestrator.features.bench.throughput_ratios import SAME, factor, gain, times
 
 PHASE_NAMES = {
     "env": "physics and environment",
@@ -78,7 +78,7 @@ def _level(bench: Benchmark, name: str, now: LevelSamples, base: LevelSamples) -
         return {**entry, "text": text, "causes": [], "shares": {}}
     longer = longer.scaled(now.processes / base.processes)
     was_ms = 1e6 * base.processes / median(base.throughputs)
-    loss_ms = was_ms * (longer.median - 1)
+    loss_ms = was_ms * (longer.value - 1)
     startup = _startup(now, base)
     entry |= {
         "longer": longer.facts(),
@@ -90,7 +90,7 @@ def _level(bench: Benchmark, name: str, now: LevelSamples, base: LevelSamples) -
         "startup": startup,
         "recovers": None,
     }
-    if longer.median - 1 < NO_LOSS and not at_least:
+    if longer.value - 1 < NO_LOSS and not at_least:
         text = f"{place}, nothing is lost: an env_step takes {times(longer)} the time that it takes with"
         return {**entry, "text": f"{text} {_processes(base.processes)}."}
     shares = _shares(now, base)
@@ -128,9 +128,9 @@ def _recovery(bench: Benchmark, name: str, now: LevelSamples) -> _Recovery | Non
     if with_budget is None:
         return None
     recovered, at_least = gain(with_budget, now)
-    if recovered is None or recovered.median < SAME:
+    if recovered is None or recovered.value < SAME:
         return None
-    more = f"{'at least ' if at_least else ''}{factor(recovered.median)}"
+    more = f"{'at least ' if at_least else ''}{factor(recovered.value)}"
     return _Recovery(
         text=f"A thread budget of {bench.budget} gives {more} the throughput",
         facts={**recovered.facts(), "at_least": at_least, "arm": partner},

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator.analysis.statistics import MEDIAN_INTERVALS
+from orchestrator.analysis import statistics
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column, number_column
 
-INTERVALS = f"Intervals of 95 %: {MEDIAN_INTERVALS}."
+INTERVALS = f"Intervals of 95 %: {statistics.INTERVALS}."
 PAGE = "python -m orchestrator report {} writes the page."
 
 
@@ -22,14 +22,14 @@ class _Line(NamedTuple):
     """Number of processes, or of ranks."""
     estimates: Mapping[str, Any]
 
-    def median(self, name: str, form: str, *, bounded: bool = False) -> str:
-        """The median of an estimate; with ``bounded`` marked as an upper bound where processes were
+    def value(self, name: str, form: str, *, bounded: bool = False) -> str:
+        """The value of an estimate; with ``bounded`` marked as an upper bound where processes were
         cut off.
         """
         estimate = self.estimates[name]
-        if estimate is None or estimate["median"] is None:
+        if estimate is None or estimate["value"] is None:
             return NONE
-        return f"{'≤ ' if bounded and self.estimates['at_most'] else ''}{estimate['median']:{form}}"
+        return f"{'≤ ' if bounded and self.estimates['at_most'] else ''}{estimate['value']:{form}}"
 
     def interval(self) -> str:
         throughput = self.estimates["throughput"] or {}
@@ -39,7 +39,7 @@ class _Line(NamedTuple):
 
 
 THROUGHPUT: Sequence[Column[_Line]] = (
-    number_column("env_steps/s", lambda line: line.median("throughput", ",.0f", bounded=True)),
+    number_column("env_steps/s", lambda line: line.value("throughput", ",.0f", bounded=True)),
     number_column("95 % interval", _Line.interval),
 )
 BASELINE_COLUMNS: Sequence[Column[_Line]] = (
@@ -47,15 +47,15 @@ BASELINE_COLUMNS: Sequence[Column[_Line]] = (
     number_column("processes", lambda line: line.number),
     *THROUGHPUT,
     number_column(
-        "efficiency", lambda line: line.median("efficiency_absolute", ".2f", bounded=True)
+        "efficiency", lambda line: line.value("efficiency_absolute", ".2f", bounded=True)
     ),
 )
 RANK_COLUMNS: Sequence[Column[_Line]] = (
     Column("way", lambda line: line.way),
     number_column("ranks", lambda line: line.number),
     *THROUGHPUT,
-    number_column("speed-up", lambda line: line.median("speedup", ".2f")),
-    number_column("in all-reduce", lambda line: line.median("allreduce", ".0%")),
+    number_column("speed-up", lambda line: line.value("speedup", ".2f")),
+    number_column("in all-reduce", lambda line: line.value("allreduce", ".0%")),
 )
 
 

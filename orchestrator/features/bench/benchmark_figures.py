@@ -87,7 +87,7 @@ def law(fits: Mapping[str, Facts], speedups: Curves) -> Drawn:
         }
         axes.plot(
             list(points),
-            [one["median"] for one in points.values()],
+            [one["value"] for one in points.values()],
             "o",
             color=SERIES[1],
             markersize=4.5,

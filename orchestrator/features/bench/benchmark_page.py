@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis.samples import damage_explained
-from orchestrator.analysis.statistics import MEDIAN_INTERVALS, EstimateFacts
+from orchestrator.analysis.statistics import INTERVALS, EstimateFacts
 from orchestrator.core.text import duration
 from orchestrator.features.bench import benchmark_figures as figures
 from orchestrator.features.bench import benchmark_tables as tables
@@ -112,7 +112,7 @@ def _headlines(baselines: Baselines, capacity: int) -> list[Headline]:
             if estimate["low"] is not None:
                 within = f"; {form(estimate['low'])} to {form(estimate['high'])}"
             note = f"{name}, {full} at once{within}"
-            value = ("≤ " if one["at_most"] else "") + form(estimate["median"])
+            value = ("≤ " if one["at_most"] else "") + form(estimate["value"])
             headlines.append(Headline(label=label, value=value, note=note))
     return headlines
 
@@ -156,7 +156,7 @@ def _scaling(baselines: Baselines, facts: Facts) -> list[Section]:
                 caption="Left: env_steps/s of all processes together, relative to a process at the lowest level of the "
                 "same baseline. Right: the speed-up divided by the number of processes, or of cores where that is "
                 f"smaller. Dashed: the ideal on {cores} cores. Vertical bars are 95 % intervals "
-                f"({MEDIAN_INTERVALS}). “≤” marks "
+                f"({INTERVALS}). “≤” marks "
                 "measurements that were cut off, for which only an upper bound is known.",
                 draw=partial(scaling_figures.speedup, speedups, efficiencies, cut, cores),
             )
@@ -192,8 +192,8 @@ def _phases(baselines: Baselines) -> list[Section]:
     drawn: dict[str, dict[int, dict[str, float]]] = {}
     for name, levels in baselines.items():
         for level, one in levels.items():
-            medians = {phase: part["median"] for phase, part in one["phases"].items() if part}
-            drawn.setdefault(name, {})[level] = medians
+            means = {phase: part["value"] for phase, part in one["phases"].items() if part}
+            drawn.setdefault(name, {})[level] = means
     if not drawn:
         return []
     figure = Figure(
@@ -264,7 +264,7 @@ def _warnings(fits: Facts, prefix: str = "") -> list[str]:
 def _gains(fit: Facts, speedups: Mapping[int, EstimateFacts]) -> bool:
     """Whether the most processes that the law is fitted to are faster than one."""
     most = speedups.get(max(fit["levels"]))
-    return most is not None and most["median"] > 1
+    return most is not None and most["value"] > 1
 
 
 def _makespan(strong: Facts | None, problem: str) -> list[Section]:

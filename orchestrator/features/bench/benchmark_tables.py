@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from orchestrator.analysis.statistics import MEDIAN_INTERVALS, EstimateFacts
-from orchestrator.analysis.throughput_ratios import MeasuredFacts
+from orchestrator.analysis.statistics import INTERVALS, EstimateFacts
 from orchestrator.core.text import count
 from orchestrator.features.bench.scaling_analysis import LevelFacts
+from orchestrator.features.bench.throughput_ratios import MeasuredFacts
 from orchestrator.report.document import Columns, Part, Table, Text, table
 from orchestrator.report.number_format import interval, number, one_line, percent
 
@@ -73,7 +73,7 @@ def throughput(baselines: Baselines) -> Table:
         "remarks": lambda row: remarks(row.one),
     }
     caption = (
-        f"Medians over measurements with their 95 % intervals ({MEDIAN_INTERVALS}). “≤”: cut off, so an upper bound. "
+        f"Means over measurements with their 95 % intervals ({INTERVALS}). “≤”: cut off, so an upper bound. "
         "Speed-up and efficiency are relative to the first row of the same baseline."
     )
     return table(
@@ -87,7 +87,7 @@ def _relative(
     estimate = row.one[name]
     if row.processes == row.one["base"] and estimate:
         # Relative to itself: no measurement, so without an interval.
-        return form(estimate["median"])
+        return form(estimate["value"])
     return interval_or_bound(estimate, row.one, form)
 
 
@@ -128,10 +128,10 @@ def metrics(baselines: Baselines) -> Table | None:
         first: lambda row: f"{row.name}{' (≥)' if row.one['at_most'] else ''}",
         **{name: partial(_metric, *metric) for name, metric in METRICS.items()},
     }
-    caption = "Metrics of one process: medians."
+    caption = "Metrics of one process: means."
     return table(rows, columns, caption=caption, text=(first,), shown=0)
 
 
 def _metric(metric: Callable[[LevelFacts], EstimateFacts | None], scale: float, row: Row) -> str:
     estimate = metric(row.one)
-    return number(None if estimate is None else estimate["median"] * scale)
+    return number(None if estimate is None else estimate["value"] * scale)

@@ -10,9 +10,9 @@ from typing import Any
 
 from orchestrator.analysis.samples import Benchmark
 from orchestrator.analysis.statistics import Estimate
-from orchestrator.analysis.throughput_ratios import SAME, gain, high, low, times
 from orchestrator.core.text import count
 from orchestrator.features.bench.baselines import BUDGETED_FORK, BUDGETED_SPAWN
+from orchestrator.features.bench.throughput_ratios import SAME, gain, high, low, times
 
 BUDGETED = {
     "default": "threads",

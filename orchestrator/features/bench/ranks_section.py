@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from orchestrator.analysis.statistics import MEDIAN_INTERVALS, EstimateFacts
+from orchestrator.analysis.statistics import INTERVALS, EstimateFacts
 from orchestrator.features.bench.benchmark_tables import failures, interval_or_bound, remarks
 from orchestrator.features.bench.rank_analysis import RankFacts
 from orchestrator.report import scaling_figures as figures
@@ -74,7 +74,7 @@ def _table(result: Facts) -> Table:
         "remarks": lambda row: remarks(row.one),
     }
     caption = (
-        f"Medians with 95 % intervals ({MEDIAN_INTERVALS}). “≤”: cut off, so an upper bound. Speed-up and efficiency "
+        f"Means with 95 % intervals ({INTERVALS}). “≤”: cut off, so an upper bound. Speed-up and efficiency "
         f"are relative to one job of one rank. {ALLREDUCE}"
     )
     return table(rows, columns, caption=caption, text=("way × ranks", "remarks"))

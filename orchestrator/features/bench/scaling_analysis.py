@@ -13,18 +13,18 @@ from typing import Any
 
 from orchestrator.analysis import samples
 from orchestrator.analysis.samples import COUNTS, PHASES, Benchmark, LevelSamples
-from orchestrator.analysis.statistics import EstimateFacts, known_estimate
-from orchestrator.analysis.throughput_ratios import (
-    MeasuredFacts,
-    efficiency_facts,
-    speed_up,
-    throughput,
-)
+from orchestrator.analysis.statistics import INTERVALS, EstimateFacts, known_estimate
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import joined
 from orchestrator.features.bench import rank_analysis, strong_scaling, usl
 from orchestrator.features.bench.attribution import attribute
+from orchestrator.features.bench.throughput_ratios import (
+    MeasuredFacts,
+    efficiency_facts,
+    speed_up,
+    throughput,
+)
 
 REFERENCE = "pinned"
 METRICS = {
@@ -173,8 +173,7 @@ def _method(bench: Benchmark) -> list[str]:
         )
     return [
         *sentences,
-        "Figures are medians with 95 % intervals from a smoothed bootstrap (from Student's distribution for fewer than"
-        " five values); ratios of the same repeats are paired.",
+        f"Figures are means with 95 % intervals ({INTERVALS}); ratios of the same repeats are paired.",
         f"Efficiency is the speed-up divided by the number of processes, but at most by {bench.capacity}, the number"
         " that have cores of their own.",
         "A measurement that took too long was cut off: its throughput is an upper bound.",

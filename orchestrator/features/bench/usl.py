@@ -5,8 +5,8 @@ more cores.
 2007, ch. 6). C is the speed-up of N processes on N cores, σ the part of the work that only one can
 do at a time, κ the cost of keeping each pair of processes consistent. It is fitted to throughputs
 X(N) = X(1) C(N) in the form that is linear in its three unknowns, ``N / X(N) = a + aσ (N - 1) + aκ
-N (N - 1)``, a = 1 / X(1), by least squares of relative errors with σ, κ ≥ 0. numpy is imported
-late.
+N (N - 1)``, a = 1 / X(1), by least squares of relative errors with σ, κ ≥ 0. numpy and scipy
+are imported late.
 """
 
 from __future__ import annotations
@@ -120,24 +120,13 @@ def fit(throughputs: Mapping[int, Sequence[float]], capacity: int) -> Fit | None
 
 
 def _least_squares(samples: Mapping[int, Sequence[float]], *, both: bool) -> tuple[float, float]:
-    """σ and κ; κ is 0 unless ``both``.
-
-    The least squares under σ, κ ≥ 0 are the unconstrained ones of the unknowns that are not 0: each
-    subset is tried.
-    """
+    """Return σ and κ; κ is 0 unless ``both``."""
     import numpy as np
+    from scipy import optimize
 
     cores = np.array([number for number, values in samples.items() for _ in values], dtype=float)
     seconds = cores / np.array([value for values in samples.values() for value in values])
     columns = np.stack([np.ones_like(cores), cores - 1, cores * (cores - 1)], axis=1)
-    relative = columns / seconds[:, None]
-    best = (0.0, 0.0)
-    least = math.inf
-    for used in ([0, 1, 2], [0, 1], [0, 2], [0]) if both else ([0, 1], [0]):
-        unknowns = np.zeros(3)
-        unknowns[used] = np.linalg.lstsq(relative[:, used], np.ones_like(cores), rcond=None)[0]
-        error = float(np.square(relative @ unknowns - 1).sum())
-        if (unknowns >= 0).all() and error < least:
-            least = error
-            best = (float(unknowns[1] / unknowns[0]), float(unknowns[2] / unknowns[0]))
-    return best
+    relative = columns[:, : 3 if both else 2] / seconds[:, None]
+    unknowns, _ = optimize.nnls(relative, np.ones_like(cores))
+    return float(unknowns[1] / unknowns[0]), float(unknowns[2] / unknowns[0]) if both else 0.0

@@ -59,8 +59,8 @@ def compare(
     """Compare jobs of a run directory over their seeds, each with the first.
 
     ``orchestrator.compare("runs/bodies", ["parent", "child"], by="distance_m").others[0].figures``
-    has the difference and ratio of means and the probability that a training of the child is
-    higher, with their intervals and the methods of these, and p of a permutation test.
+    has the difference of means with its interval, p, and the probability that a training of the
+    child is higher.
 
     With ``race=True`` two jobs get further seeds, the same for both, until it is decided which is
     higher, or the budget is spent. They are trained in a run directory beside ``run_dir``; after an

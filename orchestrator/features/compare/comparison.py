@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from orchestrator.analysis.job_values import EVALUATION, TRAINING
-from orchestrator.analysis.statistics import Estimate, estimate, location, ratio
+from orchestrator.analysis.statistics import Estimate, estimate, ratio
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import listed
 from orchestrator.features.compare import sides
@@ -221,12 +221,11 @@ def _pairs(what: str, a: Side, b: Side) -> Iterator[Pair]:
         b_values = b.cases[what].get(figure)
         if not a_values or not b_values:
             continue
-        has_zero = figure not in a.without_zero
         yield Pair(
             what=what,
             figure=figure,
-            a=_estimate(a_values, has_zero=has_zero, is_bound="a" in bound),
-            b=_estimate(b_values, has_zero=has_zero, is_bound="b" in bound),
+            a=_estimate(a_values, is_bound="a" in bound),
+            b=_estimate(b_values, is_bound="b" in bound),
             ratio=_quotient(a_values, b_values, bound),
             bound=bound,
             less_is_better=None if figure in a.without_aim else figure in a.less_is_better,
@@ -243,9 +242,9 @@ def _quotient(a: Sequence[float], b: Sequence[float], bound: str) -> Estimate | 
     return replace(quotient, low=None) if bound == "b" else quotient
 
 
-def _estimate(values: Sequence[float], *, has_zero: bool, is_bound: bool) -> Estimate:
+def _estimate(values: Sequence[float], *, is_bound: bool) -> Estimate:
     """As in the reports: an upper bound has no ``low``."""
-    result = estimate(values) if has_zero else location(values)
+    result = estimate(values)
     return replace(result, low=None) if is_bound else result
 
 

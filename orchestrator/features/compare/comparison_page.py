@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.analysis import run_reader
 from orchestrator.analysis.run_reader import LearningCurve
-from orchestrator.analysis.statistics import MEDIAN_INTERVALS
+from orchestrator.analysis.statistics import INTERVALS
 from orchestrator.core.errors import UsageError
 from orchestrator.core.files.atomic_files import refuse_special_file, write_whole
 from orchestrator.experiment.from_outside import run_snapshot
@@ -82,8 +82,8 @@ def document(comparisons: Sequence[Comparison]) -> Document:
             else ""
         )
         caption = (
-            "Return of training episodes against env_steps, by job. Thin lines are seeds; a thick line is their median "
-            f"with its 95 % interval ({MEDIAN_INTERVALS}).{left_out}"
+            "Return of training episodes against env_steps, by job. Thin lines are seeds; a thick line is their mean "
+            f"with its 95 % interval ({INTERVALS}).{left_out}"
         )
         draw = partial(figures.curves_over_each_other, shown, names)
         figure = Figure(
@@ -126,7 +126,7 @@ def _value(place: int, row: DifferenceOfAll) -> str:
 
 
 def _figures(comparisons: Sequence[Comparison], names: Sequence[str]) -> Table:
-    """Medians with 95 % intervals, and ratios to the first run directory."""
+    """Means with 95 % intervals, and ratios to the first run directory."""
     rows = lines(comparisons)
     columns: Columns[Line] = {
         "job": lambda line: one_line(any_pair(line).what),
@@ -137,7 +137,7 @@ def _figures(comparisons: Sequence[Comparison], names: Sequence[str]) -> Table:
         columns[name] = partial(_of, place)
         columns[f"{name[0]} / A"] = partial(_of, place, is_ratio=True)
     caption = (
-        f"Of jobs that have succeeded: medians over seeds with 95 % intervals ({MEDIAN_INTERVALS}), and their ratios "
+        f"Of jobs that have succeeded: means over seeds with 95 % intervals ({INTERVALS}), and their ratios "
         "to A."
     )
     return table(rows, columns, caption=caption, text=("job", "figure"))

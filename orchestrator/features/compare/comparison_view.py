@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.text import Text
 
-from orchestrator.analysis.statistics import MEDIAN_INTERVALS
-from orchestrator.analysis.throughput_ratios import with_interval
+from orchestrator.analysis.statistics import INTERVALS
+from orchestrator.analysis.statistics_text import with_interval
 from orchestrator.features.compare.comparison import (
     LETTERS,
     Comparison,
@@ -32,7 +32,7 @@ def show(comparisons: Sequence[Comparison], page: Path | None) -> None:
     """
     below: list[str | Text] = []
     if any(_has_interval(pair) for one in comparisons for pair in one.pairs):
-        below.append(Text(f"Intervals of 95 %: {MEDIAN_INTERVALS}", style="dim"))
+        below.append(Text(f"Intervals of 95 %: {INTERVALS}", style="dim"))
     for title, rows in (
         ("Settings", [one.settings for one in comparisons]),
         ("Other differences", [one.differences for one in comparisons]),
@@ -59,7 +59,7 @@ def show(comparisons: Sequence[Comparison], page: Path | None) -> None:
 
 
 def _has_interval(pair: Pair) -> bool:
-    return any(one is not None and one.method is not None for one in (pair.a, pair.b, pair.ratio))
+    return any(one is not None and one.low is not None for one in (pair.a, pair.b, pair.ratio))
 
 
 def _side(pair: Pair | None, letter: str) -> str:
@@ -68,14 +68,7 @@ def _side(pair: Pair | None, letter: str) -> str:
         return NONE
     estimate = pair.a if letter == "a" else pair.b
     sign = "≤ " if letter in pair.bound else ""
-    return f"{sign}{with_interval(estimate, _form(estimate.median).format)}"
-
-
-def _form(value: float) -> str:
-    """How values of about this size are written."""
-    if abs(value) >= 100:
-        return "{:,.0f}"
-    return "{:.2f}" if abs(value) >= 0.1 else "{:.3f}"
+    return f"{sign}{with_interval(estimate)}"
 
 
 def _ratio(pair: Pair | None) -> str:
@@ -126,6 +119,6 @@ def _columns_of(place: int) -> list[Column[Line]]:
 
 
 def _numbers_of_values(line: Line) -> str:
-    """Of how many repeats or seeds each side is the median."""
+    """Of how many repeats or seeds each side is the mean."""
     others = [NONE if pair is None else str(pair.b.n) for pair in line]
     return ", ".join([str(any_pair(line).a.n), *others])

@@ -14,15 +14,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from orchestrator.analysis import two_groups
 from orchestrator.analysis.equal_trainings import seeds_trained_otherwise
-from orchestrator.analysis.two_groups import Figure, TwoGroups
-from orchestrator.analysis.two_groups_text import (
+from orchestrator.analysis.statistics import (
+    Estimate,
+    TwoGroups,
+    compare,
+    estimate,
+    interquartile_mean,
+    one_value_each,
+)
+from orchestrator.analysis.statistics_text import (
     SIGNIFICANT,
     chance_text,
     difference_text,
-    ratio_text,
-    with_method,
+    short_number,
 )
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
@@ -80,8 +85,8 @@ class GroupFigures:
 
     name: str
     values: Mapping[str, Sequence[float]]
-    mean: Figure
-    interquartile_mean: Figure
+    mean: Estimate
+    interquartile_mean: Estimate
     missing: int
     """Jobs without a value."""
     protocols: Sequence[Protocol]
@@ -134,13 +139,13 @@ class JobComparison:
         number = len(self.bodies)
         over = f", over {number} bodies" if number > 1 else ""
         lines = [
-            f"{other.name} is {difference_text(figures.difference, first)}"
-            f"{ratio_text(figures.ratio)}{over}; {chance_text(figures)}."
+            f"{other.name} is {difference_text(figures.difference, first)}{over};"
+            f" {chance_text(figures)}."
         ]
-        if figures.probability_higher.interval is not None:
+        if figures.p is not None:
             lines.append(
                 f"A training of {other.name} is higher than one of {first} with probability"
-                f" {with_method(figures.probability_higher)}."
+                f" {short_number(figures.probability_higher)}."
             )
         return lines
 
@@ -192,7 +197,6 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
             *_remarks_on_protocols(groups, common),
             *_remarks_on_unlike_seeds(groups, common, with_value),
             *_remarks_on_few_seeds(shown),
-            *_remarks_on_ratios(shown, others),
             *_remarks_on_several(groups[0], others),
             *_remarks_on_bodies(groups, common),
         ],
@@ -302,8 +306,8 @@ def _figures_of(group: Group, bodies: Sequence[str]) -> GroupFigures:
     return GroupFigures(
         name=group.name,
         values=values,
-        mean=two_groups.mean(list(values.values())),
-        interquartile_mean=two_groups.interquartile_mean(list(values.values())),
+        mean=estimate(one_value_each(list(values.values()))),
+        interquartile_mean=interquartile_mean(one_value_each(list(values.values()))),
         missing=sum(group.missing[body] for body in bodies),
         protocols=longest_first(protocols),
     )
@@ -315,7 +319,7 @@ def _against_first(
     bodies: Sequence[str],
     settings: Mapping[str, Mapping[str, Any]],
 ) -> AgainstFirst:
-    figures = two_groups.compare(
+    figures = compare(
         [first.values[body] for body in bodies], [other.values[body] for body in bodies]
     )
     differences = differing_settings(
@@ -369,43 +373,27 @@ def _remarks_on_unlike_seeds(
 
 
 def _remarks_on_few_seeds(groups: Sequence[GroupFigures]) -> list[str]:
-    remarks = []
+    bodies = len(groups[0].values)
+    if bodies > 1:
+        if bodies >= ENOUGH_SEEDS:
+            return []
+        return [
+            f"{bodies} bodies tell only large differences from chance: each counts once, by the mean of"
+            " its seeds."
+        ]
     fewest = min(group.fewest_seeds for group in groups)
+    race = f"let a race of two jobs train them ({option('race', True)})"
     if fewest == 1:
-        remarks.append(
+        return [
             "With one seed of a job there is no interval: another seed may reverse the order."
-            f" Train {ENOUGH_SEEDS} or more: seeds = [0, 1, 2, 3, 4]; or let a race of two jobs train"
-            f" them ({option('race', True)})."
-        )
-    elif fewest < ENOUGH_SEEDS:
-        remarks.append(
+            f" Train {ENOUGH_SEEDS} or more: seeds = [0, 1, 2, 3, 4]; or {race}."
+        ]
+    if fewest < ENOUGH_SEEDS:
+        return [
             f"{fewest} seeds tell only large differences from chance; train {ENOUGH_SEEDS} or more,"
-            f" or let a race of two jobs train them ({option('race', True)})."
-        )
-    return remarks
-
-
-def _remarks_on_ratios(shown: Sequence[GroupFigures], others: Sequence[AgainstFirst]) -> list[str]:
-    """Why there is no ratio to the first group, or none with an interval."""
-    remarks = []
-    without = [other.name for other in others if other.figures.ratio is None]
-    if without:
-        remarks.append(
-            f"No ratio of {listed(without)} to {shown[0].name}: not all values of both are above 0."
-        )
-    unbounded = [
-        other.name
-        for other, group in zip(others, shown[1:], strict=True)
-        if other.figures.ratio is not None
-        and other.figures.ratio.interval is None
-        and min(group.fewest_seeds, shown[0].fewest_seeds) > 1
-    ]
-    if unbounded:
-        remarks.append(
-            f"The ratio of {listed(unbounded)} to {shown[0].name} has no interval: the mean of"
-            f" {shown[0].name} is not told from 0, so that the ratio may be of any size."
-        )
-    return remarks
+            f" or {race}."
+        ]
+    return []
 
 
 def _remarks_on_several(first: Group, others: Sequence[AgainstFirst]) -> list[str]:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from orchestrator.analysis.two_groups_text import with_interval
+from orchestrator.analysis.statistics_text import with_interval
 from orchestrator.features.compare.job_groups import GroupFigures, JobComparison
 from orchestrator.features.compare.protocols import listed_protocols
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import Column, number_column
 
+INTERVALS = (
+    "Intervals of 95 % and p: Student's t (of two jobs Welch's); interquartile mean: bootstrap, from ten"
+    " values on. Of several bodies, each counts once."
+)
+
 
 def show(compared: JobComparison) -> None:
     """Print each group, how the others differ from the first, and what has to be known of it."""
     above = [f"{compared.run_dir}: jobs compared by {compared.by}", ""]
-    below: list[str | Text] = _methods(compared)
+    below: list[str | Text] = [Text(INTERVALS, style="dim")]
     for other in compared.others:
         below += ["", *compared.sentences(other)]
     for other in compared.others:
@@ -25,20 +30,6 @@ def show(compared: JobComparison) -> None:
     if compared.remarks:
         below += ["", *compared.remarks]
     show_table(_columns(compared), compared.groups, above=above, below=below)
-
-
-def _methods(compared: JobComparison) -> list[str | Text]:
-    """What the intervals of the table are."""
-    columns = {
-        "mean": [group.mean.interval for group in compared.groups],
-        "interquartile mean": [group.interquartile_mean.interval for group in compared.groups],
-    }
-    named = []
-    for column, intervals in columns.items():
-        methods = sorted({interval.method for interval in intervals if interval is not None})
-        if methods:
-            named.append(f"{column} by {' or '.join(methods)}")
-    return [Text(f"Intervals of 95 %: {'; '.join(named)}", style="dim")] if named else []
 
 
 def _columns(compared: JobComparison) -> list[Column[GroupFigures]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from orchestrator.analysis.sequential import LEAST_SEEDS, Look
+from orchestrator.analysis.statistics_text import with_interval
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import count
 from orchestrator.features.compare import (
@@ -95,10 +96,10 @@ def _progress_text(standing: Standing, look: Look | None, seeds: Sequence[int]) 
     field = standing.field
     what = "nothing is known yet"
     if look is not None:
-        what = f"{field.second.name} − {field.first.name} = {look.difference:.4g} ({field.by})"
-        if look.reach is not None:
-            low = look.difference - look.reach
-            what += f" [{low:.4g}, {look.difference + look.reach:.4g}]"
-        what += f" after {count(look.seeds, 'seed')} each: not decided"
+        difference = with_interval(look.difference)
+        what = (
+            f"{field.second.name} − {field.first.name} = {difference} ({field.by}) after"
+            f" {count(look.difference.n, 'seed')} each: not decided"
+        )
     next_ones = count(len(seeds), "seed")
     return f"{what}; {next_ones} of at most {standing.budget} trained next: {numbers(seeds)}"

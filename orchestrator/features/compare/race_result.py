@@ -12,8 +12,8 @@ from typing import Any
 
 from orchestrator.analysis import run_reader, sequential
 from orchestrator.analysis.sequential import Look, Outcome
-from orchestrator.analysis.two_groups import Figure, Interval
-from orchestrator.analysis.two_groups_text import difference_text, short_number
+from orchestrator.analysis.statistics import Estimate
+from orchestrator.analysis.statistics_text import difference_text, short_number
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.front_end import option
 from orchestrator.core.job import TERMINAL
@@ -68,7 +68,7 @@ class RaceResult:
     seeds: Sequence[int]
     trained: int
     outcome: Outcome
-    difference: Figure
+    difference: Estimate
     p: float | None
     most_seeds: int
     smallest_difference: float | None
@@ -102,13 +102,6 @@ class RaceResult:
 
 def result_of(standing: Standing, look: Look) -> RaceResult:
     field = standing.field
-    interval = None
-    if look.reach is not None:
-        interval = Interval(
-            low=look.difference - look.reach,
-            high=look.difference + look.reach,
-            method=sequential.METHOD,
-        )
     return RaceResult(
         run_dir=field.run_dir,
         race_dir=standing.race_dir,
@@ -117,7 +110,7 @@ def result_of(standing: Standing, look: Look) -> RaceResult:
         seeds=standing.seeds,
         trained=sum(row["state"] in TERMINAL for row in standing.raced.values()),
         outcome=look.outcome,
-        difference=Figure(value=look.difference, interval=interval),
+        difference=look.difference,
         p=look.p,
         most_seeds=standing.budget,
         smallest_difference=standing.rules.smallest_difference,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from rich.text import Text
 
-from orchestrator.analysis.two_groups_text import short_number
+from orchestrator.analysis.statistics_text import short_number
 from orchestrator.core.text import count
 from orchestrator.features.compare.race_result import RacedJob, RaceResult
 from orchestrator.terminal.output import show_table
@@ -30,7 +30,7 @@ def show(raced: RaceResult) -> None:
     first, second = raced.jobs
     above = [f"{raced.run_dir}: {second.name} raced against {first.name} by {raced.by}", ""]
     below: list[str | Text] = ["", raced.sentence]
-    if raced.difference.interval is not None:
+    if raced.difference.low is not None:
         below += ["", Text(METHOD, style="dim")]
     if raced.trained:
         where = f"{count(raced.trained, 'training')} of the race: {raced.race_dir}"

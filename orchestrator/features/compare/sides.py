@@ -47,8 +47,6 @@ class Side:
     """Figures of which less is better."""
     without_aim: Collection[str] = ()
     """Figures of which it is not known whether more or less is better."""
-    without_zero: Collection[str] = ()
-    """Figures without a natural zero, such as returns."""
     facts: Mapping[str, Any]
     """What may explain a difference: learner, machine, versions."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -179,7 +177,6 @@ def _experiment(run_dir: Path, by: str | None) -> Side:
         kind="experiment",
         cases=cases,
         without_aim=[one for one in figures if one not in (*RETURNS, EVALUATION, TRAINING)],
-        without_zero=figures,
         facts=_facts(snapshot),
         settings={name: settings[name] for name in cases if name in settings},
         points={name: points[name] for name in cases if name in points},

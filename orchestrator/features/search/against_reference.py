@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from orchestrator.analysis import two_groups
-from orchestrator.analysis.two_groups import TwoGroups
-from orchestrator.analysis.two_groups_text import chance_text, difference_text, ratio_text
+from orchestrator.analysis.statistics import TwoGroups, compare
+from orchestrator.analysis.statistics_text import chance_text, difference_text
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.trial_values import values_of_all_seeds
 from orchestrator.ledger import SummaryRow
@@ -32,7 +31,7 @@ def differences(
         values = values_of_all_seeds(objective, trained_again.jobs, rows)
         of_reference = values_of_all_seeds(objective, reference.jobs, rows)
         is_known = values and of_reference
-        found.append(two_groups.compare([of_reference], [values]) if is_known else None)
+        found.append(compare([of_reference], [values]) if is_known else None)
     return found
 
 
@@ -41,8 +40,8 @@ def sentences(
 ) -> list[str]:
     """What :func:`differences` has found of trial ``number``, for people."""
     return [
-        f"By {objective}, trial {number} is {difference_text(one.difference, 'the unchanged job')}"
-        f"{ratio_text(one.ratio)}; {_chance_text(one)}."
+        f"By {objective}, trial {number} is {difference_text(one.difference, 'the unchanged job')};"
+        f" {_chance_text(one)}."
         for objective, one in zip(objectives, found, strict=True)
         if one is not None
     ]

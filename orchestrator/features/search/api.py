@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import api
-from orchestrator.analysis.two_groups import Figure, TwoGroups
+from orchestrator.analysis.statistics import Estimate as Mean
+from orchestrator.analysis.statistics import TwoGroups
 from orchestrator.core.errors import RunDirError, UsageError
 from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import RunPaths, absolute, current_directory
@@ -52,12 +53,12 @@ class TrialResult:
     :ivar believed: of :meth:`Search.best` by the objective in a search with ``race``: what its
         seeds say of it, as ``estimate``.
     :ivar fresh_means: of :meth:`Search.best`, where a trial was trained again: for each objective
-        the mean over its fresh seeds, with an ``interval`` of 95 %, or None where it has one seed.
+        the mean over its fresh seeds, with its interval of 95 %, or None where it has one seed.
         Otherwise empty.
     :ivar against_reference: of :meth:`Search.best`, where a trial and the unchanged job were trained
         again: for each objective how the trial differs from it over these seeds, or None where a
-        value is missing. ``difference`` and ``ratio`` have an ``interval`` of 95 %, and ``p`` is of
-        a permutation test. Otherwise empty.
+        value is missing. ``difference`` has an interval of 95 %, by Welch's t as ``p``. Otherwise
+        empty.
     :ivar env_steps: of all of its trainings together.
     :ivar lineage_env_steps: ``env_steps``, and those of the policies that its trainings started from
         one after another, which count for each training that started from them; None if they are
@@ -80,7 +81,7 @@ class TrialResult:
     in_search: Sequence[float] = ()
     estimate: Estimate | None = None
     believed: Shrunken | None = None
-    fresh_means: Sequence[Figure | None] = ()
+    fresh_means: Sequence[Mean | None] = ()
     against_reference: Sequence[TwoGroups | None] = ()
     env_steps: int
     lineage_env_steps: int | None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.analysis.two_groups import Figure
+from orchestrator.analysis.statistics import Estimate as Mean
+from orchestrator.analysis.statistics_text import with_interval
 from orchestrator.core.job import META
 from orchestrator.core.text import count, decimal, number_or_dash, plain, with_error
 from orchestrator.features.search import ranking_remarks
@@ -135,17 +136,15 @@ def _spread(ranking: Ranking, trial: Trial, index: int) -> float | None:
     return ranking.over_seeds[trial.number].spread[index]
 
 
-def _mean(ranking: Ranking, trial: Trial, index: int) -> Figure | None:
+def _mean(ranking: Ranking, trial: Trial, index: int) -> Mean | None:
     means = ranking.fresh_means(trial)
     return means[index] if means else None
 
 
-def _interval(mean: Figure | None) -> str:
-    if mean is None or mean.interval is None:
+def _interval(mean: Mean | None) -> str:
+    if mean is None or mean.low is None:
         return NONE
-    low = decimal(mean.interval.low, 2)
-    high = decimal(mean.interval.high, 2)
-    return f"{decimal(mean.value, 2)} [{low}, {high}]"
+    return with_interval(mean, lambda value: decimal(value, 2))
 
 
 def _belief(found: Estimate | Shrunken | None) -> str:

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.analysis.two_groups import Figure, TwoGroups
+from orchestrator.analysis.statistics import Estimate as Mean
+from orchestrator.analysis.statistics import TwoGroups
 from orchestrator.core.errors import LedgerDamagedError, UsageError
 from orchestrator.core.front_end import option
 from orchestrator.core.job import TERMINAL
@@ -95,7 +96,7 @@ class Ranking:
         """Its values when it was trained again; None where it was not."""
         return trial.values if trial.number in self.in_search else None
 
-    def fresh_means(self, trial: Trial) -> Sequence[Figure | None]:
+    def fresh_means(self, trial: Trial) -> Sequence[Mean | None]:
         """Of each objective: the mean over the fresh seeds of a trial that was trained again, or of
         the reference; empty for others, as the best of the trials of a search had luck.
         """

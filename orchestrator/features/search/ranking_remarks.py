@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.analysis.statistics import INTERVALS
 from orchestrator.core.task_names import measure_of_task
 from orchestrator.core.text import count
 from orchestrator.features.search import against_reference, trials
@@ -30,9 +31,9 @@ LUCKY = (
 
 ONE_SEED = f"{DRAWN} With one seed nobody can tell how much; `compare --jobs A,B --race` trains further ones."
 
-INTERVALS = (
-    "[ ] is the 95 % interval of the mean over the fresh seeds of a trial, by {method}. The best of several such means "
-    "had some luck, too."
+FRESH_MEANS = (
+    f"[ ] is the 95 % interval of the mean over the fresh seeds of a trial, by {INTERVALS}. The best of several such "
+    "means had some luck, too."
 )
 
 RACED = (
@@ -79,8 +80,8 @@ def _of_values(ranking: Ranking) -> list[str]:
         found.append(JUDGED)
         if len(ranking.objectives) > 1:
             found.append(FRONTS)
-    if method := _method_of_intervals(ranking):
-        found.append(INTERVALS.format(method=method))
+    if any(mean for trial in ranking.shown for mean in ranking.fresh_means(trial)):
+        found.append(FRESH_MEANS)
     found += _against_reference(ranking)
     if ranking.believed:
         found.append(RACED)
@@ -110,13 +111,6 @@ def _against_reference(ranking: Ranking) -> list[str]:
     for number, found in ranking.against_reference.items():
         return against_reference.sentences(number, ranking.objectives, found)
     return []
-
-
-def _method_of_intervals(ranking: Ranking) -> str:
-    """Empty where there is no interval."""
-    means = [mean for trial in ranking.shown for mean in ranking.fresh_means(trial)]
-    methods = [mean.interval.method for mean in means if mean is not None and mean.interval]
-    return methods[0] if methods else ""
 
 
 def _of_failed_seeds(ranking: Ranking) -> list[str]:

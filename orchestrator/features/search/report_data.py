@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, TypeAlias, TypedDict
 
-from orchestrator.analysis.main_effects import MainEffect, main_effect
+from orchestrator.analysis.statistics import EstimateFacts
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search import against_reference
 from orchestrator.features.search.course import Improvement, SpentByThen
@@ -20,6 +19,7 @@ from orchestrator.features.search.estimates import (
 )
 from orchestrator.features.search.event_contents import OF_UNCHANGED_JOB
 from orchestrator.features.search.history import Trial, is_measured
+from orchestrator.features.search.main_effects import MainEffect, main_effect
 from orchestrator.features.search.racing import Shrunken, believed
 from orchestrator.features.search.shown_trials import (
     MOST_REPORTED,
@@ -37,9 +37,8 @@ Values: TypeAlias = Mapping[int, float]
 """Number of a trial → its value."""
 JobRows: TypeAlias = Mapping[str, SummaryRow]
 """By ``job_id``."""
-ReportedMean: TypeAlias = Mapping[str, Any]
-"""A mean over seeds: its ``value``, and its ``interval`` of 95 % with ``low``, ``high`` and
-``method``; null for none."""
+ReportedMean: TypeAlias = EstimateFacts
+"""A mean over seeds, as :class:`.EstimateFacts`; null for none."""
 
 
 class ReportedTrial(TypedDict):
@@ -281,7 +280,7 @@ def _fresh_means(
     if training is None or not training.values:
         return ()
     means = [mean_over_seeds(name, training.jobs, rows) for name in names]
-    return [None if mean is None else asdict(mean) for mean in means]
+    return [None if mean is None else mean.facts() for mean in means]
 
 
 def _value_at_first_rung(trial: Trial) -> float | None:

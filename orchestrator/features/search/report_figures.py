@@ -7,9 +7,9 @@ from itertools import combinations
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from orchestrator.analysis.main_effects import bins
-from orchestrator.analysis.statistics import location
+from orchestrator.analysis.statistics import estimate
 from orchestrator.features.search.declaration.spec import Direction, identity, sign_of
+from orchestrator.features.search.main_effects import bins
 from orchestrator.features.search.point_text import value_text
 from orchestrator.features.search.report_data import (
     ReportedDimension,
@@ -72,7 +72,7 @@ def best_so_far(facts: SearchFacts, drawn_trials: Sequence[ReportedTrial]) -> Dr
 
 
 def best_so_far_of_seeds(facts: SearchFacts) -> Drawn:
-    """For each objective, the best value so far of each search seed, with their median and its
+    """For each objective, the best value so far of each search seed, with their mean and its
     interval.
     """
     objectives = facts["objectives"]
@@ -91,12 +91,12 @@ def best_so_far_of_seeds(facts: SearchFacts) -> Drawn:
             if len(curves) > 1:
                 # The range of the seeds: an interval of two or three can be very wide.
                 axes.set_ylim(axes.get_ylim())
-                _median_of_steps(axes, curves)
+                _mean_of_steps(axes, curves)
             drawing.plain_ticks(axes, x=True, y=True)
             axes.set_xlim(left=0)
             axes.set_xlabel("env_steps of all trials" if part == 0 else f"{unit} of the search")
         panels[2 * place].set_ylabel(one_line(name, 30), color=INK)
-    drawing.colour_legend(drawn, (ORANGE, BLUE), ("median", "one search seed"), columns=2)
+    drawing.colour_legend(drawn, (ORANGE, BLUE), ("mean", "one search seed"), columns=2)
     return drawn
 
 
@@ -112,8 +112,8 @@ def _best_of_seed(
     return [*curve, (max(seed[spent] / scale, latest), best)]
 
 
-def _median_of_steps(axes: Axes, curves: Sequence[Sequence[tuple[float, float]]]) -> None:
-    """The median of curves that rise in steps with its interval, over the range that all of them
+def _mean_of_steps(axes: Axes, curves: Sequence[Sequence[tuple[float, float]]]) -> None:
+    """The mean of curves that rise in steps with its interval, over the range that all of them
     cover.
     """
     begin = max(curve[0][0] for curve in curves)
@@ -122,8 +122,8 @@ def _median_of_steps(axes: Axes, curves: Sequence[Sequence[tuple[float, float]]]
         return
     steps = {place for curve in curves for place, _ in curve}
     at = sorted({begin, end, *(place for place in steps if begin <= place <= end)})
-    estimates = [location([_height_at(curve, place) for curve in curves]) for place in at]
-    axes.step(at, [one.median for one in estimates], where="post", color=ORANGE, linewidth=1.6)
+    estimates = [estimate([_height_at(curve, place) for curve in curves]) for place in at]
+    axes.step(at, [one.value for one in estimates], where="post", color=ORANGE, linewidth=1.6)
     low: Any = [one.low for one in estimates]
     high: Any = [one.high for one in estimates]
     axes.fill_between(at, low, high, step="post", color=ORANGE, alpha=0.2, linewidth=0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
-from orchestrator.analysis.statistics import MEDIAN_INTERVALS
+from orchestrator.analysis.statistics import INTERVALS
 from orchestrator.core.text import count, listed
 from orchestrator.features.search import report_figures as figures
 from orchestrator.features.search.declaration.spec import sign_of
@@ -214,11 +214,10 @@ def _caption_of_repeated(facts: SearchFacts, rows: Sequence[ReportedTrial]) -> s
     if facts["reference"]:
         values = _with_means(facts["reference"], facts["reference_fresh_means"])
         caption += f" The unchanged job, trained in the same way, has {values}."
-    intervals = [mean["interval"] for one in rows for mean in one["fresh_means"] if mean]
-    methods = [interval["method"] for interval in intervals if interval]
-    if methods:
+    means = [mean for one in rows for mean in one["fresh_means"] if mean]
+    if any(mean["low"] is not None for mean in means):
         caption += (
-            f" [ ] is the 95 % interval of the mean over the seeds of that training, by {methods[0]}. The best of "
+            f" [ ] is the 95 % interval of the mean over the seeds of that training, by {INTERVALS}. The best of "
             "several such means had some luck, too."
         )
     return caption
@@ -248,7 +247,7 @@ def _best_so_far(facts: SearchFacts) -> list[Part]:
         name="search-best-so-far-of-seeds",
         title=f"Best so far of {len(facts['seeds'])} search seeds",
         caption="Thin lines: the best value so far of the same search with each seed of its sampler. Thick line: their "
-        f"median; band: its 95 % interval ({MEDIAN_INTERVALS}), clipped by the panel, as far as all of them have come. "
+        f"mean; band: its 95 % interval ({INTERVALS}), clipped by the panel, as far as all of them have come. "
         f"{axes}",
         draw=partial(figures.best_so_far_of_seeds, facts),
     )
@@ -325,8 +324,8 @@ def _with_means(values: Sequence[float] | None, means: Sequence[ReportedMean | N
     shown = []
     for value, mean in zip(values or (), means, strict=True):
         text = number(value)
-        if mean is not None and (interval := mean["interval"]) is not None:
-            limits = f"[{number(interval['low'])}, {number(interval['high'])}]"
+        if mean is not None and mean["low"] is not None:
+            limits = f"[{number(mean['low'])}, {number(mean['high'])}]"
             text += f" (mean {number(mean['value'])} {limits})"
         shown.append(text)
     return ", ".join(shown) or DASH

@@ -13,7 +13,7 @@ from orchestrator.analysis.job_values import (
     job_values,
     why_missing,
 )
-from orchestrator.analysis.two_groups import Figure
+from orchestrator.analysis.statistics import Estimate
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
 from orchestrator.core.measure_expressions import ExpressionError
@@ -32,7 +32,7 @@ class OverSeeds:
 
     spread: Sequence[float | None]
     """Of each objective: the standard deviation over seeds; None with fewer than two."""
-    means: Sequence[Figure | None]
+    means: Sequence[Estimate | None]
     """As :func:`.mean_over_seeds` gives them, of each objective."""
     measures: Mapping[str, float]
     """Measures that all of them have, aggregated as the objectives are; the task's own first."""

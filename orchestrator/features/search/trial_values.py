@@ -6,9 +6,8 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from orchestrator.analysis import two_groups
 from orchestrator.analysis.job_values import figures_of, job_values
-from orchestrator.analysis.two_groups import Figure
+from orchestrator.analysis.statistics import Estimate, estimate
 from orchestrator.features.search.declaration.spec import Aggregate
 from orchestrator.ledger import SummaryRow
 
@@ -31,14 +30,14 @@ def aggregated_value(values: Sequence[float | None], how: Aggregate) -> float | 
 
 def mean_over_seeds(
     objective: str, jobs: Sequence[str], rows: Mapping[str, SummaryRow]
-) -> Figure | None:
+) -> Estimate | None:
     """The mean of an objective over the jobs of a trial, with its interval; None where one of them
     has no row or no finite value, and with fewer than two.
 
     :param rows: by ``job_id``.
     """
     values = values_of_all_seeds(objective, jobs, rows)
-    return two_groups.mean([values]) if len(values) >= 2 else None
+    return estimate(values) if len(values) >= 2 else None
 
 
 def values_of_all_seeds(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis.run_reader import read_json_object
-from orchestrator.analysis.statistics import MEDIAN_INTERVALS
+from orchestrator.analysis.statistics import INTERVALS
 from orchestrator.core.text import count
 from orchestrator.report.document import AddedSections, Cell, Columns, Part, Section, Text, table
 from orchestrator.report.number_format import DASH, interval, one_line, sentence
@@ -44,7 +44,7 @@ def certificate_sections(certificate: Mapping[str, Any]) -> list[Section]:
     caption = (
         "The beginning of the SHA-256 of all weights of each job, trained with the same seed alone, among neighbours, "
         "and killed and resumed half-way. Slow-down: time per iteration among neighbours divided by that alone, with "
-        f"its 95 % interval ({MEDIAN_INTERVALS})."
+        f"its 95 % interval ({INTERVALS})."
     )
     columns: Columns[Mapping[str, Any]] = {
         "job": lambda job: one_line(job.get("job_id", DASH)),

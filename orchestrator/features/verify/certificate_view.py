@@ -36,7 +36,7 @@ def _slowdown(slowdown: Estimate | None) -> str:
     if slowdown is None:
         return NONE
     interval = "" if slowdown.low is None else f" ({slowdown.low:.2f} to {slowdown.high:.2f})"
-    return f"× {slowdown.median:.2f}{interval}"
+    return f"× {slowdown.value:.2f}{interval}"
 
 
 COLUMNS: Sequence[Column[CertifiedJob]] = (

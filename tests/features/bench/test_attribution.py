@@ -45,7 +45,7 @@ class TestTheSentence:
         assert "3.1 threads per process compete for 2 cores (6 are started" in text
         assert "A thread budget of 1 gives 6" in text
         assert entry["loss_ms"] == pytest.approx((wall - WALL) * 1e3, rel=0.05)
-        assert entry["recovers"]["low"] < entry["recovers"]["median"] < entry["recovers"]["high"]
+        assert entry["recovers"]["low"] < entry["recovers"]["value"] < entry["recovers"]["high"]
 
     def test_phases_are_named_until_most_of_the_loss_is_told(self, attributed: Any) -> None:
         entry = attributed(

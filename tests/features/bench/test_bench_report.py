@@ -11,7 +11,7 @@ import pytest
 from report_helpers import ARMS, Page, leave_undrawn, make_bench_dir
 
 from orchestrator import report
-from orchestrator.analysis.statistics import MEDIAN_INTERVALS
+from orchestrator.analysis.statistics import INTERVALS
 from orchestrator.core.errors import UsageError
 from orchestrator.report.document import Figure, Table
 from orchestrator.report.markdown import markdown
@@ -89,12 +89,12 @@ def test_benchmark_has_every_figure_and_number(tmp_path: Path) -> None:
                 one["efficiency"],
                 *one["phases"].values(),
             ):
-                assert {"median", "low", "high"} <= estimate.keys(), (arm, level)
+                assert {"value", "low", "high"} <= estimate.keys(), (arm, level)
     pinned, default = (facts["arms"][arm]["levels"]["2"] for arm in ("pinned", "default"))
-    assert pinned["efficiency"]["median"] == pytest.approx(1.0, abs=0.05)
-    assert default["efficiency"]["median"] < 0.3
-    assert default["update_s"]["median"] == pytest.approx(5 * 12 / 640, rel=0.1)
-    assert pinned["update_s"]["median"] == pytest.approx(5 / 640, rel=0.1)
+    assert pinned["efficiency"]["value"] == pytest.approx(1.0, abs=0.05)
+    assert default["efficiency"]["value"] < 0.3
+    assert default["update_s"]["value"] == pytest.approx(5 * 12 / 640, rel=0.1)
+    assert pinned["update_s"]["value"] == pytest.approx(5 / 640, rel=0.1)
 
 
 def test_benchmark_page_has_its_facts(bench_report: report.WrittenReport) -> None:
@@ -120,7 +120,7 @@ def test_whatever_speaks_of_intervals_names_their_method(
     of_intervals = [caption for caption in captions if "95 %" in caption]
     assert len(of_intervals) >= 2, "speed-up, the table, perhaps a certificate"
     for caption in of_intervals:
-        assert MEDIAN_INTERVALS in caption
+        assert INTERVALS in caption
 
 
 def test_bounds_have_no_interval_and_a_warning_is_given_once(

@@ -10,8 +10,13 @@ from typing import Any
 import measurement_helpers as bench
 import pytest
 
-from orchestrator.analysis import samples, throughput_ratios
-from orchestrator.features.bench import rank_analysis, rank_benchmark, ranks_section
+from orchestrator.analysis import samples
+from orchestrator.features.bench import (
+    rank_analysis,
+    rank_benchmark,
+    ranks_section,
+    throughput_ratios,
+)
 from orchestrator.report.document import Table
 
 
@@ -92,7 +97,7 @@ def test_bounds_are_called_bounds(tmp_path: Path) -> None:
         "allreduce"
     ]["2"]
     assert above["at_most"]
-    assert above["speedup"]["median"] == pytest.approx(0.5)
+    assert above["speedup"]["value"] == pytest.approx(0.5)
     assert above["speedup"]["low"] is None
     (section,) = ranks_section.benchmark_section(
         facts_of(measured("allreduce", 1, 1000) + cut("allreduce", 2, 500)), 2
@@ -129,10 +134,10 @@ def test_facts_compare_with_one_rank_and_give_the_share_of_all_reduce(tmp_path: 
     assert facts is not None
     assert samples.is_benchmark(tmp_path)
     wide, many = facts["ways"]["allreduce"]["2"], facts["ways"]["jobs"]["2"]
-    assert wide["speedup"]["median"] == pytest.approx(1.75)
-    assert wide["efficiency"]["median"] == pytest.approx(0.875)
-    assert wide["allreduce"]["median"] == pytest.approx(0.2)
+    assert wide["speedup"]["value"] == pytest.approx(1.75)
+    assert wide["efficiency"]["value"] == pytest.approx(0.875)
+    assert wide["allreduce"]["value"] == pytest.approx(0.2)
     assert many["allreduce"] is None
-    assert facts["one"]["throughput"]["median"] == pytest.approx(1002)
+    assert facts["one"]["throughput"]["value"] == pytest.approx(1002)
     assert facts["verdict"] == {"number": 2, "choice": "jobs"}
     json.dumps(facts, allow_nan=False)

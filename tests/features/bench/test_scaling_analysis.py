@@ -15,7 +15,7 @@ from orchestrator.features.bench.scaling_analysis import analyse
 WALL = sum(bench.ALONE.values())
 
 
-def test_every_figure_has_a_median_and_an_interval(tmp_path: Path) -> None:
+def test_every_figure_has_a_mean_and_an_interval(tmp_path: Path) -> None:
     found = analyse(bench.write(tmp_path, measurements("pinned", 1) + measurements("pinned", 2)))
     level = found["arms"]["pinned"]["levels"]["2"]
     for figure in (
@@ -27,17 +27,17 @@ def test_every_figure_has_a_median_and_an_interval(tmp_path: Path) -> None:
         "update_s",
         "wall_s",
     ):
-        assert level[figure]["low"] < level[figure]["median"] < level[figure]["high"], figure
-    assert level["throughput"]["median"] == pytest.approx(2000 / WALL, rel=0.01)
-    assert level["speedup"]["median"] == pytest.approx(2, rel=0.01)
-    assert level["efficiency"]["median"] == pytest.approx(1, rel=0.01)
-    assert {name: one["median"] for name, one in level["phases"].items()} == pytest.approx(
+        assert level[figure]["low"] < level[figure]["value"] < level[figure]["high"], figure
+    assert level["throughput"]["value"] == pytest.approx(2000 / WALL, rel=0.01)
+    assert level["speedup"]["value"] == pytest.approx(2, rel=0.01)
+    assert level["efficiency"]["value"] == pytest.approx(1, rel=0.01)
+    assert {name: one["value"] for name, one in level["phases"].items()} == pytest.approx(
         bench.ALONE, rel=0.01
     )
-    assert level["update_s"]["median"] == pytest.approx(0.1 * 64 / 1000, rel=0.01)
-    assert level["witnesses"]["run_delay_s"]["median"] == pytest.approx(0.002, rel=0.01)
-    assert level["witnesses"]["runnable"]["median"] == pytest.approx(1 + 0.002 / WALL, rel=0.01)
-    assert level["startup"]["first_step_s"]["median"] == 3.0
+    assert level["update_s"]["value"] == pytest.approx(0.1 * 64 / 1000, rel=0.01)
+    assert level["witnesses"]["run_delay_s"]["value"] == pytest.approx(0.002, rel=0.01)
+    assert level["witnesses"]["runnable"]["value"] == pytest.approx(1 + 0.002 / WALL, rel=0.01)
+    assert level["startup"]["first_step_s"]["value"] == 3.0
     assert found["machine"]["cpu_model"] == "Example 9000"
     json.dumps(found, allow_nan=False)
 
@@ -62,17 +62,17 @@ def test_efficiency_is_measured_by_the_cores_there_are(tmp_path: Path) -> None:
         "levels"
     ]["4"]
     assert level["ideal"] == 2
-    assert level["speedup"]["median"] == pytest.approx(2, rel=0.01)
-    assert level["efficiency"]["median"] == pytest.approx(1, rel=0.01)
+    assert level["speedup"]["value"] == pytest.approx(2, rel=0.01)
+    assert level["efficiency"]["value"] == pytest.approx(1, rel=0.01)
 
 
 def test_baselines_are_compared_with_one_pinned_process_as_well(tmp_path: Path) -> None:
     slow = [measurements("default", level, phases=slower(2, *bench.ALONE)) for level in (1, 2)]
     found = analyse(bench.write(tmp_path, [*measurements("pinned", 1), *slow[0], *slow[1]]))
     level = found["arms"]["default"]["levels"]["2"]
-    assert level["speedup"]["median"] == pytest.approx(2, rel=0.01)
-    assert level["speedup_absolute"]["median"] == pytest.approx(1, rel=0.01)
-    assert level["efficiency_absolute"]["median"] == pytest.approx(0.5, rel=0.01)
+    assert level["speedup"]["value"] == pytest.approx(2, rel=0.01)
+    assert level["speedup_absolute"]["value"] == pytest.approx(1, rel=0.01)
+    assert level["efficiency_absolute"]["value"] == pytest.approx(0.5, rel=0.01)
 
 
 def test_a_measurement_that_was_cut_off_is_a_bound_from_above(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_throttling_of_the_group_is_shared_among_its_processes(tmp_path: Path) -
     level = analyse(bench.write(tmp_path, measurements("pinned", 2, throttled=0.1)))["arms"][
         "pinned"
     ]["levels"]["2"]
-    assert level["witnesses"]["throttled_s"]["median"] == pytest.approx(0.1, rel=0.02)
+    assert level["witnesses"]["throttled_s"]["value"] == pytest.approx(0.1, rel=0.02)
 
 
 def test_a_single_repeat_pretends_no_interval(tmp_path: Path) -> None:

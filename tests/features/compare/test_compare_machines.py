@@ -38,8 +38,8 @@ def test_compare_reads_two_machines(machines: tuple[Path, Path], tmp_path: Path)
     speed, cost = ratios["robot × 1", STEPS], ratios["robot × 1", CPU_MS]
     assert speed[0] is not None
     assert cost[0] is not None
-    assert (speed[0].median, speed[1:]) == (pytest.approx(2), (False, ""))
-    assert (cost[0].median, cost[1:]) == (pytest.approx(0.5), (True, ""))
+    assert (speed[0].value, speed[1:]) == (pytest.approx(2), (False, ""))
+    assert (cost[0].value, cost[1:]) == (pytest.approx(0.5), (True, ""))
     assert ratios["robot × 2", STEPS][2] == "a"
     shown = commands.succeed("compare", *machines, cwd=tmp_path)
     assert "robot × 1" in shown.stdout

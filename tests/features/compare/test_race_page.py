@@ -23,10 +23,7 @@ FOUND: dict[str, Any] = {
     "seeds": [0, 1, 2],
     "trained": 4,
     "outcome": "higher",
-    "difference": {
-        "value": 1.0667,
-        "interval": {"low": 0.5, "high": 1.6, "method": "repeated Welch's t"},
-    },
+    "difference": {"value": 1.0667, "low": 0.5, "high": 1.6, "n": 3},
     "p": 0.012,
     "most_seeds": 30,
     "smallest_difference": None,

@@ -111,7 +111,7 @@ def test_all_jobs_of_a_cleaned_run_directory_pass_without_their_original_files(
         )
         assert entry["neighbours"] >= 1
         assert entry["resumed_from"] > 0
-        assert entry["slowdown"]["low"] <= entry["slowdown"]["median"] <= entry["slowdown"]["high"]
+        assert entry["slowdown"]["low"] <= entry["slowdown"]["value"] <= entry["slowdown"]["high"]
     assert {entry["job_id"] for entry in written["jobs"]} == {"hopper-s0", "balancer-s0"}
     assert not (finished.run_dir / "verify").exists(), "nothing but the certificate is left"
     assert invoke("status", finished.run_dir, cwd=finished.cwd).returncode == 0

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import scipy
 
-from orchestrator.analysis import sequential
 from orchestrator.analysis.sequential import (
     BOUNDS,
+    ERROR,
     ERRORS,
     LEAST_SEEDS,
     Outcome,
     Rules,
-    decide,
     look,
 )
 
@@ -60,14 +59,13 @@ WITH_LIMIT = Rules(most_seeds=8, smallest_difference=0.6)
 def test_it_decides_or_goes_on(
     a: Sequence[float], b: Sequence[float], rules: Rules, is_spent: bool, outcome: Outcome
 ) -> None:
-    assert decide(a, b, rules, is_spent=is_spent) == outcome
     assert look(a, b, rules, is_spent=is_spent).outcome == outcome
 
 
 @pytest.mark.parametrize(("a", "b"), [([], []), ([1.0], [1.0, 2.0])])
 def test_other_numbers_of_values_are_refused(a: Sequence[float], b: Sequence[float]) -> None:
     with pytest.raises(ValueError):
-        decide(a, b, FEW)
+        look(a, b, FEW)
 
 
 def test_the_decision_is_what_the_interval_says() -> None:
@@ -78,9 +76,9 @@ def test_the_decision_is_what_the_interval_says() -> None:
         a = [chance.gauss(0, 1) for _ in range(seeds)]
         b = [chance.gauss(chance.choice((0, 2)), 1) for _ in range(seeds)]
         found = look(a, b, Rules(most_seeds=12, smallest_difference=1.5))
-        assert found.reach is not None
-        low = found.difference - found.reach
-        high = found.difference + found.reach
+        low, high = found.difference.low, found.difference.high
+        assert low is not None
+        assert high is not None
         if low > -1.5 and high < 1.5:
             assert found.outcome == "no difference"
         elif low > 0:
@@ -89,6 +87,8 @@ def test_the_decision_is_what_the_interval_says() -> None:
             assert found.outcome == "lower"
         else:
             assert found.outcome == "open"
+        assert found.p is not None
+        assert (found.p <= ERROR) == (low > 0 or high < 0)
         seen.add(found.outcome)
     assert seen >= {"no difference", "higher", "open"}
 
@@ -130,7 +130,7 @@ def raced(
             for _ in range(min(at_once, rules.most_seeds - len(a))):
                 a.append(draw_a(chance))
                 b.append(draw_b(chance))
-            outcome = decide(a, b, rules, is_spent=len(a) >= rules.most_seeds)
+            outcome = look(a, b, rules, is_spent=len(a) >= rules.most_seeds).outcome
         ended.append((outcome, len(a)))
     return ended
 
@@ -179,4 +179,4 @@ def test_a_difference_of_the_declared_size_is_seldom_found_to_be_none() -> None:
 
 def test_the_look_knows_nothing_of_the_order_of_seeds() -> None:
     assert look(LOW, HIGH, FEW) == look(LOW[::-1], HIGH[::-1], FEW)
-    assert sequential.look(LOW[:2], HIGH[:2], FEW).reach is None
+    assert look(LOW[:2], HIGH[:2], FEW).difference.low is None

@@ -1,153 +1,136 @@
-"""Intervals have the coverage that they state."""
+"""Estimates are those of scipy, and intervals have the coverage that they state."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-import scipy
+from scipy import stats
 
 from orchestrator.analysis.statistics import (
-    BOOTSTRAP,
-    STUDENT,
     Estimate,
+    compare,
     estimate,
-    location,
+    interquartile_mean,
+    known_estimate,
+    one_value_each,
     ratio,
-    t_quantile,
-    t_within,
 )
 
-
-def tries(n: int) -> int:
-    """Synthetic samples of ``n`` values: so many that chance moves the counted coverage by a
-    percent or so."""
-    return 1_000 if n <= 10 else 250
+A = [3.0, 1.0, 4.0, 1.5, 5.0]
+B = [9.0, 2.0, 6.0, 5.0, 3.5]
 
 
-Draw = Callable[[np.random.Generator, int], Sequence[float]]
-
-SHAPES: dict[str, tuple[Draw, float]] = {
-    "normal": (lambda rng, n: rng.normal(100, 5, n), 100.0),
-    "lognormal": (lambda rng, n: rng.lognormal(0, 0.5, n), 1.0),
-    "exponential": (lambda rng, n: rng.exponential(1, n), float(np.log(2))),
-}
-"""How values are drawn, and their true median."""
+def ends(found: Estimate) -> tuple[float, float]:
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low <= found.value <= found.high
+    return found.low, found.high
 
 
-def holds(interval: Estimate, truth: float) -> bool:
-    assert interval.low is not None
-    assert interval.high is not None
-    assert interval.low <= interval.median <= interval.high
-    return interval.low <= truth <= interval.high
+def test_a_mean_has_students_interval() -> None:
+    found = estimate(A)
+    assert found.value == pytest.approx(np.mean(A))
+    assert ends(found) == pytest.approx(stats.ttest_1samp(A, 0).confidence_interval(0.95))
+    assert found.n == 5
+
+
+def test_the_difference_of_one_body_is_that_of_welch() -> None:
+    found = compare([A], [B])
+    expected = stats.ttest_ind(B, A, equal_var=False)
+    assert found.difference.value == pytest.approx(np.mean(B) - np.mean(A))
+    assert ends(found.difference) == pytest.approx(expected.confidence_interval(0.95))
+    assert found.p == pytest.approx(expected.pvalue)
+    assert found.probability_higher == pytest.approx(19.5 / 25), "one pair is equal"
+
+
+def test_each_of_several_bodies_counts_once() -> None:
+    a = [[1.0, 2.0], [4.0], [7.0, 8.0, 9.0]]
+    b = [[2.0, 4.0], [3.0], [9.0]]
+    found = compare(a, b)
+    expected = stats.ttest_rel([3.0, 3.0, 9.0], [1.5, 4.0, 8.0])
+    assert one_value_each(a) == [1.5, 4.0, 8.0]
+    assert found.difference.n == 3
+    assert ends(found.difference) == pytest.approx(expected.confidence_interval(0.95))
+    assert found.p == pytest.approx(expected.pvalue)
+    assert found.probability_higher == pytest.approx((3.5 / 4 + 0 + 2.5 / 3) / 3)
+
+
+def test_an_interquartile_mean_has_an_interval_from_ten_values_on() -> None:
+    values = [*range(9), 100.0]
+    assert interquartile_mean(values).value == pytest.approx(4.5)
+    low, high = ends(interquartile_mean(values))
+    assert 1 < low < 4 < 5 < high < 40
+    assert interquartile_mean(values) == interquartile_mean(values)
+    assert interquartile_mean(values[1:]) == Estimate(5.0, None, None, 9)
+
+
+def test_a_ratio_of_pairs_does_not_count_what_disturbs_both() -> None:
+    disturbed = np.array([1.0, 2.0, 0.5, 1.5, 3.0])
+    above = 2 * disturbed * [1.01, 1.0, 0.99, 1.0, 1.01]
+    paired = ratio(above.tolist(), disturbed.tolist(), paired=True)
+    assert paired.value == pytest.approx(2.0, rel=0.01)
+    low, high = ends(paired)
+    assert 1.9 < low < high < 2.1
+    low, high = ends(ratio(above.tolist(), disturbed.tolist()))
+    assert low < 1
+    assert high > 4
+
+
+def test_one_value_has_no_interval() -> None:
+    assert estimate([3.0]) == Estimate(3.0, None, None, 1)
+    assert ratio([3.0], [1.0, 2.0]) == Estimate(2.0, None, None, 1)
+    found = compare([[3.0]], [A])
+    assert found.difference.low is None
+    assert found.p is None
+    assert known_estimate([None]) is None
+    assert known_estimate([None, 3.0]) == {"value": 3.0, "low": None, "high": None, "n": 1}
+
+
+@pytest.mark.parametrize("other", [2.0, 1.0])
+def test_of_values_that_do_not_vary_nothing_is_said_of_chance(other: float) -> None:
+    found = compare([[1.0, 1.0]], [[other, other]])
+    assert found.p is None
+    assert ends(found.difference) == (other - 1, other - 1)
+    assert ends(ratio([2.0, 2.0], [1.0, 1.0])) == (2.0, 2.0)
+
+
+def test_a_negative_factor_turns_the_interval_round() -> None:
+    assert Estimate(2.0, 1.0, 4.0, 5).scaled(-2) == Estimate(-4.0, -8.0, -2.0, 5)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: estimate([]),
+        lambda: estimate([1.0, float("nan")]),
+        lambda: ratio([1.0, 2.0], [0.0, 1.0]),
+        lambda: ratio([1.0, 2.0, 3.0], [1.0, 2.0], paired=True),
+        lambda: compare([A], [A, B]),
+        lambda: compare([[]], [A]),
+    ],
+)
+def test_what_has_no_mean_is_refused(call: Callable[[], object]) -> None:
+    with pytest.raises(ValueError):
+        call()
 
 
 @pytest.mark.nightly
-class TestCoverage:
-    @pytest.mark.parametrize("n", [5, 10, 30])
-    @pytest.mark.parametrize("shape", SHAPES)
-    def test_the_interval_of_a_median_holds_it_in_95_of_100_cases(self, shape: str, n: int) -> None:
-        draw, truth = SHAPES[shape]
-        rng = np.random.default_rng(n)
-        held = sum(holds(estimate(draw(rng, n)), truth) for _ in range(tries(n)))
-        assert 0.92 <= held / tries(n) <= 0.98
-
-    @pytest.mark.parametrize("n", [3, 5, 30])
-    @pytest.mark.parametrize("shape", SHAPES)
-    def test_the_interval_of_a_ratio_holds_it_and_is_no_wider_than_it_need_be(
-        self, shape: str, n: int
-    ) -> None:
-        draw, _ = SHAPES[shape]
-        rng = np.random.default_rng(n)
-        held = sum(
-            holds(ratio(draw(rng, n), np.multiply(draw(rng, n), 0.5)), 2.0) for _ in range(tries(n))
-        )
-        # With three values on either side it errs on the safe side.
-        assert 0.92 <= held / tries(n) <= (0.98 if n >= 10 else 1.0)
-
-
-class TestEdges:
-    def test_one_value_has_no_interval(self) -> None:
-        assert estimate([3.0]) == Estimate(3.0, None, None, 1)
-        assert ratio([3.0], [1.0, 2.0]) == Estimate(2.0, None, None, 1)
-
-    def test_the_same_values_give_the_same_interval(self) -> None:
-        values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6]
-        assert estimate(values) == estimate(values)
-
-    def test_equal_values_have_an_interval_of_no_width(self) -> None:
-        two: Any = pytest.approx(2.0)
-        assert estimate([2.0] * 6) == Estimate(2.0, two, two, 6, BOOTSTRAP)
-
-    @pytest.mark.parametrize("of", [estimate, location])
-    def test_an_interval_names_its_method(self, of: Callable[[Sequence[float]], Estimate]) -> None:
-        values = [3.0, 1.0, 4.0, 1.5, 9.0]
-        assert [of(values[:n]).method for n in (1, 2, 4, 5)] == [None, STUDENT, STUDENT, BOOTSTRAP]
-        assert ratio(values, values[:3]).method == STUDENT, "the shorter side decides"
-        assert ratio(values, values).scaled(2.0).method == BOOTSTRAP
-
-    def test_what_cannot_be_negative_has_no_negative_bound(self) -> None:
-        for values in ([1.0, 5.0, 400.0], [0.0, 0.0, 7.0, 1.0, 0.0, 300.0], [0.0, 2.0]):
-            interval = estimate(values)
-            assert interval.low is not None
-            assert interval.low >= 0
-        assert (estimate([-5.0, 3.0, 1.0, -2.0, 4.0]).low or 0.0) < 0
-
-    @pytest.mark.parametrize(
-        "call",
-        [
-            lambda: estimate([]),
-            lambda: estimate([1.0, float("nan")]),
-            lambda: ratio([1.0, 2.0], [0.0, 1.0]),
-            lambda: ratio([1.0, 2.0], [1.0], paired=True),
-        ],
-    )
-    def test_values_without_a_median_are_refused(self, call: Callable[[], object]) -> None:
-        with pytest.raises(ValueError):
-            call()
-
-    def test_another_unit_scales_all_three(self) -> None:
-        assert Estimate(2.0, 1.0, 3.0, 5).scaled(1000) == Estimate(2000.0, 1000.0, 3000.0, 5)
-        assert Estimate(2.0, None, None, 1).scaled(2).facts() == {
-            "median": 4.0,
-            "low": None,
-            "high": None,
-            "n": 1,
-            "method": None,
-        }
-
-    def test_returns_have_the_same_interval_wherever_their_zero_is(self) -> None:
-        values = [3.0, 5.0, 4.0, 9.0, 6.0, 5.5]
-        here, there = location(values), location([value - 1000 for value in values])
-        assert (here.median, here.n) == (5.25, 6)
-        for bound in ("median", "low", "high"):
-            assert getattr(here, bound) == pytest.approx(getattr(there, bound) + 1000)
-        assert location([7.0]) == Estimate(7.0, None, None, 1)
-
-    def test_quantiles_of_students_distribution_are_the_tabulated_ones(self) -> None:
-        assert [round(t_quantile(0.975, freedom), 3) for freedom in (1, 2, 3)] == [
-            12.706,
-            4.303,
-            3.182,
-        ]
-        assert [round(t_quantile(0.95, freedom), 3) for freedom in (1, 2, 3)] == [
-            6.314,
-            2.920,
-            2.353,
-        ]
-        tabulated = {4: 2.776, 5: 2.571, 10: 2.228, 30: 2.042, 1000: 1.962}
-        assert {freedom: t_quantile(0.975, freedom) for freedom in tabulated} == pytest.approx(
-            tabulated, rel=1e-3
-        )
-
-
-def test_the_distribution_of_t_is_that_of_scipy() -> None:
-    for freedom in (1, 2, 3, 4, 7, 40, 200, 201):
-        for value in (0.0, 0.3, 2.0, 15.0):
-            expected = 1 - 2 * scipy.stats.t.sf(value, freedom)
-            assert t_within(value, freedom) == pytest.approx(expected, abs=1e-12)
-        for probability in (0.6, 0.975, 0.99995):
-            expected = scipy.stats.t.ppf(probability, freedom)
-            assert t_quantile(probability, freedom) == pytest.approx(expected, rel=1e-6)
+@pytest.mark.parametrize("n", [3, 5, 12])
+def test_intervals_hold_the_truth_in_95_of_100_cases(n: int) -> None:
+    rng = np.random.default_rng(n)
+    held = {"mean": 0, "difference": 0, "ratio": 0, "interquartile mean": 0}
+    times = 400
+    for _ in range(times):
+        a, b = rng.normal(10, 1, n).tolist(), rng.normal(11, 1, n).tolist()
+        for name, found, truth in (
+            ("mean", estimate(b), 11.0),
+            ("difference", compare([a], [b]).difference, 1.0),
+            ("ratio", ratio(b, a), 1.1),
+            ("interquartile mean", interquartile_mean(b) if n >= 10 else estimate(b), 11.0),
+        ):
+            low, high = ends(found)
+            held[name] += low <= truth <= high
+    assert min(held.values()) >= 0.92 * times, held
+    assert max(held.values()) <= 0.985 * times, held

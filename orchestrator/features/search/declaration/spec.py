@@ -349,7 +349,7 @@ _OF_SEED_AND_NUMBER = ("random", "sobol")
 WITHOUT_CHOICES = ("cmaes", *ARCHIVE_SAMPLERS)
 """They need numbers in every dimension."""
 EXTRAS: Mapping[str, str] = {
-    **{"sobol": "scipy", "tpe": "optuna", "gp": "optuna", "nsga2": "optuna", "cmaes": "cmaes"},
+    **{"tpe": "optuna", "gp": "optuna", "nsga2": "optuna", "cmaes": "cmaes"},
     **dict.fromkeys(ARCHIVE_SAMPLERS, "ribs"),
 }
 """Samplers and the module that each needs, of the extra ``search``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from orchestrator.analysis.main_effects import main_effect
+from orchestrator.features.search.main_effects import main_effect
 
 
 def pairs(n: int, slope: float) -> list[tuple[float, float]]:

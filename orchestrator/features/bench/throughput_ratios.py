@@ -1,15 +1,14 @@
-"""Ratios of measured throughputs, with bounds where a measurement was cut off, and how they are
-written.
-"""
+"""Ratios of measured throughputs, with bounds where a measurement was cut off."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypedDict
 
 from orchestrator.analysis.samples import LevelSamples
 from orchestrator.analysis.statistics import Estimate, EstimateFacts, estimate, ratio
+from orchestrator.analysis.statistics_text import with_interval
 
 SAME = 1.1
 """Throughputs that differ by less than this factor are called equal."""
@@ -85,13 +84,13 @@ def _bounded_estimate(result: Estimate, measured: LevelSamples) -> Estimate:
 
 
 def low(result: Estimate) -> float:
-    """The lower end of the interval; the median where there is no interval."""
-    return result.median if result.low is None else result.low
+    """The lower end of the interval; the value where there is no interval."""
+    return result.value if result.low is None else result.low
 
 
 def high(result: Estimate) -> float:
-    """The upper end of the interval; the median where there is no interval."""
-    return result.median if result.high is None else result.high
+    """The upper end of the interval; the value where there is no interval."""
+    return result.value if result.high is None else result.high
 
 
 def factor(value: float) -> str:
@@ -106,10 +105,3 @@ def factor(value: float) -> str:
 def times(result: Estimate, *, at_least: bool = False) -> str:
     """``"at least 2.1× [1.9×, 2.3×]"``."""
     return f"{'at least ' if at_least else ''}{with_interval(result, factor)}"
-
-
-def with_interval(result: Estimate, text: Callable[[float], str]) -> str:
-    """``"2.1 [1.9, 2.3]"``, or the median alone where there is no interval."""
-    if result.low is None or result.high is None:
-        return text(result.median)
-    return f"{text(result.median)} [{text(result.low)}, {text(result.high)}]"
