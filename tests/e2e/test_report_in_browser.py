@@ -30,7 +30,7 @@ def test_long_texts_wrap_and_their_lines_begin_below_each_other(tmp_path: Path) 
     run = make_run_dir(tmp_path / "run", jobs)
     browser = Browser()
     try:
-        browser.open(report.make(run.root).page.as_uri(), PHONE)
+        browser.open(report.make(run.root).as_uri(), PHONE)
         cells = browser.run(LINES)
     finally:
         browser.driver.quit()
@@ -58,7 +58,7 @@ def test_robots_that_go_on_from_others_have_lineages_and_parents_in_sight(
     run = make_run_dir(tmp_path / "run", jobs)
     browser = Browser()
     try:
-        browser.open(report.make(run.root).page.as_uri(), size)
+        browser.open(report.make(run.root).as_uri(), size)
         rows = browser.run(ROBOTS)
         width = browser.run("document.documentElement.scrollWidth")
         text = browser.run("document.body.innerText")

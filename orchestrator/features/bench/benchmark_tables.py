@@ -10,9 +10,9 @@ from functools import partial
 from typing import Literal
 
 from orchestrator.analysis.statistics import MEDIAN_INTERVALS, EstimateFacts
-from orchestrator.analysis.throughput_ratios import MeasuredFacts
 from orchestrator.core.text import count
 from orchestrator.features.bench.scaling_analysis import LevelFacts
+from orchestrator.features.bench.throughput_ratios import MeasuredFacts
 from orchestrator.report.document import Columns, Part, Table, Text, table
 from orchestrator.report.number_format import interval, number, one_line, percent
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.analysis.samples import Benchmark
 from orchestrator.analysis.statistics import Estimate
-from orchestrator.analysis.throughput_ratios import SAME, gain, high, low, times
 from orchestrator.core.text import count
 from orchestrator.features.bench.baselines import BUDGETED_FORK, BUDGETED_SPAWN
+from orchestrator.features.bench.samples import Benchmark
+from orchestrator.features.bench.throughput_ratios import SAME, gain, high, low, times
 
 BUDGETED = {
     "default": "threads",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.text import Text
 
-from orchestrator.analysis.statistics import MEDIAN_INTERVALS
-from orchestrator.analysis.throughput_ratios import with_interval
+from orchestrator.analysis.statistics import MEDIAN_INTERVALS, Estimate
 from orchestrator.features.compare.comparison import (
     LETTERS,
     Comparison,
@@ -69,6 +68,13 @@ def _side(pair: Pair | None, letter: str) -> str:
     estimate = pair.a if letter == "a" else pair.b
     sign = "≤ " if letter in pair.bound else ""
     return f"{sign}{with_interval(estimate, _form(estimate.median).format)}"
+
+
+def with_interval(estimate: Estimate, text: Callable[[float], str]) -> str:
+    """Return ``"2.1 [1.9, 2.3]"``, or the value alone where there is no interval."""
+    if estimate.low is None or estimate.high is None:
+        return text(estimate.median)
+    return f"{text(estimate.median)} [{text(estimate.low)}, {text(estimate.high)}]"
 
 
 def _form(value: float) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis import run_reader
-from orchestrator.report import experiment_figures
+from orchestrator.report import figures
 
 
 def test_a_column_rises_where_the_iteration_before_has_ended(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_mark_is_on_the_curve_of_its_job() -> None:
         "b": {"curve": curve, "marks": {"one": []}},
         "c": {"curve": [], "marks": {"one": []}},
     }
-    [axes] = experiment_figures.learning_curves(robots, jobs).axes
+    [axes] = figures.learning_curves(robots, jobs).axes
     marks = [
         tuple(zip(*line.get_data(), strict=True)) for line in axes.lines if line.get_marker() == "^"
     ]
