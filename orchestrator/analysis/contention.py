@@ -382,15 +382,10 @@ def _core_sharing(
     jobs: Sequence[JobMetrics], explained: frozenset[str]
 ) -> Iterator[ContentionFinding]:
     """Jobs of this experiment that shared a core: ``max_parallel`` was too large."""
-    jobs_by_cpu: dict[int, list[JobMetrics]] = {}
-    for job in jobs:
-        for cpu in job.cpus:
-            jobs_by_cpu.setdefault(cpu, []).append(job)
     sharing: list[tuple[JobMetrics, JobMetrics]] = []
     for job in _waiting_jobs(jobs, explained):
-        neighbours = [other for cpu in sorted(job.cpus) for other in jobs_by_cpu[cpu]]
-        sharer = next((one for one in neighbours if one is not job and job.common_cpus(one)), None)
-        if sharer is not None:
+        sharers = (other for other in jobs if other is not job and job.common_cpus(other))
+        if (sharer := next(sharers, None)) is not None:
             sharing.append((job, sharer))
     if sharing:
         worst, other = max(sharing, key=lambda pair: pair[0].delay_share)
@@ -448,27 +443,18 @@ def _slow(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[Con
                 continue
             own = job.wall_s / job.env_steps
             usual = median(peer.wall_s / peer.env_steps for peer in peers)
-            if own > SLOW * usual:
-                yield _finding(
-                    "slow",
-                    [job],
-                    what=f"{own / usual:.1f}× slower than {count(len(peers), 'job')} of the same work",
-                    evidence=f"1,000 env_steps took {own * 1e3:.1f} s, in the others {usual * 1e3:.1f} s;"
-                    f" {_why_slow(job, peers)}",
-                    cure="compare its timings.csv with theirs: which phase grew, and when",
-                )
-
-
-def _why_slow(job: JobMetrics, peers: Sequence[JobMetrics]) -> str:
-    """Return what its CPU time per env_step, compared with theirs, says of the cause."""
-    of_peers = [peer.cpu_s / peer.env_steps for peer in peers if peer.cpu_s is not None]
-    if job.cpu_s is None or not of_peers:
-        return "the reason is not known, since CPU time was not measured"
-    where = f" on {job.cpus_text}" if job.cpus else ""
-    times_cpu = job.cpu_s / job.env_steps / median(of_peers)
-    if times_cpu <= SLOW:
-        return f"it used as much CPU time{where}; otherwise it did not wait for a CPU, but for a disk, pipe or lock"
-    return (
-        f"it used {times_cpu:.1f}× the CPU time for them{where}: a slower core (clock, SMT sibling, memory"
-        " bandwidth), or episodes that cost more"
-    )
+            if own <= SLOW * usual:
+                continue
+            evidence = f"1,000 env_steps took {own * 1e3:.1f} s, in the others {usual * 1e3:.1f} s"
+            cpu_s = [peer.cpu_s / peer.env_steps for peer in peers if peer.cpu_s is not None]
+            if job.cpu_s is not None and cpu_s:
+                times_cpu = job.cpu_s / job.env_steps / median(cpu_s)
+                evidence += f"; it used {times_cpu:.1f}× their CPU time"
+            yield _finding(
+                "slow",
+                [job],
+                what=f"{own / usual:.1f}× slower than {count(len(peers), 'job')} of the same work",
+                evidence=evidence,
+                cure="more CPU time than the others: a slower core (clock, SMT sibling, memory bandwidth), or episodes"
+                " that cost more; as much: it waits for a disk, pipe or lock. Its timings.csv shows which phase grew",
+            )

@@ -16,8 +16,7 @@ from orchestrator.core.decoding import LARGEST, parsed_json
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.timing_columns import COLUMNS, Iteration
 
-STEPS_COLUMN = "time/total_timesteps"
-CURVE_COLUMNS = (STEPS_COLUMN, "rollout/ep_rew_mean")
+CURVE_COLUMNS = ("time/total_timesteps", "rollout/ep_rew_mean")
 """Of ``progress.csv``."""
 CURVE_POINTS = 120
 """A learning curve is thinned to about so many points; a figure cannot show more."""
@@ -93,20 +92,6 @@ def learning_curve(path: Path) -> LearningCurve:
     if points and (len(points) - 1) % stride:
         thinned.append(points[-1])
     return thinned
-
-
-def rises(path: Path, column: str) -> list[float]:
-    """Return the env_steps of the rows of a ``progress.csv`` after which a column has a higher value."""
-    found: list[float] = []
-    steps_before = 0.0
-    value_before = math.inf
-    for steps, value in numbers_of_file(path, (STEPS_COLUMN, column)):
-        if steps is not None and value is not None:
-            if value > value_before:
-                found.append(steps_before)
-            steps_before = steps
-            value_before = value
-    return found
 
 
 def evaluation(path: Path) -> EvaluationFile | None:

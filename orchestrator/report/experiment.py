@@ -13,10 +13,8 @@ from typing import Any, TypedDict
 
 from orchestrator.analysis import contention, run_reader
 from orchestrator.analysis.contention import ContentionFinding
-from orchestrator.analysis.equal_trainings import seeds_trained_otherwise
 from orchestrator.analysis.run_reader import EvaluationFile, LearningCurve
 from orchestrator.analysis.statistics import EstimateFacts, known_estimate, location
-from orchestrator.core import job_parts
 from orchestrator.core.files.file_status import status_of
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import PHASES, SUMMABLE, Iteration
@@ -27,7 +25,7 @@ from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.ledger.rows import fitness
 
 MOST_JOBS = 400
-"""Of more jobs, half as many with the highest returns and half as many of the latest are shown."""
+"""Of more jobs, those with the highest returns are shown."""
 INTERRUPTED = ("interrupted", "paused", "rung", "cancelled", "supervisor-died")
 """Causes of ends of attempts that are no failures."""
 
@@ -36,12 +34,6 @@ class ReportedAttempt(AttemptRow):
     until: float
     """Its end; now while it is running, and else when its timings were written last."""
     outcome: str
-
-
-class FailedAttempt(TypedDict):
-    attempt: int
-    cause: str
-    message: str
 
 
 class ReportedJob(SummaryRow):
@@ -55,29 +47,10 @@ class ReportedJob(SummaryRow):
     core_hours: float
     allreduce: float | None
     """Rank 0's share of time in collectives, waiting included."""
-    failures: Sequence[FailedAttempt]
     timings: Mapping[str, float | None]
     """``iterations`` (their number), ``env_steps``, and columns of ``timings.csv`` → sum or maximum."""
     curve: LearningCurve
-    marks: Mapping[str, Sequence[float]]
-    """What features mark on the curve → env_steps."""
     evaluation: EvaluationFile | None
-
-
-class EpisodeEstimates(TypedDict):
-    """Estimates over seeds of the episodes of the evaluation."""
-
-    mean: EstimateFacts | None
-    std: float | None
-    """Over the episodes of a single seed."""
-    measures: Mapping[str, EstimateFacts | None]
-
-
-class ReportedPoint(TypedDict):
-    """A point of the grid of the final evaluation."""
-
-    at: Mapping[str, float | str]
-    mean: EstimateFacts | None
 
 
 class ReportedRobot(TypedDict):
@@ -90,13 +63,13 @@ class ReportedRobot(TypedDict):
     point: Mapping[str, Any]
     jobs: Sequence[str]
     seeds: Sequence[int]
-    unlike_seeds: Sequence[int]
-    """Those that were trained with other settings, or another robot, than the first."""
     states: Sequence[str]
     first: EstimateFacts | None
     last: EstimateFacts | None
-    evaluation: EpisodeEstimates | None
-    grid: Sequence[ReportedPoint]
+    evaluation: Mapping[str, Any] | None
+    """``mean``, ``measures`` by name; of a single seed also ``std``, over its episodes."""
+    grid: Sequence[Mapping[str, Any]]
+    """``at`` (key → value) and ``mean`` of each point of the final evaluation."""
     env_steps_per_s: EstimateFacts | None
     core_hours: float
     attempts: int
@@ -107,23 +80,11 @@ class ReportedRobot(TypedDict):
     timed_env_steps: float
 
 
-class Totals(TypedDict):
-    """Of all jobs, shown or not."""
-
-    jobs: int
-    states: Mapping[str, int]
-    retries: int
-    """Launches after an attempt that failed."""
-    busy_s: float
-    core_hours: float
-    env_steps: int
-    env_steps_per_s: float | None
-
-
 class ExperimentFacts(TypedDict):
     kind: str
     running: bool
-    totals: Totals
+    totals: Mapping[str, Any]
+    """Of all jobs, shown or not."""
     varied: Sequence[str]
     robots: Sequence[ReportedRobot]
     jobs: Sequence[ReportedJob]
@@ -167,10 +128,10 @@ def read(run_dir: Path) -> ExperimentFacts:
         "running": running,
         "totals": _totals(rows, attempts, running),
         "varied": list(dict.fromkeys(key for job in jobs for key in job["point"])),
-        "robots": [_robot(group, declared) for group in robots.values()],
+        "robots": [_robot(group) for group in robots.values()],
         "jobs": jobs,
         "attempts": [attempt for of_job in attempts.values() for attempt in of_job],
-        "findings": [*_policy_findings(jobs), *contention.find(run_dir, job_ids)],
+        "findings": [*contention.find(run_dir, job_ids), *_policy_findings(jobs)],
         "machine": run_reader.last_session(paths.provenance),
     }
 
@@ -180,17 +141,13 @@ def to_json(facts: ExperimentFacts) -> dict[str, Any]:
 
 
 def _shown(rows: Sequence[SummaryRow]) -> Sequence[SummaryRow]:
+    """Return the jobs with the highest returns, in the order of the job file."""
     if len(rows) <= MOST_JOBS:
         return rows
-
-    def rating(row: SummaryRow) -> float:
-        value = fitness(row["eval_mean"], row["ep_rew_mean"])
-        return float("-inf") if value is None else value
-
-    best = sorted(rows, key=rating, reverse=True)[: MOST_JOBS // 2]
-    latest = sorted(rows, key=lambda row: row["started_at"] or 0.0)[-MOST_JOBS // 2 :]
-    shown = {row["job_id"] for row in (*best, *latest)}
-    return [row for row in rows if row["job_id"] in shown]
+    returns = {row["job_id"]: fitness(row["eval_mean"], row["ep_rew_mean"]) for row in rows}
+    rated = {job_id: value for job_id, value in returns.items() if value is not None}
+    best = set(sorted(rated, key=rated.__getitem__, reverse=True)[:MOST_JOBS])
+    return [row for row in rows if row["job_id"] in best]
 
 
 def _policy_findings(jobs: Iterable[ReportedJob]) -> list[ContentionFinding]:
@@ -244,7 +201,7 @@ def _core_hours(attempts: Iterable[ReportedAttempt]) -> float:
 
 def _totals(
     rows: Sequence[SummaryRow], attempts: Mapping[str, Sequence[ReportedAttempt]], running: bool
-) -> Totals:
+) -> dict[str, Any]:
     states = [_state(row, running) for row in rows]
     every_attempt = [attempt for of_job in attempts.values() for attempt in of_job]
     busy_s = 0.0
@@ -288,7 +245,6 @@ def _job(
     curve = run_reader.learning_curve(paths.progress_csv)
     point = declared.job.point
     group = without_seed(row["job_id"], row["seed"])
-    marks = [job_parts.job_parts()[name].mark for name in declared.job.spec.parts]
     wall_s = timings["wall_s"]
     env_steps = timings["env_steps"] or 0.0
     allreduce_s = timings["allreduce_s"] if row["ranks"] > 1 else None
@@ -311,22 +267,8 @@ def _job(
         "point": dict(point),
         "core_hours": _core_hours(attempts),
         "allreduce": allreduce_s / wall_s if allreduce_s is not None and wall_s else None,
-        "failures": [
-            {
-                "attempt": attempt["number"],
-                "cause": str(attempt["cause"]),
-                "message": attempt["message"] or "",
-            }
-            for attempt in attempts
-            if attempt["outcome"] == "failed"
-        ],
         "timings": timings,
         "curve": curve,
-        "marks": {
-            mark.meaning: run_reader.rises(paths.progress_csv, mark.column)
-            for mark in marks
-            if mark is not None
-        },
         "evaluation": run_reader.evaluation(paths.eval),
     }
 
@@ -359,7 +301,7 @@ def cpu_share(attempt: ReportedAttempt, job: ReportedJob | None) -> float:
 # -- robots
 
 
-def _robot(jobs: Sequence[ReportedJob], declared: Mapping[str, JobRow]) -> ReportedRobot:
+def _robot(jobs: Sequence[ReportedJob]) -> ReportedRobot:
     phases = {phase: _total(jobs, phase) for phase in PHASES}
     timed_s = _total(jobs, "wall_s") or 0.0
     rest_s = max(0.0, timed_s - sum(seconds or 0.0 for seconds in phases.values()))
@@ -372,7 +314,6 @@ def _robot(jobs: Sequence[ReportedJob], declared: Mapping[str, JobRow]) -> Repor
         "point": jobs[0]["point"],
         "jobs": [job["job_id"] for job in jobs],
         "seeds": [job["seed"] for job in jobs],
-        "unlike_seeds": seeds_trained_otherwise([declared[job["job_id"]] for job in jobs]),
         "states": [job["state"] for job in jobs],
         "first": known_estimate((job["ep_rew_mean_first"] for job in jobs), location),
         "last": known_estimate((job["ep_rew_mean"] for job in jobs), location),
@@ -394,7 +335,7 @@ def _total(jobs: Sequence[ReportedJob], column: str) -> float | None:
     return sum(known) if known else None
 
 
-def _episodes(evaluations: Sequence[EvaluationFile]) -> EpisodeEstimates | None:
+def _episodes(evaluations: Sequence[EvaluationFile]) -> dict[str, Any] | None:
     parts = [one["deterministic"] for one in evaluations if "deterministic" in one]
     if not parts:
         return None
@@ -409,7 +350,7 @@ def _episodes(evaluations: Sequence[EvaluationFile]) -> EpisodeEstimates | None:
     }
 
 
-def _grid(evaluations: Sequence[EvaluationFile]) -> list[ReportedPoint]:
+def _grid(evaluations: Sequence[EvaluationFile]) -> list[dict[str, Any]]:
     means: dict[str, list[float | None]] = {}
     for one in evaluations:
         for point in one.get("grid", ()):

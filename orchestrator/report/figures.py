@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from orchestrator.analysis.run_reader import LearningCurve
 from orchestrator.analysis.statistics import location
 from orchestrator.report import drawing
-from orchestrator.report.drawing import COLOURS, DIM, FACE, INK, PHASES, SERIES
+from orchestrator.report.drawing import COLOURS, DIM, FACE, PHASES, SERIES
 from orchestrator.report.experiment import ReportedAttempt, ReportedJob, ReportedRobot
 from orchestrator.report.number_format import one_line, percent
 
@@ -29,17 +29,10 @@ OUTCOME_COLOURS = {
 
 def learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, ReportedJob]) -> Drawn:
     """Draw one panel per robot. :param jobs: by job id."""
-    import numpy as np
-
     drawn, panels = drawing.panels(len(robots), columns=4, height_in=1.05)
     for axes, robot in zip(panels, robots, strict=True):
-        seeds = [job for job_id in robot["jobs"] if (job := jobs[job_id])["curve"]]
-        draw_curves(axes, robot["robot"], {SERIES[0]: [job["curve"] for job in seeds]})
-        for job in seeds:
-            marks = sorted(itertools.chain(*job["marks"].values()))
-            heights = np.interp(marks, *np.array(job["curve"]).T)
-            if marks:
-                axes.plot(marks, heights, "^", markersize=4.5, color=INK, markeredgewidth=0)
+        curves = [jobs[job_id]["curve"] for job_id in robot["jobs"]]
+        draw_curves(axes, robot["robot"], {SERIES[0]: [curve for curve in curves if curve]})
     return drawn
 
 

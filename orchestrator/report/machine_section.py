@@ -9,27 +9,6 @@ from orchestrator.analysis.run_reader import finite
 from orchestrator.report.document import Columns, Section, Text, table
 from orchestrator.report.number_format import number, one_line
 
-NAMES = {
-    "host": "host",
-    "platform": "system",
-    "cpu_model": "CPU",
-    "physical_cores": "physical cores",
-    "cpus": "CPUs",
-    "capacity": "cores available for training",
-    "cpu_quota": "CPU quota of the cgroup",
-    "memory_total_mib": "memory (MiB)",
-    "gpus": "GPUs",
-    "jobs_at_once": "jobs at once",
-    "executor": "executor",
-    "ray_address": "Ray cluster",
-    "nodes": "nodes",
-    "versions": "versions",
-    "user_code": "code of the user",
-    "git": "revision",
-    "thread_variables": "thread variables",
-    "command": "command",
-    "started_at": "started",
-}
 LONGEST = 400
 
 
@@ -42,12 +21,11 @@ def machine_section(facts: Mapping[str, Any]) -> Section:
         none = Text(sentences=["There is no record of the machine."])
         return Section(title="Machine", parts=[none])
     columns: Columns[str] = {
-        "property": lambda key: NAMES.get(key, one_line(key).replace("_", " ")),
+        "property": lambda key: one_line(key).replace("_", " "),
         "value": lambda key: one_line(_value(key, facts[key]), LONGEST),
     }
-    keys = [*(key for key in NAMES if key in facts), *(key for key in facts if key not in NAMES)]
     caption = "The machine and the versions with which the results were obtained."
-    return Section(title="Machine", parts=[table(keys, columns, caption=caption, text=columns)])
+    return Section(title="Machine", parts=[table(facts, columns, caption=caption, text=columns)])
 
 
 def _value(key: str, value: Any) -> str:

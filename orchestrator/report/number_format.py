@@ -70,8 +70,3 @@ def json_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return list(map(json_value, value))
     return value
-
-
-def signed(value: float | None) -> str:
-    """Return two decimals with a sign, as of a correlation; a dash for None."""
-    return DASH if value is None else f"{value:+.2f}".replace("-", "−")

@@ -32,9 +32,7 @@ from orchestrator.report.experiment import (
     ExperimentFacts,
     ReportedAttempt,
     ReportedJob,
-    ReportedPoint,
     ReportedRobot,
-    Totals,
     cpu_share,
 )
 from orchestrator.report.machine_section import machine_section
@@ -74,13 +72,13 @@ def of_experiment(facts: ExperimentFacts, run_dir: Path) -> list[Section]:
     jobs = {job["job_id"]: job for job in facts["jobs"]}
     if len(jobs) < facts["totals"]["jobs"]:
         about.append(
-            f"Of {facts['totals']['jobs']:,} jobs, {len(jobs):,} are shown: those with the highest returns, and the "
-            "latest ones. summary.csv has all."
+            f"Of {facts['totals']['jobs']:,} jobs, the {len(jobs):,} with the highest returns are shown; summary.csv "
+            "has all."
         )
     return [
         _about(about, facts["totals"]),
         _findings(facts["findings"], facts["jobs"]),
-        _failures(facts["jobs"]),
+        _failures(facts["attempts"], facts["jobs"]),
         _robots(robots, jobs, RunPaths(run_dir)),
         _learning_curves(robots, jobs),
         _measures(robots),
@@ -92,7 +90,7 @@ def of_experiment(facts: ExperimentFacts, run_dir: Path) -> list[Section]:
     ]
 
 
-def _about(sentences: Sequence[str], totals: Totals) -> Section:
+def _about(sentences: Sequence[str], totals: Mapping[str, Any]) -> Section:
     states = totals["states"]
     others = [f"{states[name]} {name.lower()}" for name in states if name != "SUCCEEDED"]
     retries = count(totals["retries"], "retry", "retries") if totals["retries"] else ""
@@ -135,24 +133,19 @@ def _findings(findings: Sequence[ContentionFinding], jobs: Sequence[ReportedJob]
     return Section(title="Findings", parts=[part])
 
 
-def _failures(jobs: Sequence[ReportedJob]) -> Section:
-    """Attempts that failed, and jobs that failed without one."""
-    rows: list[Mapping[str, Any]] = []
-    for job in jobs:
-        rows += [{**failure, "job": job} for failure in job["failures"]]
-        if job["state"] == "FAILED" and not job["failures"]:
-            rows.append({"job": job, "cause": job["cause"], "message": job["message"]})
+def _failures(attempts: Sequence[ReportedAttempt], jobs: Sequence[ReportedJob]) -> Section:
+    """Attempts that failed, and jobs that were invalid, which have none."""
+    rows: list[Mapping[str, Any]] = [one for one in attempts if one["outcome"] == "failed"]
+    rows += [job for job in jobs if job["state"] == "FAILED" and not job["attempts"]]
     columns: Columns[Mapping[str, Any]] = {
-        "job": lambda row: str(row["job"]["job_id"]),
-        "attempt": lambda row: str(row["attempt"] + 1) if "attempt" in row else DASH,
+        "job": lambda row: str(row["job_id"]),
+        "attempt": lambda row: str(row["number"] + 1) if "number" in row else DASH,
         "cause": lambda row: str(row["cause"]),
         "message": lambda row: one_line(row["message"] or "", LONGEST_MESSAGE),
-        "state of the job": lambda row: _state(row["job"]),
     }
     caption = "Attempts that failed. An attempt is one launch of a job, which is retried where another may succeed."
-    text = ("job", "cause", "message", "state of the job")
-    parts = [table(rows, columns, caption=caption, text=text)] if rows else []
-    return Section(title="Failures", parts=parts)
+    parts = [table(rows, columns, caption=caption, text=("job", "cause", "message"))]
+    return Section(title="Failures", parts=parts if rows else [])
 
 
 def _state(job: ReportedJob) -> Cell:
@@ -174,16 +167,6 @@ def _robots(
         caption = f"Robots with the highest return come first. {caption}"
     if any(len(robot["seeds"]) > 1 for robot in robots):
         caption += f" Of several seeds: the median with its 95 % interval ({MEDIAN_INTERVALS}) in brackets."
-    unlike = [
-        f"{one_line(robot['robot'], 40)} ({', '.join(map(str, robot['unlike_seeds']))})"
-        for robot in robots
-        if robot["unlike_seeds"]
-    ]
-    if unlike:
-        caption += (
-            " Seeds that had other settings, or another robot, than the first one, as the job file was changed in "
-            f"between: {listed(unlike)}. Figures over seeds are then over different trainings."
-        )
     previews = {
         robot["group"]: path
         for robot in robots[:MOST_ROWS]
@@ -198,7 +181,7 @@ def _robots(
             image=images.get(robot["group"]),
         )
     if any(robot["point"] for robot in robots):
-        columns["varied"] = lambda robot: _varied([jobs[job_id] for job_id in robot["jobs"]])
+        columns["varied"] = _varied
     columns |= {
         "task": lambda robot: one_line(robot["task"]),
         "return: first → last": _returns,
@@ -212,16 +195,6 @@ def _robots(
     if learners := learner_summary(list(jobs.values())):
         sentence = f"Learner (the implementation of the algorithm): {one_line(learners)}."
         parts.append(Text(sentences=[sentence]))
-    if not images:
-        parts.append(
-            Text(
-                sentences=[
-                    "No robot has a preview: a run draws them at its end (“preview = true”) if there is a GL library; "
-                    "“play” makes one, too."
-                ],
-                tone="dim",
-            )
-        )
     return Section(title="Robots", parts=parts)
 
 
@@ -244,19 +217,12 @@ def _robot_name(robot: ReportedRobot) -> Cell:
     return Cell(text=f"{text} · {failed} failed", tone="bad") if failed else Cell(text=text)
 
 
-def _varied(jobs: Sequence[ReportedJob]) -> str:
-    """Return the values that a matrix or a program gave to jobs of the same robot."""
-    named = []
-    for key in dict.fromkeys(key for job in jobs for key in job["point"]):
-        values = [job["point"].get(key) for job in jobs]
-        texts = dict.fromkeys(
-            number(value)
-            if isinstance(value, int | float) and not isinstance(value, bool)
-            else one_line(value, LONGEST_VALUE)
-            for value in values
-            if value is not None
-        )
-        named.append(f"{one_line(key, LONGEST_VALUE)} {' or '.join(texts)}")
+def _varied(robot: ReportedRobot) -> str:
+    """Return the values that a matrix or a program gave to its first job."""
+    named = [
+        f"{one_line(key, LONGEST_VALUE)} {one_line(value, LONGEST_VALUE)}"
+        for key, value in robot["point"].items()
+    ]
     return listed(named, MOST_NAMED) or DASH
 
 
@@ -303,7 +269,7 @@ def _measure(name: str, robot: ReportedRobot) -> str:
 
 def _grid(robots: Sequence[ReportedRobot]) -> Section:
     rows = [(robot, point) for robot in robots for point in robot["grid"]]
-    columns: Columns[tuple[ReportedRobot, ReportedPoint]] = {
+    columns: Columns[tuple[ReportedRobot, Mapping[str, Any]]] = {
         "robot": lambda row: one_line(row[0]["robot"]),
         "at": lambda row: ", ".join(
             f"{one_line(key)} = {one_line(value)}" for key, value in row[1]["at"].items()
@@ -346,11 +312,7 @@ def _learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, Reporte
             " Thin lines: seeds. Thick line: their median; band: its 95 % interval "
             f"({MEDIAN_INTERVALS}), clipped by the panel."
         )
-    drawn_jobs = [jobs[job_id] for robot in shown for job_id in robot["jobs"]]
-    marked = {meaning for job in drawn_jobs for meaning, steps in job["marks"].items() if steps}
-    if marked:
-        caption += f" Triangles: {' or '.join(sorted(marked))}."
-    caption += _lineage_remark(drawn_jobs)
+    caption += _lineage_remark(jobs[job_id] for robot in shown for job_id in robot["jobs"])
     if missing := len(robots) - len(trained):
         caption += f" Without {count(missing, 'robot')} of which no training episode has ended."
     figure = Figure(
@@ -435,9 +397,8 @@ def _jobs(jobs: Sequence[ReportedJob]) -> Section:
         "job": lambda job: str(job["job_id"]),
         "state": _state,
         "learner": lambda job: job["learner"] or DASH,
-        "return: first → last": lambda job: (
-            f"{number(job['ep_rew_mean_first'])} → {number(job['ep_rew_mean'])}"
-        ),
+        "return: first": lambda job: number(job["ep_rew_mean_first"]),
+        "last": lambda job: number(job["ep_rew_mean"]),
         "evaluation": lambda job: number(job["eval_mean"]),
         "steps an episode": lambda job: number(job["eval_length"]),
         "env_steps": _env_steps,

@@ -26,7 +26,7 @@ from orchestrator.features.search.shown_trials import MOST_REPORTED, ArchiveElit
 from orchestrator.features.search.trial_values import DRAWN
 from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.report.document import Cell, Columns, Figure, Headline, Part, Section, Text, table
-from orchestrator.report.number_format import DASH, number, one_line, percent, sentence, signed
+from orchestrator.report.number_format import DASH, number, one_line, percent, sentence
 
 LINEAGE = (
     " “lineage” has its env_steps with those of all trainings of the policy that it started from, which count for "
@@ -414,7 +414,8 @@ def _share(outcome: str, dimension: ReportedDimension) -> str:
 
 
 def _correlation(outcome: str, dimension: ReportedDimension) -> str:
-    return signed(dimension["effects"][outcome]["correlation"])
+    value = dimension["effects"][outcome]["correlation"]
+    return DASH if value is None else f"{value:+.2f}".replace("-", "−")
 
 
 def _number_of_trials(outcome: str, dimension: ReportedDimension) -> str:
