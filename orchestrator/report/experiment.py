@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -151,17 +152,24 @@ def _shown(rows: Sequence[SummaryRow]) -> Sequence[SummaryRow]:
 
 
 def _policy_findings(jobs: Iterable[ReportedJob]) -> list[ContentionFinding]:
-    """Return what is wrong with policies although their return may be high."""
+    """Return what is wrong with policies although their return may be high: jobs with the same
+    problem are one finding.
+    """
+    groups: dict[str, list[ReportedJob]] = {}
+    for job in jobs:
+        if job["eval_finding"]:
+            without_numbers = re.sub(r"[-\d.,]+", "", job["eval_finding"])
+            groups.setdefault(without_numbers, []).append(job)
     return [
         ContentionFinding(
             kind="policy",
-            job_ids=(job["job_id"],),
-            what=job["eval_finding"],
-            evidence=f"the evaluation: return {job['eval_mean']:.4g}, {job['eval_length']:,.0f} steps an episode",
+            job_ids=tuple(job["job_id"] for job in group),
+            what=group[0]["eval_finding"] or "",
+            evidence=f"the evaluation of {group[0]['job_id']}: return {group[0]['eval_mean'] or 0.0:.4g}, "
+            f"{group[0]['eval_length'] or 0.0:,.0f} steps an episode",
             cure="`check` the robot, whose start may be wrong; `play` shows what the policy does",
         )
-        for job in jobs
-        if job["eval_finding"] and job["eval_mean"] is not None and job["eval_length"] is not None
+        for group in groups.values()
     ]
 
 

@@ -229,13 +229,12 @@ def _varied(robot: ReportedRobot) -> str:
 def _returns(robot: ReportedRobot) -> Cell:
     first = robot["first"]
     last = robot["last"]
-    if last is None:
+    if first is None or last is None:
         return Cell(text=DASH)
-    change = last["median"] - first["median"] if first else 0
-    tone: Tone = ""
-    if change != 0:
-        tone = "good" if change > 0 else "bad"
-    return Cell(text=f"{interval(first)} → {interval(last)}", tone=tone)
+    text = f"{number(first['median'])} → {interval(last)}"
+    if last["median"] == first["median"]:
+        return Cell(text=text)
+    return Cell(text=text, tone="good" if last["median"] > first["median"] else "bad")
 
 
 def _evaluation(robot: ReportedRobot) -> str:
