@@ -149,7 +149,6 @@ class ExperimentMetrics:
     online_cpus: int | None
     quota: float | None
     """Of the cgroup, in CPUs."""
-    jobs_at_once: int | None
 
 
 def find(run_dir: Path, among: Collection[str] | None = None) -> list[ContentionFinding]:
@@ -188,13 +187,11 @@ def with_limits(jobs: Sequence[JobMetrics], paths: RunPaths) -> ExperimentMetric
     session = run_reader.last_session(paths.provenance)
     usable = session.get("cpus")
     online = run_reader.finite(session.get("online_cpus"))
-    at_once = run_reader.finite(session.get("jobs_at_once"))
     return ExperimentMetrics(
         jobs=jobs,
         usable_cpus=len(usable) if isinstance(usable, list) else None,
         online_cpus=None if online is None else int(online),
         quota=run_reader.finite(session.get("cpu_quota")),
-        jobs_at_once=None if at_once is None else int(at_once),
     )
 
 
@@ -294,7 +291,7 @@ def _throttling(experiment: ExperimentMetrics) -> Iterator[ContentionFinding]:
             "quota",
             [],
             what=f"a cgroup limit of {quota:g} CPUs leaves some of {usable} idle",
-            evidence=f"CPU quota at the start: {count(experiment.jobs_at_once or 1, 'job')} at once, none throttled",
+            evidence="CPU quota at the start; no job was throttled",
             cure=f"{RAISE_QUOTA} to use all CPUs",
         )
 
@@ -304,12 +301,11 @@ def _affinity(experiment: ExperimentMetrics) -> Iterator[ContentionFinding]:
     usable = experiment.usable_cpus
     online = experiment.online_cpus
     if usable is not None and online is not None and usable < online:
-        at_once = count(experiment.jobs_at_once or usable, "job")
         yield _finding(
             "affinity",
             [],
             what=f"the program was allowed {usable} of the machine's {online} CPUs",
-            evidence=f"CPU affinity of the supervisor at its start: {at_once} at once",
+            evidence="CPU affinity of the supervisor at its start",
             cure="start it without taskset or numactl, or ask the batch system or the container's cpuset for more CPUs",
         )
     confined = [

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,7 +60,6 @@ class ReportedRobot(TypedDict):
 
     robot: str
     group: str
-    name: str
     task: str
     point: Mapping[str, Any]
     jobs: Sequence[str]
@@ -145,9 +145,12 @@ def _shown(rows: Sequence[SummaryRow]) -> Sequence[SummaryRow]:
     """Return the jobs with the highest returns, in the order of the job file."""
     if len(rows) <= MOST_JOBS:
         return rows
-    returns = {row["job_id"]: fitness(row["eval_mean"], row["ep_rew_mean"]) for row in rows}
-    rated = {job_id: value for job_id, value in returns.items() if value is not None}
-    best = set(sorted(rated, key=rated.__getitem__, reverse=True)[:MOST_JOBS])
+
+    def rating(row: SummaryRow) -> float:
+        value = fitness(row["eval_mean"], row["ep_rew_mean"])
+        return -math.inf if value is None else value
+
+    best = {row["job_id"] for row in sorted(rows, key=rating, reverse=True)[:MOST_JOBS]}
     return [row for row in rows if row["job_id"] in best]
 
 
@@ -294,16 +297,16 @@ def _sums(rows: Sequence[Iteration]) -> dict[str, float | None]:
     return found
 
 
-def cpu_share(attempt: ReportedAttempt, job: ReportedJob | None) -> float:
+def cpu_share(attempt: ReportedAttempt, job: ReportedJob) -> float:
     """Return the CPUs that an attempt kept busy: those of rank 0, as it told at its end or in its
     iterations, times the number of ranks; 0 if not known.
     """
-    ranks = 1 if job is None else job["ranks"]
-    if attempt["cpu_s"] is not None and attempt["wall_s"]:
-        return ranks * attempt["cpu_s"] / attempt["wall_s"]
-    cpu_s = None if job is None else job["timings"]["cpu_s"]
-    wall_s = None if job is None else job["timings"]["wall_s"]
-    return ranks * cpu_s / wall_s if cpu_s and wall_s else 0.0
+    cpu_s = attempt["cpu_s"]
+    wall_s = attempt["wall_s"]
+    if not cpu_s or not wall_s:
+        cpu_s = job["timings"]["cpu_s"]
+        wall_s = job["timings"]["wall_s"]
+    return job["ranks"] * cpu_s / wall_s if cpu_s and wall_s else 0.0
 
 
 # -- robots
@@ -317,7 +320,6 @@ def _robot(jobs: Sequence[ReportedJob]) -> ReportedRobot:
     return {
         "robot": jobs[0]["robot"],
         "group": jobs[0]["group"],
-        "name": jobs[0]["name"],
         "task": jobs[0]["task"],
         "point": jobs[0]["point"],
         "jobs": [job["job_id"] for job in jobs],

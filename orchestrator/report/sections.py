@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -311,7 +311,16 @@ def _learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, Reporte
             " Thin lines: seeds. Thick line: their median; band: its 95 % interval "
             f"({MEDIAN_INTERVALS}), clipped by the panel."
         )
-    caption += _lineage_remark(jobs[job_id] for robot in shown for job_id in robot["jobs"])
+    before = {
+        env_steps_before(job["env_steps"], job["lineage_env_steps"])
+        for job in jobs.values()
+        if job["env_steps"]
+    }
+    if len(before - {None}) > 1:
+        caption += (
+            " Jobs started from policies that had been trained for different numbers of env_steps, or from none "
+            "(“lineage” in the table of jobs), so returns are not comparable at equal env_steps."
+        )
     if missing := len(robots) - len(trained):
         caption += f" Without {count(missing, 'robot')} of which no training episode has ended."
     figure = Figure(
@@ -323,25 +332,11 @@ def _learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, Reporte
     return Section(title="Learning curves", parts=[figure])
 
 
-def _lineage_remark(jobs: Iterable[ReportedJob]) -> str:
-    """Return a sentence if the policies that jobs started from were trained for different times."""
-    before = {
-        env_steps_before(job["env_steps"], job["lineage_env_steps"])
-        for job in jobs
-        if job["env_steps"]
-    }
-    if len(before - {None}) > 1:
-        return (
-            " Jobs started from policies that had been trained for different numbers of env_steps, or from none "
-            "(“lineage” in the table of jobs), so returns are not comparable at equal env_steps."
-        )
-    return ""
-
-
 def _schedule(attempts: Sequence[ReportedAttempt], jobs: Mapping[str, ReportedJob]) -> Section:
+    attempts = [attempt for attempt in attempts if attempt["job_id"] in jobs]
     if not attempts:
         return Section(title="Schedule")
-    shares = [cpu_share(attempt, jobs.get(attempt["job_id"])) for attempt in attempts]
+    shares = [cpu_share(attempt, jobs[attempt["job_id"]]) for attempt in attempts]
     lengths = [attempt["until"] - attempt["started_at"] for attempt in attempts]
     busy_s = sum(share * length for share, length in zip(shares, lengths, strict=True))
     held_s = sum(

@@ -55,7 +55,6 @@ def experiment(*jobs: JobMetrics, **given: Any) -> ExperimentMetrics:
             "usable_cpus": 2,
             "online_cpus": 2,
             "quota": None,
-            "jobs_at_once": 2,
             **given,
         }
     )
@@ -68,7 +67,7 @@ def kinds(findings: list[ContentionFinding]) -> list[str]:
 class TestDiagnosis:
     def test_without_contention_nothing_is_found(self) -> None:
         assert diagnose(experiment(*(job(f"j{cpu}", cpu) for cpu in (0, 1)))) == []
-        assert diagnose(experiment(usable_cpus=None, online_cpus=None, jobs_at_once=None)) == []
+        assert diagnose(experiment(usable_cpus=None, online_cpus=None)) == []
 
     def test_more_threads_than_cores(self) -> None:
         greedy = job("g", 0, 1, threads=8, n_threads=23, cpu_s=95.0, run_delay_s=110.0)
@@ -92,11 +91,11 @@ class TestDiagnosis:
         assert one.evidence == "j2: throttled 44% of its time; the quota is 1.5 CPUs"
 
     def test_a_quota_that_idles_cpus_is_found_without_throttling(self) -> None:
-        (one,) = diagnose(experiment(job("j"), quota=1.0, jobs_at_once=1))
+        (one,) = diagnose(experiment(job("j"), quota=1.0))
         assert (one.kind, one.job_ids) == ("quota", ())
 
     def test_a_supervisor_that_was_allowed_few_cpus(self) -> None:
-        (one,) = diagnose(experiment(job("j"), usable_cpus=1, jobs_at_once=1))
+        (one,) = diagnose(experiment(job("j"), usable_cpus=1))
         assert (one.kind, one.job_ids) == ("affinity", ())
         assert one.what == "the program was allowed 1 of the machine's 2 CPUs"
 
