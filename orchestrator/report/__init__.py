@@ -16,7 +16,6 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.feature import answers
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
 from orchestrator.report.document import Document, Section
 
 __all__ = ["compose", "make"]
@@ -31,7 +30,7 @@ def compose(run_dir: Path) -> Document:
         section for _, sections in answers("report_sections", run_dir) for section in sections
     ]
     made_at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    if added and not run_directory.is_run_directory(RunPaths(run_dir)):
+    if added and not RunPaths(run_dir).ledger.exists():
         return document(_title(run_dir), made_at, added, {"made_at": made_at})
     from orchestrator.report import experiment, sections
 

@@ -373,6 +373,7 @@ def test_a_directory_that_is_no_experiment_has_the_sections_of_features_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adding(monkeypatch, Section(title="Gaits", parts=[Text(sentences=["None."])]))
+    (tmp_path / "supervisor.lock").touch()  # as a benchmark has one
     assert [section.title for section in report.compose(tmp_path).sections] == ["Gaits"]
 
     def refuses(_: Path) -> Never:
