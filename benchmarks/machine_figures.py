@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.analysis import samples
 from orchestrator.analysis.run_reader import read_json_object
-from orchestrator.analysis.samples import Benchmark, LevelSamples
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
-from orchestrator.features.bench import rank_analysis, scaling_analysis, strong_scaling
+from orchestrator.features.bench import rank_analysis, samples, scaling_analysis, strong_scaling
 from orchestrator.features.bench.rank_benchmark import REFERENCE_WAY
+from orchestrator.features.bench.samples import Benchmark, LevelSamples
 
 STEPS = "env_steps/s"
 COST = "cost"

@@ -96,14 +96,9 @@ def why_missing(text: str, rows: Sequence[SummaryRow]) -> str:
 
 
 def hint_at_figures(name: str, rows: Sequence[SummaryRow]) -> str:
-    """What may be meant by ``name``, of which none of these jobs has a number."""
-    columns: list[Mapping[str, Any]] = [*rows]
-    if any(isinstance(row.get(name), str) for row in columns):
-        return "it is text, and only numbers can be compared"
-    known = known_figures(rows)
-    near = suggestion(name, sorted(known))
+    """Return what may be meant by ``name``, of which none of these jobs has a number."""
+    near = suggestion(name, sorted(known_figures(rows)))
     if near:
         return f"did you mean {near}?"
     measures = {measure for row in rows for measure in row["measures"] or {}}
-    varied = {column for column in known if "." in column}
-    return f"there are {listed(sorted({*measures, *varied, EVALUATION, TRAINING}), MOST_LISTED)}"
+    return f"there are {listed(sorted({*measures, EVALUATION, TRAINING}), MOST_LISTED)}"

@@ -19,7 +19,7 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # each of them belongs to the package that asks
     from orchestrator.ledger import Ledger
     from orchestrator.machine.doctor_checks import Finding
     from orchestrator.machine.topology import Machine
-    from orchestrator.report.document import AddedSections, Document
+    from orchestrator.report.document import Section
 
 GROUP = "orchestrator.features"
 """The group of the entry points of installed features; and the package of the program's own."""
@@ -56,7 +56,6 @@ PlugPoint = Literal[
     "begun_source",
     "watch",
     "doctor",
-    "report",
     "report_sections",
     "policy_readers",
     "play_all",
@@ -103,15 +102,9 @@ class Feature:
     where that is nothing so far: it is asked again."""
     doctor: Callable[[Machine], Iterable[Finding]] | None = None
     """What ``doctor`` says of a machine for it."""
-    report: Callable[[Path], Callable[[], Document] | None] | None = None
-    """Makes the report of a run directory that is no experiment's; None for those of others. What
-    other features add stands after its first section, which says what it is about, and before its
-    last one, which is about the machine. An ``OrchestratorError`` of it is shown in place of the
-    report."""
-    report_sections: Callable[[Path, Sequence[Path]], AddedSections | None] | None = None
-    """What the report of a run directory has of it; None where that is nothing. The second argument
-    are run directories that the report was asked to compare with it: where there are some, an
-    ``OrchestratorError`` is shown in place of the report."""
+    report_sections: Callable[[Path], Iterable[Section] | None] | None = None
+    """What the report of a run directory has of it: a directory that is no experiment has these
+    sections alone. An ``OrchestratorError`` is shown in place of the report."""
     policy_readers: Callable[[], Mapping[str, str]] | None = None
     """Modules that read policies from files, by the ends of the names of these files, such as
     ``".onnx"``: ``read(path)`` gives a ``ReadPolicy`` of

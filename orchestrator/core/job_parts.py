@@ -31,15 +31,6 @@ class News(NamedTuple):
     """Of the event in ``--json``."""
 
 
-class Mark(NamedTuple):
-    """What is marked on the learning curves of a report."""
-
-    column: str
-    """Of ``progress.csv``: each of its rises is marked, at the env_steps of the row before."""
-    meaning: str
-    """As in "Triangles: …"."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPart:
     """What a feature adds to single trainings."""
@@ -64,7 +55,6 @@ class JobPart:
     """Columns of ``status`` and ``summary.csv``, from the facts."""
     news: Callable[[Any, Any, Any], Iterable[News]] | None = None
     """Events, from the settings, the facts of the message before and those of this one."""
-    mark: Mark | None = None
     is_unused: Callable[[Any], bool] = lambda settings: bool(settings == type(settings)())
     """Whether a job with these settings does not have the part."""
     why_extended_differs: str = ""

@@ -1,6 +1,6 @@
-"""The content of a report, independent of its format: sections of text, tables and figures.
+"""What a report consists of: sections of text, tables and figures.
 
-Texts are plain: the renderer of a web page or of Markdown escapes them.
+Texts are plain: the page escapes them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Table:
 
 
 Columns: TypeAlias = dict[str, Callable[[Item], str | Cell]]
-"""Name → the column's cell for an item."""
+"""Name of a column → function that returns its cell for an item."""
 
 
 def table(
@@ -56,23 +56,19 @@ def table(
     text: Collection[str],
     shown: int = 40,
 ) -> Table:
-    """A table with a row for each item."""
-
-    def row(item: Item) -> list[Cell]:
+    """Return a table with a row for each item."""
+    rows = []
+    for item in items:
         contents = [content_of(item) for content_of in columns.values()]
-        return [
-            content if isinstance(content, Cell) else Cell(text=content) for content in contents
-        ]
-
-    rows = list(map(row, items))
+        rows.append([one if isinstance(one, Cell) else Cell(text=one) for one in contents])
     return Table(columns=list(columns), text=text, rows=rows, caption=caption, shown=shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     name: str
-    """Name of its files, of letters and hyphens. Where a feature adds it to a report, it begins with
-    the name of the feature: ``"search-rungs"``."""
+    """Name of its files, of letters and hyphens. That of a feature begins with the feature's name:
+    ``"search-rungs"``."""
     title: str
     caption: str
     draw: Callable[[], Drawn]
@@ -90,8 +86,17 @@ Part: TypeAlias = Figure | Table | Text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
+    """A section of a report, also one that a feature adds."""
+
     title: str
-    parts: Sequence[Part]
+    parts: Sequence[Part] = ()
+    """A section without any is not shown."""
+    headlines: Sequence[Headline] = ()
+    """Numbers for the top of the page."""
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    """What ``report.json`` has of it, as JSON types by key."""
+    is_first: bool = False
+    """Whether a section of a feature stands before those of the experiment, not after them."""
 
     @property
     def anchor(self) -> str:
@@ -99,44 +104,14 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownJobs:
-    """The jobs that are shown by themselves, where there are too many for that."""
-
-    job_ids: Collection[str]
-    which: str
-    """What they are, as the end of a sentence: ``"those of the best trials"``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddedSections:
-    """What a feature adds to a report."""
-
-    name: str
-    """Key of :attr:`facts` in ``report.json``."""
-    facts: Any
-    """JSON types."""
-    sections: Sequence[Section]
-    is_first: bool = False
-    """Whether the sections stand before those of the run directory, and not after them."""
-    headlines: Sequence[Headline] = ()
-    """Before the others."""
-    shown_jobs: ShownJobs | None = None
-    """The jobs that the sections of the experiment show, where there are too many for that; None: all.
-    Where several features name some, all of these are shown."""
-    lists_points: bool = False
-    """Whether the sections list the jobs with their points. Then the report has no section of robots
-    and none of what was varied."""
-    has_compared: bool = False
-    """Whether they compare the run directory with the others that the report was asked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
+    """A whole page."""
+
     title: str
     subtitle: str
     headlines: Sequence[Headline]
     sections: Sequence[Section]
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    numbers: Mapping[str, Any] = field(default_factory=dict)
     """The content of ``report.json``."""
 
     def figures(self) -> list[Figure]:

@@ -1,11 +1,10 @@
-"""Figures as SVG and PNG, in one style. In a page the same SVG follows the page's colours, light or
+"""Draw figures as SVG and PNG, in one style. In a page the same SVG follows the page's colours, light or
 dark.
 """
 
 from __future__ import annotations
 
 import io
-import itertools
 import logging
 import math
 import os
@@ -28,8 +27,8 @@ WIDTH_IN = 8.4
 """Width of every figure; a page scales it, down to a width at which text is legible, and scrolls it
 there."""
 PNG_DPI = 150
-EDGE_IN = 0.06
-"""Between what stands to the left of axes and the edge of a figure."""
+AROUND_PANEL_IN = 0.62
+"""Height of the title, ticks and label of a panel."""
 
 
 class Colour(NamedTuple):
@@ -97,8 +96,7 @@ STYLE: Any = {
 }
 
 SVG_NAMESPACE = "http://www.w3.org/2000/svg"
-LINK = "{http://www.w3.org/1999/xlink}href"
-_REFERENCE = re.compile(r"url\(#([^)]+)\)")
+_REFERENCE = re.compile(r"(?:url\(|xlink:href=\")#([^)\"]+)")
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 _VARIABLES = {colour.light: f"var(--{name})" for name, colour in COLOURS.items()}
 
@@ -121,7 +119,6 @@ def render(figure: Figure) -> Rendered:
     # The same ids within the SVG at every run, and different ones in the figures of a page.
     with _own_settings({"svg.hashsalt": figure.name}):
         drawn = figure.draw()
-        _make_room_on_the_left(drawn)
         drawn.savefig(png, format="png", dpi=PNG_DPI, facecolor="white")
         drawn.savefig(
             svg,
@@ -136,12 +133,11 @@ def render(figure: Figure) -> Rendered:
 
 @contextmanager
 def _own_settings(settings: Any) -> Iterator[None]:
-    """Matplotlib's defaults with our style, whatever a user's ``matplotlibrc`` or a notebook's
+    """Use matplotlib's defaults with our style, whatever a user's ``matplotlibrc`` or a notebook's
     ``MPLBACKEND`` say.
 
-    Hidden are matplotlib's warnings about its cache (where the home directory is read-only, it uses
-    a temporary one) and about characters that the font of the PNG lacks, as in a robot's name (the
-    page has other fonts).
+    Warnings about matplotlib's cache, and about characters that the font of the PNG lacks, as in a
+    robot's name, are hidden.
     """
     log = logging.getLogger("matplotlib")
     level = log.level
@@ -164,43 +160,14 @@ def _own_settings(settings: Any) -> Iterator[None]:
             os.environ["MPLBACKEND"] = backend
 
 
-def _make_room_on_the_left(drawn: Drawn) -> None:
-    """Make axes narrower, all alike, where ticks or a label would be cut by the edge of the figure,
-    or lie on the axes to the left.
-    """
-    boxes = {axes: axes.get_window_extent() for axes in drawn.axes}
-    missing = 0.0
-    for axes, box in boxes.items():
-        beside = axes.yaxis.get_tightbbox()
-        if beside is not None:
-            ends = [
-                other.x1
-                for other in boxes.values()
-                if other.x1 <= box.x0 and other.y0 < box.y1 and box.y0 < other.y1
-            ]
-            missing = max(missing, max(ends, default=0.0) - beside.x0)
-    if missing <= 0:
-        return
-    narrower = (missing + EDGE_IN * drawn.dpi) / drawn.bbox.width
-    for axes in boxes:
-        place = axes.get_position()
-        axes.set_position((place.x0 + narrower, place.y0, place.width - narrower, place.height))
-
-
 def _inline(svg: bytes, title: str) -> str:
-    """The ``<svg>`` element alone: sized by the page, in the page's colours, without unused ids."""
+    """Return the ``<svg>`` element alone: sized by the page, in the page's colours, without unused ids."""
     ElementTree.register_namespace("", SVG_NAMESPACE)
     ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
     root = ElementTree.fromstring(svg)  # noqa: S314 - made by matplotlib just now
     for metadata in root.findall(f"{{{SVG_NAMESPACE}}}metadata"):
         root.remove(metadata)
-    used = {
-        name
-        for element in root.iter()
-        for value in element.attrib.values()
-        for name in _REFERENCE.findall(value)
-    }
-    used |= {element.attrib.get(LINK, "").removeprefix("#") for element in root.iter()}
+    used = set(_REFERENCE.findall(svg.decode()))
     for element in root.iter():
         if element.attrib.get("id") not in used:
             element.attrib.pop("id", None)
@@ -222,7 +189,6 @@ class Phase(NamedTuple):
     """A phase of an iteration."""
 
     title: str
-    """Its name in figures and tables."""
     colour: str
 
 
@@ -237,15 +203,18 @@ PHASES = {
 """In their order."""
 
 
-def empty_figure(height_in: float) -> Drawn:
-    """An empty figure of the common width."""
+def empty_figure(height_in: float, *, arranged: bool = False) -> Drawn:
+    """Return an empty figure of the common width.
+
+    :param arranged: whether matplotlib makes room for labels and legends around the axes.
+    """
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(WIDTH_IN, height_in))
+    return Figure(figsize=(WIDTH_IN, height_in), layout="constrained" if arranged else None)
 
 
 def axes_at(drawn: Drawn, left: float, bottom: float, width: float, height: float) -> Axes:
-    """Axes at a place given in inches, with a light grid."""
+    """Add axes with a light grid at a place given in inches."""
     height_in = drawn.get_size_inches()[1]
     axes = drawn.add_axes(
         (left / WIDTH_IN, bottom / height_in, width / WIDTH_IN, height / height_in)
@@ -257,29 +226,23 @@ def axes_at(drawn: Drawn, left: float, bottom: float, width: float, height: floa
 def panels(
     amount: int, *, columns: int, height_in: float, legend_in: float = 0.0
 ) -> tuple[Drawn, list[Axes]]:
-    """``amount`` small axes in rows of at most ``columns``, with ``legend_in`` inches free above
-    all of them.
+    """Return a figure with ``amount`` small axes in rows of at most ``columns``.
+
+    :param height_in: of the axes, without their titles and labels.
+    :param legend_in: height of a legend above all of them.
     """
     columns = min(columns, amount)
     rows = math.ceil(amount / columns)
-    left = 0.55
-    below = 0.48
-    above = 0.3
-    between = 0.08
-    drawn = empty_figure(rows * (height_in + below + above) + legend_in)
-    width = WIDTH_IN / columns
-    axes = []
-    for index in range(amount):
-        row, column = divmod(index, columns)
-        bottom = (rows - 1 - row) * (height_in + below + above) + below
-        axes.append(
-            axes_at(drawn, column * width + left, bottom, width - left - between, height_in)
-        )
+    drawn = empty_figure(rows * (height_in + AROUND_PANEL_IN) + legend_in, arranged=True)
+    grid = drawn.add_gridspec(rows, columns)
+    axes = [drawn.add_subplot(grid[divmod(index, columns)]) for index in range(amount)]
+    for one in axes:
+        one.grid(visible=True)
     return drawn, axes
 
 
 def short(value: float, _position: object = None) -> str:
-    """``1500000`` → ``1.5M``, for ticks."""
+    """Format a tick: ``1500000`` as ``1.5M``."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size * 0.9995:
             return f"{value / size:.3g}{letter}".replace("-", "−")
@@ -287,7 +250,7 @@ def short(value: float, _position: object = None) -> str:
 
 
 def plain_ticks(axes: Axes, *, x: bool = False, y: bool = False, most: int = 5) -> None:
-    """At most ``most`` ticks with short numbers on the given axes."""
+    """Set at most ``most`` ticks with short numbers on the given axes."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     chosen = [axis for axis, is_chosen in ((axes.xaxis, x), (axes.yaxis, y)) if is_chosen]
@@ -297,16 +260,15 @@ def plain_ticks(axes: Axes, *, x: bool = False, y: bool = False, most: int = 5) 
 
 
 def legend(drawn: Drawn, handles: Sequence[Any], labels: Sequence[str], *, columns: int) -> None:
-    """A legend along the upper edge of the figure."""
-    corner = (0.0, 1 - 0.02 / drawn.get_size_inches()[1])
+    """Add a legend along the upper edge of the figure."""
     spacing: Any = {"borderaxespad": 0.2, "handlelength": 1.6, "columnspacing": 1.4}
-    drawn.legend(handles, labels, loc="upper left", bbox_to_anchor=corner, ncols=columns, **spacing)
+    drawn.legend(handles, labels, loc="outside upper left", ncols=columns, **spacing)
 
 
 def colour_legend(
     drawn: Drawn, colours: Sequence[str], labels: Sequence[str], *, columns: int
 ) -> None:
-    """A legend of colours along the upper edge."""
+    """Add a legend of colours along the upper edge."""
     from matplotlib.patches import Patch
 
     legend(drawn, [Patch(facecolor=colour) for colour in colours], labels, columns=columns)
@@ -319,7 +281,7 @@ def phase_legend(drawn: Drawn) -> None:
 
 
 def time_unit(span_s: float) -> tuple[float, str]:
-    """Seconds in the unit that suits ``span_s``, and its name."""
+    """Return the unit that suits ``span_s``: its seconds and its name."""
     if span_s > 3 * 3600.0:
         return 3600.0, "hours"
     if span_s > 3 * 60.0:
@@ -337,8 +299,6 @@ NAMED_LANE_IN = 0.11
 """Height of a lane from which on its bars have names."""
 LABEL_IN = 0.13
 """Height of a lane's label."""
-MANY_BARS = 80
-"""From so many bars in a lane on, their edges are thin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,87 +311,48 @@ class Bar:
     cpus: Sequence[int]
     node: str = ""
 
-    @property
-    def length_s(self) -> float:
-        return self.end_s - self.begin_s
-
 
 Lanes = Mapping[str, Sequence[Bar]]
 
 
 def lanes(bars: Sequence[Bar]) -> Lanes:
-    """CPU → its bars; where a bar has no CPUs, or CPUs of several machines, as few slots as hold
-    all bars.
+    """Return the bars of each CPU. If a bar has no CPUs, or those of several machines, return as few
+    slots as hold all bars.
     """
-    return _lanes_of_cpus(bars) if _have_cpu_lanes(bars) else _lanes_of_slots(bars)
-
-
-def cpus_given(bars: Sequence[Bar]) -> int:
-    """How many CPUs the bars have: all of them; where lanes are slots, the most at once. A bar
-    without CPUs counts as one.
-    """
-    if _have_cpu_lanes(bars):
-        return len({(bar.node, cpu) for bar in bars for cpu in bar.cpus})
-    changes: list[tuple[float, int]] = []
-    for bar in bars:
-        size = max(1, len(bar.cpus))
-        changes += [(bar.begin_s, size), (bar.end_s, -size)]
-    largest = max(max(1, len(bar.cpus)) for bar in bars)
-    return max(largest, *itertools.accumulate(change for _, change in sorted(changes)))
-
-
-def _have_cpu_lanes(bars: Sequence[Bar]) -> bool:
-    return all(bar.cpus and ", " not in bar.node for bar in bars)
-
-
-def _lanes_of_cpus(bars: Sequence[Bar]) -> Lanes:
     rows: dict[str, list[Bar]] = {}
-    on_cpus = [(bar.node, cpu, index) for index, bar in enumerate(bars) for cpu in bar.cpus]
-    for node, cpu, index in sorted(on_cpus):
-        rows.setdefault(f"{node} CPU {cpu}".strip(), []).append(bars[index])
-    return rows
-
-
-def _lanes_of_slots(bars: Sequence[Bar]) -> Lanes:
-    """Each bar is in the first slot that is free when it begins."""
-    rows: dict[str, list[Bar]] = {}
-    free_at: list[float] = []
+    if all(bar.cpus and ", " not in bar.node for bar in bars):
+        for node, cpu in sorted({(bar.node, cpu) for bar in bars for cpu in bar.cpus}):
+            rows[f"{node} CPU {cpu}".strip()] = [
+                bar for bar in bars if bar.node == node and cpu in bar.cpus
+            ]
+        return rows
     for bar in sorted(bars, key=lambda bar: bar.begin_s):
-        free = (slot for slot, free_s in enumerate(free_at) if free_s <= bar.begin_s)
-        slot = next(free, len(free_at))
-        if slot == len(free_at):
-            free_at.append(bar.end_s)
-        else:
-            free_at[slot] = bar.end_s
-        rows.setdefault(f"slot {slot}", []).append(bar)
+        free = (slot for slot, taken in rows.items() if taken[-1].end_s <= bar.begin_s)
+        rows.setdefault(next(free, f"slot {len(rows)}"), []).append(bar)
     return rows
 
 
 def gantt(axes: Axes, rows: Lanes, *, span_s: float, unit_s: float) -> None:
-    """Bars with their names where there is room, on an axis of ``span_s`` seconds in units of
+    """Draw bars with their names where there is room, on an axis of ``span_s`` seconds in units of
     ``unit_s`` seconds.
     """
     extent = axes.get_window_extent()
-    dots_per_in = axes.figure.dpi
-    width_in = extent.width / dots_per_in
-    lane_in = extent.height / dots_per_in / len(rows)
+    width_in = extent.width / axes.figure.dpi
+    lane_in = extent.height / axes.figure.dpi / len(rows)
     for lane, bars in enumerate(rows.values()):
-        for colour in dict.fromkeys(bar.colour for bar in bars):
-            spans = [
-                (bar.begin_s / unit_s, bar.length_s / unit_s)
-                for bar in bars
-                if bar.colour == colour
-            ]
-            edge = 0.5 if len(bars) < MANY_BARS else 0.1
-            axes.broken_barh(
-                spans, (lane - 0.42, 0.84), facecolors=colour, edgecolors=FACE, linewidth=edge
-            )
+        axes.broken_barh(
+            [(bar.begin_s / unit_s, (bar.end_s - bar.begin_s) / unit_s) for bar in bars],
+            (lane - 0.42, 0.84),
+            facecolors=[bar.colour for bar in bars],
+            edgecolors=FACE,
+            linewidth=0.5 if len(bars) < 80 else 0.1,
+        )
         for bar in bars if lane_in > NAMED_LANE_IN else ():
-            letters = int(bar.length_s / max(span_s, 1e-9) * width_in / LETTER_IN) - 1
+            share = (bar.end_s - bar.begin_s) / max(span_s, 1e-9)
+            letters = int(share * width_in / LETTER_IN) - 1
             if letters >= FEWEST_LETTERS:
-                middle = (bar.begin_s + bar.end_s) / 2 / unit_s
                 axes.text(
-                    middle,
+                    (bar.begin_s + bar.end_s) / 2 / unit_s,
                     lane,
                     one_line(bar.name, letters),
                     ha="center",

@@ -1,4 +1,4 @@
-"""The machine and the versions: the last section of every report."""
+"""The machine and the versions: the last section of a report."""
 
 from __future__ import annotations
 
@@ -9,70 +9,38 @@ from orchestrator.analysis.run_reader import finite
 from orchestrator.report.document import Columns, Section, Text, table
 from orchestrator.report.number_format import number, one_line
 
-NAMES = {
-    "host": "host",
-    "platform": "system",
-    "cpu_model": "CPU",
-    "physical_cores": "physical cores",
-    "cpus": "CPUs",
-    "capacity": "cores available for training",
-    "cpu_quota": "CPU quota of the cgroup",
-    "memory_total_mib": "memory (MiB)",
-    "gpus": "GPUs",
-    "jobs_at_once": "jobs at once",
-    "executor": "executor",
-    "ray_address": "Ray cluster",
-    "nodes": "nodes",
-    "versions": "versions",
-    "user_code": "code of the user",
-    "git": "revision",
-    "thread_variables": "thread variables",
-    "command": "command",
-    "started_at": "started",
-}
 LONGEST = 400
 
 
 def machine_section(facts: Mapping[str, Any]) -> Section:
-    """A table of the machine and its software.
+    """Return a table of the machine and its software.
 
     :param facts: an entry of ``provenance.json``, or the machine facts of a benchmark.
     """
     if not facts:
-        return Section(
-            title="Machine", parts=[Text(sentences=["There is no record of the machine."])]
-        )
+        none = Text(sentences=["There is no record of the machine."])
+        return Section(title="Machine", parts=[none])
     columns: Columns[str] = {
-        "property": lambda key: NAMES.get(key, one_line(key).replace("_", " ")),
-        "value": lambda key: _value(key, facts[key]),
+        "property": lambda key: one_line(key).replace("_", " "),
+        "value": lambda key: one_line(_value(key, facts[key]), LONGEST),
     }
-    keys = [*(key for key in NAMES if key in facts), *(key for key in facts if key not in NAMES)]
     caption = "The machine and the versions with which the results were obtained."
-    return Section(title="Machine", parts=[table(keys, columns, caption=caption, text=columns)])
+    return Section(title="Machine", parts=[table(facts, columns, caption=caption, text=columns)])
 
 
 def _value(key: str, value: Any) -> str:
-    if key == "cpus" and isinstance(value, list):
-        return str(len(value))
-    if key == "nodes" and isinstance(value, list):
-        nodes = [node for node in value if isinstance(node, Mapping)]
-        return one_line(
-            ", ".join(f"{node.get('name')} ({node.get('cores')} cores)" for node in nodes), LONGEST
-        )
-    if key == "git" and isinstance(value, Mapping) and value.get("commit"):
-        return one_line(value["commit"]) + (
-            " with uncommitted changes" if value.get("dirty") else ""
-        )
-    if key == "command" and isinstance(value, list):
-        return one_line(" ".join(map(str, value[1:])), LONGEST)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if value is None or value in ([], {}):
-        return "none"
-    if isinstance(value, Mapping):
-        value = [f"{name} {part}" for name, part in value.items() if part is not None] or [
-            "none set"
-        ]
+    if isinstance(value, int | float):
+        return number(finite(value))
+    if key == "cpus" and isinstance(value, list):
+        return str(len(value))
+    if key == "git" and isinstance(value, dict) and value.get("commit"):
+        changed = " with uncommitted changes" if value.get("dirty") else ""
+        return f"{value['commit']}{changed}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {part}" for name, part in value.items() if part is not None)
     if isinstance(value, list):
-        return one_line(", ".join(map(str, value)), LONGEST)
-    return number(finite(value)) if isinstance(value, int | float) else one_line(value, LONGEST)
+        separator = " " if key == "command" else ", "
+        return separator.join(_value("", one) for one in value) or "none"
+    return "none" if value is None else str(value)

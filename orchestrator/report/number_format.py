@@ -21,25 +21,17 @@ def are_numbers(values: Iterable[Any]) -> bool:
 
 
 def number(value: float | None) -> str:
-    """About four significant digits, thousands separated; a dash for None and for what is not
-    finite.
-    """
+    """Return about four significant digits, with thousands separated; a dash if not known."""
     if value is None or not math.isfinite(value):
         return DASH
     size = abs(value)
     if size >= 1000:
         return f"{value:,.0f}"
-    if value == 0:
-        return "0"
     if value == round(value):
         return f"{value:.0f}"
     if size >= 100:
         return f"{value:.1f}"
-    if size >= 1:
-        return f"{value:.2f}"
-    if size >= 0.1:
-        return f"{value:.3f}"
-    return f"{value:.3g}"
+    return f"{value:.2f}" if size >= 1 else f"{value:.3g}"
 
 
 def percent(share: float | None) -> str:
@@ -47,7 +39,7 @@ def percent(share: float | None) -> str:
 
 
 def interval(estimate: EstimateFacts | None, form: Callable[[float | None], str] = number) -> str:
-    """``1.93 (1.90 to 1.95)``; without an interval the value alone."""
+    """Return ``1.93 (1.90 to 1.95)``; the value alone if there is no interval."""
     if not estimate or estimate.get("value") is None:
         return DASH
     text = form(estimate["value"])
@@ -57,35 +49,28 @@ def interval(estimate: EstimateFacts | None, form: Callable[[float | None], str]
 
 
 def one_line(text: object, longest: int | None = None) -> str:
-    """``text`` on one line, without characters that XML forbids; a longer one without its
+    """Return ``text`` on one line, without characters that XML forbids; if it is longer, without its
     middle.
     """
-    kept = "".join(map(_allowed, str(text))).strip()
+    kept = "".join(
+        " " if character.isspace() else character
+        for character in str(text)
+        if character.isspace() or unicodedata.category(character) not in ("Cc", "Cs", "Cn", "Co")
+    ).strip()
     if longest is None or len(kept) <= longest:
         return kept
     tail = (longest - 1) // 3
     return f"{kept[: longest - 1 - tail]}…{kept[len(kept) - tail :]}"
 
 
-def _allowed(character: str) -> str:
-    """A blank for every kind of space; nothing for a control, surrogate, unassigned or private
-    character.
-    """
-    if character.isspace():
-        return " "
-    return "" if unicodedata.category(character) in ("Cc", "Cs", "Cn", "Co") else character
-
-
 def sentence(text: str) -> str:
-    """``text`` with a capital and a full stop."""
+    """Return ``text`` with a capital and a full stop."""
     line = one_line(text)
     return line[:1].upper() + line[1:] + ("" if line.endswith(".") else ".")
 
 
 def json_value(value: Any) -> Any:
-    """``value`` as strict JSON can hold it: numbers that are not finite become None, keys become
-    strings.
-    """
+    """Return ``value`` as strict JSON can hold it: numbers that are not finite become None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -93,8 +78,3 @@ def json_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return list(map(json_value, value))
     return value
-
-
-def signed(value: float | None) -> str:
-    """With two decimals and its sign, as of a correlation; a dash for None."""
-    return DASH if value is None else f"{value:+.2f}".replace("-", "−")

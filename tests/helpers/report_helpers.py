@@ -40,6 +40,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import COLUMNS
 from orchestrator.ledger import Ledger
 from orchestrator.report import drawing
+from orchestrator.report.document import Document, Table
 
 PROGRESS = (
     "time/iterations",
@@ -148,11 +149,23 @@ class Page(HTMLParser):
         self.text += data
 
 
-def made(root: Path, jobs: list[Trained]) -> tuple[report.WrittenReport, dict[str, Any], Page]:
-    """The report of a new run directory with ``jobs``: the report, its facts and its page."""
+def made(root: Path, jobs: list[Trained]) -> tuple[dict[str, Any], Page]:
+    """Make the report of a new run directory with ``jobs``; return its numbers and its page."""
     make_run_dir(root, jobs)
-    done = report.make(root)
-    return done, json.loads((root / "report/report.json").read_text()), Page(done.page)
+    page = report.make(root)
+    return json.loads((root / "report/report.json").read_text()), Page(page)
+
+
+def rows(document: Document, title: str) -> list[str]:
+    """The rows of all tables of a section, their cells joined."""
+    return [
+        " | ".join(cell.text for cell in row)
+        for section in document.sections
+        if section.title == title
+        for part in section.parts
+        if isinstance(part, Table)
+        for row in part.rows
+    ]
 
 
 def end_attempt(

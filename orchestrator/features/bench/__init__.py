@@ -4,14 +4,14 @@ it means, and its report.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.feature import Feature
 
 if TYPE_CHECKING:
-    from orchestrator.report.document import Document
+    from orchestrator.report.document import Section
 
 
 def _commands() -> Any:
@@ -20,24 +20,21 @@ def _commands() -> Any:
     return commands.app
 
 
-def _report(run_dir: Path) -> Callable[[], Document] | None:
-    from orchestrator.analysis.samples import is_benchmark
+def _report_sections(run_dir: Path) -> Iterable[Section] | None:
+    from orchestrator.features.bench.samples import is_benchmark
 
     if not is_benchmark(run_dir):
         return None
 
-    def make_document() -> Document:
-        from orchestrator.features.bench import benchmark_page
+    from orchestrator.features.bench import benchmark_page
 
-        return benchmark_page.of_directory(run_dir)
-
-    return make_document
+    return benchmark_page.of_directory(run_dir)
 
 
 FEATURE = Feature(
     name="bench",
     about="bench: how training scales with the number of processes, with a report.",
     commands=_commands,
-    report=_report,
+    report_sections=_report_sections,
     rank=89,
 )

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Literal
 
-from orchestrator.analysis.samples import PHASES, Benchmark, LevelSamples
 from orchestrator.core.text import count, joined
 from orchestrator.features.bench import isolation
 from orchestrator.features.bench.baselines import BASELINES
 from orchestrator.features.bench.isolation import BUDGETED
+from orchestrator.features.bench.samples import PHASES, Benchmark, LevelSamples
 from orchestrator.features.bench.throughput_ratios import SAME, factor, gain, times
 
 PHASE_NAMES = {
@@ -178,7 +178,7 @@ def causes_of(
 ) -> list[LossCause]:
     """The causes that the metrics show, the most expensive first; empty where they show none.
 
-    :param now: medians of :func:`orchestrator.analysis.samples.figures` at the level; ``base``: at
+    :param now: medians of :func:`orchestrator.features.bench.samples.figures` at the level; ``base``: at
         the lowest level.
     :param capacity: processes that have cores of their own at once.
     """

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from orchestrator.features.bench.usl import speedup
-from orchestrator.report import drawing
-from orchestrator.report.drawing import DIM, FACE, INK, PHASES, SERIES
-from orchestrator.report.scaling_figures import (
+from orchestrator.features.bench.scaling_figures import (
     LEGEND_COLUMNS,
     Curves,
     Cut,
     draw_curves,
     pair_of_axes,
 )
+from orchestrator.features.bench.usl import speedup
+from orchestrator.report import drawing
+from orchestrator.report.drawing import DIM, FACE, INK, PHASES, SERIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawn

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.analysis.samples import damage_explained
 from orchestrator.analysis.statistics import INTERVALS, EstimateFacts
 from orchestrator.core.text import duration
 from orchestrator.features.bench import benchmark_figures as figures
 from orchestrator.features.bench import benchmark_tables as tables
+from orchestrator.features.bench import scaling_figures
 from orchestrator.features.bench.benchmark_tables import Baselines
 from orchestrator.features.bench.ranks_section import benchmark_section
+from orchestrator.features.bench.samples import damage_explained
 from orchestrator.features.bench.scaling_analysis import LevelFacts, analyse
 from orchestrator.features.bench.strong_scaling import incomplete
-from orchestrator.report import scaling_figures
 from orchestrator.report.document import (
     Columns,
-    Document,
     Figure,
     Headline,
     Part,
@@ -50,21 +48,22 @@ ABOUT_RANKS = (
 )
 
 
-def of_directory(run_dir: Path) -> Document:
+def of_directory(run_dir: Path) -> list[Section]:
     """:raises UsageError: nothing is measured yet, or its files are damaged."""
     with damage_explained(run_dir):
-        return document(analyse(run_dir))
+        return of_analysis(analyse(run_dir))
 
 
-def document(analysis: Facts) -> Document:
-    """:param analysis: as :func:`orchestrator.features.bench.scaling_analysis.analyse` gives it."""
-    made_at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    facts = {**analysis, "made_at": made_at}
+def of_analysis(facts: Facts) -> list[Section]:
+    """:param facts: as :func:`orchestrator.features.bench.scaling_analysis.analyse` gives them."""
     baselines = {name: _by_level(one["levels"]) for name, one in facts["arms"].items()}
-    sections = [
+    about = ABOUT if baselines or facts["ranks"] is None else ABOUT_RANKS
+    return [
         Section(
             title="About",
-            parts=[Text(sentences=[ABOUT if baselines or facts["ranks"] is None else ABOUT_RANKS])],
+            parts=[Text(sentences=[about])],
+            headlines=_headlines(baselines, facts["cores"]),
+            numbers=facts,
         ),
         *_attribution(facts["attribution"]),
         *_scaling(baselines, facts),
@@ -76,13 +75,6 @@ def document(analysis: Facts) -> Document:
         _method(facts),
         machine_section({**(facts["machine"] or {}), "versions": facts["versions"]}),
     ]
-    return Document(
-        title=one_line(facts["name"] or "benchmark"),
-        subtitle=f"Concurrency benchmark · {made_at}",
-        headlines=_headlines(baselines, facts["cores"]),
-        sections=sections,
-        facts=facts,
-    )
 
 
 def _by_level(levels: Facts) -> dict[int, Any]:

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.analysis.samples import Benchmark
 from orchestrator.analysis.statistics import Estimate
 from orchestrator.core.text import count
 from orchestrator.features.bench.baselines import BUDGETED_FORK, BUDGETED_SPAWN
+from orchestrator.features.bench.samples import Benchmark
 from orchestrator.features.bench.throughput_ratios import SAME, gain, high, low, times
 
 BUDGETED = {

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.analysis import samples
-from orchestrator.analysis.samples import MeasurementKey, MeasurementRecord
+from orchestrator.features.bench import samples
+from orchestrator.features.bench.samples import MeasurementKey, MeasurementRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.analysis.samples import Throughput
 from orchestrator.core.timing_columns import PHASES, SUMMABLE, Iteration
+from orchestrator.features.bench.samples import Throughput
 
 WARM_UP = 2
 """Iterations of each process that are not counted: caches, allocators and running statistics

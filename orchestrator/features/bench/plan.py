@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
 
-from orchestrator.analysis.benchmark_plan import BenchmarkPlan, MachineFacts
 from orchestrator.core.errors import UsageError
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.features.bench.baselines import BASELINES
+from orchestrator.features.bench.benchmark_plan import BenchmarkPlan, MachineFacts
 from orchestrator.features.bench.measurement import Measurement
 from orchestrator.features.bench.workload import Work
 from orchestrator.jobfile import Experiment

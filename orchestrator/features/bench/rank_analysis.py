@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.analysis import benchmark_plan, samples
-from orchestrator.analysis.samples import LevelSamples
 from orchestrator.analysis.statistics import Estimate, EstimateFacts, known_estimate
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
+from orchestrator.features.bench import benchmark_plan, samples
 from orchestrator.features.bench.rank_benchmark import ONE_JOB_WAYS, REFERENCE_WAY
+from orchestrator.features.bench.samples import LevelSamples
 from orchestrator.features.bench.throughput_ratios import (
     SAME,
     MeasuredFacts,

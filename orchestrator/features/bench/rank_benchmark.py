@@ -11,11 +11,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from orchestrator.analysis.benchmark_plan import BenchmarkPlan
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import count
 from orchestrator.core.worker_spec import Mode
 from orchestrator.features.bench import plan
+from orchestrator.features.bench.benchmark_plan import BenchmarkPlan
 from orchestrator.features.bench.measurement import Measurement
 from orchestrator.features.bench.plan import BenchOptions
 from orchestrator.features.bench.workload import Work

@@ -8,14 +8,18 @@ from functools import partial
 from typing import Any
 
 from orchestrator.analysis.statistics import INTERVALS, EstimateFacts
+from orchestrator.features.bench import scaling_figures as figures
 from orchestrator.features.bench.benchmark_tables import failures, interval_or_bound, remarks
 from orchestrator.features.bench.rank_analysis import RankFacts
-from orchestrator.report import scaling_figures as figures
 from orchestrator.report.document import Columns, Figure, Part, Section, Table, Text, table
 from orchestrator.report.number_format import DASH, interval, number, one_line, percent
-from orchestrator.report.ranks_section import ALLREDUCE, ITSELF
 
 Facts = Mapping[str, Any]
+ALLREDUCE = (
+    "In all-reduce: share of rank 0's time in exchanges with the other ranks, waiting included."
+)
+ITSELF: EstimateFacts = {"value": 1.0, "low": None, "high": None, "n": 1}
+"""The ratio of the base of a comparison to itself."""
 
 
 def benchmark_section(result: Facts | None, cores: int) -> list[Section]:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.analysis import run_reader
-from orchestrator.analysis.samples import MeasurementRecord, Throughput
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.processes.procfs import await_end
 from orchestrator.executors.local import OrphanReaper
@@ -29,6 +28,7 @@ from orchestrator.features.bench.baselines import ALL_BASELINES
 from orchestrator.features.bench.measured_processes import MeasuredProcesses, start, start_facts
 from orchestrator.features.bench.measurement import Measurement
 from orchestrator.features.bench.measurement_window import TimeSeries, Window
+from orchestrator.features.bench.samples import MeasurementRecord, Throughput
 from orchestrator.features.bench.supervised_jobs import BENCHMARK, write_request
 from orchestrator.features.bench.workload import Work
 from orchestrator.machine.cpu_holders import CpuHolders, holders_folder

@@ -11,14 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.analysis import samples
-from orchestrator.analysis.samples import COUNTS, PHASES, Benchmark, LevelSamples
 from orchestrator.analysis.statistics import INTERVALS, EstimateFacts, known_estimate
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import joined
-from orchestrator.features.bench import rank_analysis, strong_scaling, usl
+from orchestrator.features.bench import rank_analysis, samples, strong_scaling, usl
 from orchestrator.features.bench.attribution import attribute
+from orchestrator.features.bench.samples import COUNTS, PHASES, Benchmark, LevelSamples
 from orchestrator.features.bench.throughput_ratios import (
     MeasuredFacts,
     efficiency_facts,
@@ -31,7 +30,7 @@ METRICS = {
     **{name: f"{name}_s" for name in ("cpu", "run_delay", "throttled")},
     **{name: name for name in (*COUNTS, "n_threads", "runnable", "rss_mib")},
 }
-"""Figures of :func:`orchestrator.analysis.samples.figures` → their names in the report."""
+"""Figures of :func:`orchestrator.features.bench.samples.figures` → their names in the report."""
 STARTUP = ("import_s", "first_step_s")
 
 

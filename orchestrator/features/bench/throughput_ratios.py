@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypedDict
 
-from orchestrator.analysis.samples import LevelSamples
 from orchestrator.analysis.statistics import Estimate, EstimateFacts, estimate, ratio
 from orchestrator.analysis.statistics_text import with_interval
+from orchestrator.features.bench.samples import LevelSamples
 
 SAME = 1.1
 """Throughputs that differ by less than this factor are called equal."""

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.analysis.benchmark_plan import BenchmarkPlan, calibration
 from orchestrator.core.errors import UsageError
 from orchestrator.features.bench import plan
+from orchestrator.features.bench.benchmark_plan import BenchmarkPlan, calibration
 from orchestrator.features.bench.measurement import (
     Measurement,
     MeasurementLog,

@@ -5,14 +5,14 @@ between jobs of one run directory, which a race trains with further seeds; also 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.feature import Feature
 
 if TYPE_CHECKING:
-    from orchestrator.report.document import AddedSections
+    from orchestrator.report.document import Section
 
 
 def _commands() -> Any:
@@ -25,7 +25,7 @@ def _python() -> Mapping[str, str]:
     return {"compare": "orchestrator.features.compare.api"}
 
 
-def _report_sections(run_dir: Path, _: Sequence[Path]) -> AddedSections | None:
+def _report_sections(run_dir: Path) -> Iterable[Section]:
     from orchestrator.features.compare import race_page
 
     return race_page.of_directory(run_dir)

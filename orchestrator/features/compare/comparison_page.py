@@ -5,9 +5,10 @@ differs.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.analysis import run_reader
 from orchestrator.analysis.run_reader import LearningCurve
@@ -29,9 +30,12 @@ from orchestrator.features.compare.declared_settings import (
 )
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.report import drawing, html_page
-from orchestrator.report import experiment_figures as figures
 from orchestrator.report.document import Columns, Document, Figure, Section, Table, Text, table
+from orchestrator.report.figures import draw_curves
 from orchestrator.report.number_format import interval, one_line
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawn
 
 MOST_PANELS = 24
 SETTINGS = (
@@ -85,7 +89,7 @@ def document(comparisons: Sequence[Comparison]) -> Document:
             "Return of training episodes against env_steps, by job. Thin lines are seeds; a thick line is their mean "
             f"with its 95 % interval ({INTERVALS}).{left_out}"
         )
-        draw = partial(figures.curves_over_each_other, shown, names)
+        draw = partial(_curves_over_each_other, shown, names)
         figure = Figure(
             name="learning-curves",
             title="Learning curves over each other",
@@ -108,6 +112,22 @@ def document(comparisons: Sequence[Comparison]) -> Document:
         headlines=[],
         sections=[*sections, Section(title="Figures", parts=[_figures(comparisons, names)])],
     )
+
+
+def _curves_over_each_other(
+    cases: Mapping[str, Sequence[Sequence[LearningCurve]]], names: Sequence[str]
+) -> Drawn:
+    """Draw one panel per case, with the curves of each run directory in a colour of its own.
+
+    :param cases: name → for each of ``names`` the curves of the seeds; none where it lacks the case.
+    """
+    legend_in = 0.17 * len(names) + 0.1
+    drawn, panels = drawing.panels(len(cases), columns=3, height_in=1.4, legend_in=legend_in)
+    colours = drawing.SERIES[: len(names)]
+    for axes, (case, runs) in zip(panels, cases.items(), strict=True):
+        draw_curves(axes, case, dict(zip(colours, runs, strict=True)))
+    drawing.colour_legend(drawn, colours, [one_line(name, 90) for name in names], columns=1)
+    return drawn
 
 
 def _differences(

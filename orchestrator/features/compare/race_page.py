@@ -12,22 +12,19 @@ from orchestrator.features.compare import race_view
 from orchestrator.features.compare.declared_settings import Difference
 from orchestrator.features.compare.race_notes import RESULTS
 from orchestrator.features.compare.race_result import RacedJob, RaceResult
-from orchestrator.report.document import AddedSections, Columns, Part, Section, Table, Text, table
+from orchestrator.report.document import Columns, Part, Section, Table, Text, table
 from orchestrator.report.number_format import one_line
 
 MOST_TEXT = 400
 """Letters of a sentence."""
 
 
-def of_directory(run_dir: Path) -> AddedSections | None:
-    """None where no race has ended in this run directory."""
+def of_directory(run_dir: Path) -> list[Section]:
+    """Return a section for each race that has ended in this run directory."""
     recorded = run_reader.read_json_object(run_dir / RESULTS) or {}
     found = {by: raced for by, facts in recorded.items() if (raced := _read(by, facts)) is not None}
-    if not found:
-        return None
-    sections = [_section(raced) for raced in found.values()]
-    facts = {by: recorded[by] for by in found}
-    return AddedSections(name="race", facts=facts, sections=sections, is_first=True)
+    numbers = {"race": {by: recorded[by] for by in found}}
+    return [_section(raced, numbers) for raced in found.values()]
 
 
 def _read(by: str, facts: Any) -> RaceResult | None:
@@ -43,7 +40,7 @@ def _read(by: str, facts: Any) -> RaceResult | None:
     return found if found.by == by and is_whole and has_limit else None
 
 
-def _section(raced: RaceResult) -> Section:
+def _section(raced: RaceResult, numbers: Mapping[str, Any]) -> Section:
     columns: Columns[RacedJob] = {"job": lambda job: one_line(job.name), **race_view.FIGURES}
     caption = (
         f"{one_line(raced.by)} of both, with the same seeds: those of {one_line(str(raced.run_dir))} that count, "
@@ -56,7 +53,8 @@ def _section(raced: RaceResult) -> Section:
     if raced.settings:
         parts.append(_settings(raced))
     parts += [Text(sentences=[one_line(remark, MOST_TEXT)]) for remark in raced.remarks]
-    return Section(title=f"Race by {one_line(raced.by)}", parts=parts)
+    title = f"Race by {one_line(raced.by)}"
+    return Section(title=title, parts=parts, numbers=numbers, is_first=True)
 
 
 def _settings(raced: RaceResult) -> Table:

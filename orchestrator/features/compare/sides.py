@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.analysis import job_metrics, run_reader, samples
+from orchestrator.analysis import contention, run_reader
 from orchestrator.analysis.job_values import EVALUATION, TRAINING
+from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import UsageError
+from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.front_end import option
+from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.features.compare import chosen_jobs
@@ -67,7 +70,7 @@ def read(run: Path, by: str | None) -> Side:
 
     :raises UsageError: it has no results, or no such figure.
     """
-    if not run.is_file() and not samples.is_benchmark(run):
+    if not run.is_file() and not _is_benchmark(run):
         return _experiment(run, by)
     if by is not None:
         raise UsageError(
@@ -76,41 +79,72 @@ def read(run: Path, by: str | None) -> Side:
     return _machine(run) if run.is_file() else _benchmark(run)
 
 
+def _is_benchmark(run_dir: Path) -> bool:
+    folder = RunPaths(run_dir).bench
+    return any((folder / name).exists() for name in ("plan.json", "ranks.json"))
+
+
 def _benchmark(run_dir: Path) -> Side:
-    with samples.damage_explained(run_dir):
-        return _benchmark_side(run_dir, samples.read(run_dir))
-
-
-def _benchmark_side(run_dir: Path, bench: samples.Benchmark) -> Side:
-    cases: dict[str, dict[str, Sequence[float]]] = {}
-    bounds = []
-    for baseline, levels in bench.baselines.items():
-        base = levels[min(levels)]
-        # In pairs of the same repeat where both exist, as in the benchmark's own report.
-        alone = {sample.repeat: sample.throughput for sample in base.samples}
-        for level, measured in levels.items():
-            name = f"{baseline} × {level}"
-            cases[name] = {"throughput": measured.throughputs}
-            bounds += [name] if measured.at_most else []
-            if measured is not base and not base.at_most:
-                ideal = min(measured.processes, bench.capacity) / base.processes
-                counted = [sample for sample in measured.samples if sample.repeat in alone]
+    """The measurements of a benchmark, in ``cells.jsonl``: the last one of each repeat counts."""
+    folder = RunPaths(run_dir).bench
+    plan = run_reader.read_json_object(folder / "plan.json")
+    plan = plan or run_reader.read_json_object(folder / "ranks.json") or {}
+    found: dict[tuple[str, int], dict[int, Mapping[str, Any]]] = {}
+    learners: set[str] = set()
+    try:
+        file = folder / "cells.jsonl"
+        lines = read_regular(file).split(b"\n")[:-1] if file.exists() else []
+        for record in map(parsed_json, filter(None, lines)):
+            learners |= {one["learner"] for one in record["processes"] if one.get("learner")}
+            if record["status"] in ("ok", "cut"):
+                key = (str(record["arm"]), int(record["level"]))
+                found.setdefault(key, {})[int(record["repeat"])] = record
+        arms = [*(plan.get("arms") or ()), *(arm for arm, _ in found)]
+        cases: dict[str, dict[str, Sequence[float]]] = {}
+        bounds = []
+        for arm, level in sorted(found, key=lambda key: (arms.index(key[0]), key[1])):
+            records = found[arm, level]
+            name = f"{arm} × {level}"
+            values = {repeat: float(one["throughput"]) for repeat, one in sorted(records.items())}
+            cases[name] = {"throughput": list(values.values())}
+            bounds += [name] if _is_cut(records) else []
+            # In pairs of the same repeat where both exist, as in the benchmark's own report.
+            lowest = min(other for other_arm, other in found if other_arm == arm)
+            alone = found[arm, lowest]
+            if level != lowest and not _is_cut(alone):
+                capacity = max(1, plan["machine"]["capacity"] // plan["work"]["cores"])
+                ideal = min(level, capacity) / lowest
                 cases[name]["efficiency"] = [
-                    one.throughput / alone[one.repeat] / ideal for one in counted
+                    value / float(alone[repeat]["throughput"]) / ideal
+                    for repeat, value in values.items()
+                    if repeat in alone
                 ]
-    plan = bench.plan
-    work = {
-        DIFFERENT_WORK: ", ".join(map(str, plan.get("jobs") or ())),
-        **_with_prefix("work", plan.get("work")),
-    }
-    learner = ", ".join(bench.learners) or plan.get("learner")
-    facts = {
-        **work,
-        "learner": learner,
-        **_with_prefix("", plan.get("machine")),
-        **_with_prefix("", plan.get("versions")),
-    }
+        work = {
+            DIFFERENT_WORK: ", ".join(map(str, plan.get("jobs") or ())),
+            **_with_prefix("work", plan.get("work")),
+        }
+        facts = {
+            **work,
+            "learner": ", ".join(sorted(learners)) or plan.get("learner"),
+            **_with_prefix("", plan.get("machine")),
+            **_with_prefix("", plan.get("versions")),
+        }
+    except (
+        OSError,
+        TypeError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        ZeroDivisionError,
+    ) as error:
+        advice = "measure again in another --run-dir"
+        raise UsageError(f"{folder}: cannot be compared ({error!r:.200}); {advice}") from error
     return Side(path=run_dir, kind="benchmark", cases=cases, bounds=bounds, facts=facts)
+
+
+def _is_cut(records: Mapping[int, Mapping[str, Any]]) -> bool:
+    """Whether a measurement was cut off, so that its throughput is an upper bound."""
+    return any(record["status"] == "cut" for record in records.values())
 
 
 def _machine(path: Path) -> Side:
@@ -203,7 +237,7 @@ def _facts(snapshot: Snapshot) -> dict[str, Any]:
 
 def _speeds(run_dir: Path) -> dict[str, float]:
     """job_id → env_steps/s of its iterations, without start-up, evaluation and videos."""
-    metrics = job_metrics.gather(run_dir).jobs
+    metrics = contention.measure(run_dir).jobs
     return {job.job_id: job.env_steps / job.wall_s for job in metrics if job.env_steps}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from orchestrator.core.decoding import Positive
-from orchestrator.core.job_parts import JobPart, Mark, News
+from orchestrator.core.job_parts import JobPart, News
 
 STAGE = "curriculum/stage"
 """Column of ``progress.csv``: the stage in which the iteration was trained, from 1."""
@@ -53,6 +53,5 @@ PART = JobPart(
     facts=CurriculumFacts,
     columns={"stage": lambda facts: facts.stage},
     news=_news,
-    mark=Mark(column=STAGE, meaning="a stage of the curriculum begins"),
     why_extended_differs="no stage of its curriculum begins with the last iteration of a training",
 )

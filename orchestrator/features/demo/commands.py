@@ -79,7 +79,7 @@ def _train(folder: Path) -> int:
     except RunInterrupted as error:
         print_text(f"{error}\n`orchestrator demo` goes on.")
         return 130
-    page = reports.make(run_dir, ()).page
+    page = reports.make(run_dir)
     succeeded = [result for result in done.results if result.error is None]
     lines = [f"{len(succeeded)} of {len(done.results)} robots are trained."]
     lines += [f"  {result.job_id}: mean return {result.eval_mean:.4g}" for result in succeeded]

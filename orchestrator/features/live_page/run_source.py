@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.analysis import contention, job_metrics
+from orchestrator.analysis import contention
 from orchestrator.analysis.contention import ContentionFinding
-from orchestrator.analysis.curve_reader import CurveReader
-from orchestrator.analysis.live_contention import LiveContention
 from orchestrator.core.errors import OrchestratorError, may_pass
 from orchestrator.core.files.file_status import status_of
 from orchestrator.core.job import TERMINAL
@@ -24,10 +22,12 @@ from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.experiment.from_outside.run_watch import LiveSection, RunWatches
 from orchestrator.features.live_page.board import Changes
 from orchestrator.features.live_page.condition_text import condition_text
+from orchestrator.features.live_page.curve_reader import CurveReader
 from orchestrator.features.live_page.job_row import JobMedia, brief, page_job, safe_text, tenths
+from orchestrator.features.live_page.live_contention import LiveContention
 from orchestrator.ledger import AttemptRow, SummaryRow
 from orchestrator.machine import provenance
-from orchestrator.report.experiment_facts import ReportedAttempt, attempt_outcome
+from orchestrator.report.experiment import attempt_outcome
 from orchestrator.report.number_format import json_value
 from orchestrator.terminal import jobs_table
 
@@ -187,7 +187,7 @@ class RunSource:
         if is_due:
             self._examine(snapshot, changes)
         if has_changed or is_due:
-            self._put_findings(self._live.find(snapshot.rows), changes)
+            self._put_findings(self._live.find(), changes)
 
     def _look_for_media(self, rows: Sequence[SummaryRow]) -> bool:
         """Returns whether there are other pictures than before."""
@@ -252,7 +252,7 @@ class RunSource:
         began = time.thread_time()
         among = [row["job_id"] for row in latest(snapshot.rows, MOST_EXAMINED)]
         try:
-            metrics = job_metrics.gather(self.paths.root, among)
+            metrics = contention.measure(self.paths.root, among)
         except (OrchestratorError, OSError) as error:
             self._so_far = []  # its supervisor runs on another host, or it is just being replaced
             self._is_examined = not may_pass(error)
@@ -299,11 +299,6 @@ def attempt_values(row: AttemptRow) -> dict[str, Any]:
     """As JSON types. An attempt without an end counts as interrupted: who asks knows whether it
     runs.
     """
-    reported: ReportedAttempt = {
-        **row,
-        "at_work": False,
-        "until": row["ended_at"] or row["started_at"],
-    }
     return {
         "job": row["job_id"],
         "number": row["number"] + 1,
@@ -311,7 +306,7 @@ def attempt_values(row: AttemptRow) -> dict[str, Any]:
         "node": row["node"],
         "started": tenths(row["started_at"]),
         "ended": tenths(row["ended_at"]),
-        "outcome": attempt_outcome(reported),
+        "outcome": attempt_outcome(row),
         "cause": row["cause"],
         "message": None if row["message"] is None else safe_text(row["message"], LONGEST_TEXT),
     }

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.experiment.from_outside.run_watch import RunWatch
     from orchestrator.keys.feature_tables import FeatureTable
     from orchestrator.ledger import Ledger
-    from orchestrator.report.document import AddedSections
+    from orchestrator.report.document import Section
 
 
 def _commands() -> Any:
@@ -68,10 +68,10 @@ def _watch(paths: RunPaths) -> RunWatch | None:
     return SearchWatch(paths=paths)
 
 
-def _report_sections(run_dir: Path, others: Sequence[Path]) -> AddedSections | None:
+def _report_sections(run_dir: Path) -> Iterable[Section]:
     from orchestrator.features.search import report_sections
 
-    return report_sections.of_directory(run_dir, others)
+    return report_sections.of_directory(run_dir)
 
 
 def _python() -> Mapping[str, str]:

@@ -17,7 +17,6 @@ from orchestrator.features.search.estimates import (
     belief_facts,
     shown_estimates,
 )
-from orchestrator.features.search.event_contents import OF_UNCHANGED_JOB
 from orchestrator.features.search.history import Trial, is_measured
 from orchestrator.features.search.main_effects import MainEffect, main_effect
 from orchestrator.features.search.racing import Shrunken, believed
@@ -93,19 +92,6 @@ class ReportedAxis(TypedDict):
     cells: int
 
 
-class SearchedSeed(TypedDict):
-    """What a search has found with one of several seeds."""
-
-    run_dir: str
-    seed: int
-    finished: int
-    """Number of finished trials."""
-    env_steps: int
-    elapsed_s: float
-    improvements: Mapping[str, Sequence[Improvement]]
-    """As in :class:`SearchFacts`."""
-
-
 class SearchFacts(TypedDict):
     sampler: str | None
     """None: the jobs of a matrix are compared at rungs."""
@@ -113,9 +99,6 @@ class SearchFacts(TypedDict):
     """The sentence that says why auto was this sampler; None where the job file names it."""
     seed: int | None
     """Of the sampler; None likewise."""
-    seeds: Sequence[SearchedSeed]
-    """The same search with several seeds, this one first; empty where no other is reported with
-    it."""
     objectives: Sequence[str]
     directions: Sequence[Direction]
     race: int | None
@@ -128,9 +111,6 @@ class SearchFacts(TypedDict):
     """As those of trials that are trained again."""
     reference_sentences: Sequence[str]
     """Sentences: how the best trial that was trained again differs from the unchanged job."""
-    unchanged_jobs: Sequence[str]
-    """Trainings of the unchanged job: those of the reference, and the one that all trials start
-    from."""
     inherit: bool
     is_over: bool
     elapsed_s: float
@@ -193,7 +173,6 @@ def gather(paths: RunPaths, ledger: Ledger, *, with_estimates: bool = True) -> S
         "sampler": None if search is None else search.sampler,
         "auto_sampler": None if search is None or search.auto is None else str(search.auto),
         "seed": None if search is None else search.seed,
-        "seeds": [],
         "objectives": names,
         "directions": directions,
         "race": None if search is None or search.race is None else search.race.seeds,
@@ -201,12 +180,6 @@ def gather(paths: RunPaths, ledger: Ledger, *, with_estimates: bool = True) -> S
         "reference": None if reader.reference is None else reader.reference.values,
         "reference_fresh_means": _fresh_means(rows, reader.reference, names),
         "reference_sentences": _reference_sentences(rows, reader, leading.ranked),
-        "unchanged_jobs": [
-            job_id
-            for trial in reader.trials
-            if trial.role in OF_UNCHANGED_JOB
-            for job_id in trial.jobs
-        ],
         "inherit": search is not None and search.has_lineages,
         "is_over": reader.history.is_over,
         "elapsed_s": reader.history.elapsed_s,
@@ -237,16 +210,6 @@ def gather(paths: RunPaths, ledger: Ledger, *, with_estimates: bool = True) -> S
         "axes": [] if search is None else [_axis(axis) for axis in search.measures],
         "archive": leading.archive,
     }
-
-
-def reported_jobs(facts: SearchFacts) -> set[str]:
-    """The jobs that a page shows by themselves: of the unchanged job, of the best trials, of elites,
-    and of the latest others.
-    """
-    others = [one for one in facts["trials"] if one["state"] != "finished"]
-    chosen = [*listed_trials(facts), *others[: -MOST_REPORTED - 1 : -1]]
-    of_trials = {job_id for one in chosen for job_id in (*one["jobs"], *one["repeated_jobs"])}
-    return {*facts["unchanged_jobs"], *of_trials}
 
 
 def listed_trials(facts: SearchFacts) -> list[ReportedTrial]:

@@ -7,14 +7,12 @@ from itertools import combinations
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from orchestrator.analysis.statistics import estimate
 from orchestrator.features.search.declaration.spec import Direction, identity, sign_of
 from orchestrator.features.search.main_effects import bins
 from orchestrator.features.search.point_text import value_text
 from orchestrator.features.search.report_data import (
     ReportedDimension,
     ReportedTrial,
-    SearchedSeed,
     SearchFacts,
 )
 from orchestrator.features.search.shown_trials import ArchiveElite
@@ -69,69 +67,6 @@ def best_so_far(facts: SearchFacts, drawn_trials: Sequence[ReportedTrial]) -> Dr
             axes.set_xlabel("env_steps of all trials" if part == 0 else f"{unit} of the search")
         panels[2 * place].set_ylabel(one_line(name, 30), color=INK)
     return drawn
-
-
-def best_so_far_of_seeds(facts: SearchFacts) -> Drawn:
-    """For each objective, the best value so far of each search seed, with their mean and its
-    interval.
-    """
-    objectives = facts["objectives"]
-    seeds = facts["seeds"]
-    drawn, panels = drawing.panels(2 * len(objectives), columns=2, height_in=1.6, legend_in=0.25)
-    unit_s, unit = drawing.time_unit(max(one["elapsed_s"] for one in seeds))
-    for place, name in enumerate(objectives):
-        for part, scale in enumerate((1.0, unit_s)):
-            axes = panels[2 * place + part]
-            spent: Spent = "env_steps" if part == 0 else "elapsed_s"
-            found = [one for one in seeds if one["improvements"][name]]
-            curves = [_best_of_seed(one, name, spent, scale) for one in found]
-            for curve in curves:
-                at, best = zip(*curve, strict=True)
-                axes.step(at, best, where="post", color=BLUE, linewidth=0.8, alpha=0.7)
-            if len(curves) > 1:
-                # The range of the seeds: an interval of two or three can be very wide.
-                axes.set_ylim(axes.get_ylim())
-                _mean_of_steps(axes, curves)
-            drawing.plain_ticks(axes, x=True, y=True)
-            axes.set_xlim(left=0)
-            axes.set_xlabel("env_steps of all trials" if part == 0 else f"{unit} of the search")
-        panels[2 * place].set_ylabel(one_line(name, 30), color=INK)
-    drawing.colour_legend(drawn, (ORANGE, BLUE), ("mean", "one search seed"), columns=2)
-    return drawn
-
-
-def _best_of_seed(
-    seed: SearchedSeed, objective: str, spent: Spent, scale: float
-) -> list[tuple[float, float]]:
-    """What had been spent when the best value improved, divided by ``scale``, and that value; at
-    last, what has been spent by now.
-    """
-    steps = seed["improvements"][objective]
-    curve = [(step[spent] / scale, step["value"]) for step in steps]
-    latest, best = curve[-1]
-    return [*curve, (max(seed[spent] / scale, latest), best)]
-
-
-def _mean_of_steps(axes: Axes, curves: Sequence[Sequence[tuple[float, float]]]) -> None:
-    """The mean of curves that rise in steps with its interval, over the range that all of them
-    cover.
-    """
-    begin = max(curve[0][0] for curve in curves)
-    end = min(curve[-1][0] for curve in curves)
-    if begin >= end:
-        return
-    steps = {place for curve in curves for place, _ in curve}
-    at = sorted({begin, end, *(place for place in steps if begin <= place <= end)})
-    estimates = [estimate([_height_at(curve, place) for curve in curves]) for place in at]
-    axes.step(at, [one.value for one in estimates], where="post", color=ORANGE, linewidth=1.6)
-    low: Any = [one.low for one in estimates]
-    high: Any = [one.high for one in estimates]
-    axes.fill_between(at, low, high, step="post", color=ORANGE, alpha=0.2, linewidth=0)
-
-
-def _height_at(curve: Sequence[tuple[float, float]], place: float) -> float:
-    """Of a curve that rises in steps and has begun there."""
-    return [value for step, value in curve if step <= place][-1]
 
 
 def effects(dimensions: Sequence[ReportedDimension], outcomes: Sequence[str]) -> Drawn:

@@ -21,14 +21,13 @@ from orchestrator.features.search.report_data import (
     ReportedDimension,
     ReportedMean,
     ReportedTrial,
-    SearchedSeed,
     SearchFacts,
 )
 from orchestrator.features.search.shown_trials import MOST_REPORTED, ArchiveElite
 from orchestrator.features.search.trial_values import DRAWN
 from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.report.document import Cell, Columns, Figure, Headline, Part, Section, Text, table
-from orchestrator.report.number_format import DASH, number, one_line, percent, sentence, signed
+from orchestrator.report.number_format import DASH, number, one_line, percent, sentence
 
 LINEAGE = (
     " “lineage” has its env_steps with those of all trainings of the policy that it started from, which count for "
@@ -241,35 +240,7 @@ def _best_so_far(facts: SearchFacts) -> list[Part]:
         caption=f"{own} {axes}{which}",
         draw=partial(figures.best_so_far, facts, drawn),
     )
-    if not facts["seeds"]:
-        return [figure]
-    of_seeds = Figure(
-        name="search-best-so-far-of-seeds",
-        title=f"Best so far of {len(facts['seeds'])} search seeds",
-        caption="Thin lines: the best value so far of the same search with each seed of its sampler. Thick line: their "
-        f"mean; band: its 95 % interval ({INTERVALS}), clipped by the panel, as far as all of them have come. "
-        f"{axes}",
-        draw=partial(figures.best_so_far_of_seeds, facts),
-    )
-    columns: Columns[SearchedSeed] = {
-        "run directory": lambda one: one_line(one["run_dir"]),
-        "search seed": lambda one: str(one["seed"]),
-        "finished trials": lambda one: f"{one['finished']:,}",
-        "env_steps": lambda one: f"{one['env_steps']:,}",
-    }
-    for name in facts["objectives"]:
-        columns[f"best {one_line(name)}"] = partial(_best_of_seed, name)
-    caption = "The same search with several seeds of its sampler. All else on this page is of the first of them."
-    return [
-        of_seeds,
-        table(facts["seeds"], columns, caption=caption, text=("run directory",)),
-        figure,
-    ]
-
-
-def _best_of_seed(objective: str, one: SearchedSeed) -> str:
-    steps = one["improvements"][objective]
-    return number(steps[-1]["value"] if steps else None)
+    return [figure]
 
 
 def _categories(facts: SearchFacts) -> list[str]:
@@ -443,7 +414,8 @@ def _share(outcome: str, dimension: ReportedDimension) -> str:
 
 
 def _correlation(outcome: str, dimension: ReportedDimension) -> str:
-    return signed(dimension["effects"][outcome]["correlation"])
+    value = dimension["effects"][outcome]["correlation"]
+    return DASH if value is None else f"{value:+.2f}".replace("-", "−")
 
 
 def _number_of_trials(outcome: str, dimension: ReportedDimension) -> str:

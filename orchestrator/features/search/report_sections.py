@@ -3,51 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.search import report_data, report_page, report_seeds
+from orchestrator.features.search import report_data, report_page
 from orchestrator.features.search.report_data import SearchFacts
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.ledger import Ledger, job_figures
-from orchestrator.report.document import AddedSections, ShownJobs
+from orchestrator.report.document import Section
 from orchestrator.report.thumbnails import thumbnails
 
-WHICH_JOBS = "the unchanged one, those of the best trials, of the elites, and of the latest others"
 
+def of_directory(run_dir: Path) -> list[Section]:
+    """Return no section if ``run_dir`` has no search.
 
-def of_directory(run_dir: Path, others: Sequence[Path]) -> AddedSections | None:
-    """None where ``run_dir`` has no search: whether it can be compared is for others to say.
-
-    :param others: run directories of the same search with other seeds.
-    :raises OrchestratorError: the search cannot be read, or one of ``others`` is another search.
+    :raises OrchestratorError: the search cannot be read.
     """
     paths = RunPaths(run_dir)
     if not SearchPaths(paths.root).declaration.exists() or not paths.ledger.exists():
-        return None
+        return []
     with run_directory.reading_ledger(paths) as ledger:
         facts = report_data.gather(paths, ledger)
         returns = {} if facts is None else _returns(facts, ledger)
     if facts is None:
-        return None
-    if others:
-        facts = {**facts, "seeds": report_seeds.gather(run_dir, facts, others)}
-    is_search = bool(facts["objectives"])  # otherwise jobs of a matrix are compared at rungs
-    shown = None
-    if is_search:
-        shown = ShownJobs(job_ids=sorted(report_data.reported_jobs(facts)), which=WHICH_JOBS)
-    return AddedSections(
-        name="search",
-        facts=facts,
-        sections=report_page.sections(facts, _pictures(facts, returns, paths)),
-        is_first=True,
-        headlines=report_page.headlines(facts),
-        shown_jobs=shown,
-        lists_points=is_search,
-        has_compared=bool(others),
-    )
+        return []
+    first, *others = report_page.sections(facts, _pictures(facts, returns, paths))
+    first = replace(first, headlines=report_page.headlines(facts), numbers={"search": facts})
+    return [replace(section, is_first=True) for section in (first, *others)]
 
 
 def _returns(facts: SearchFacts, ledger: Ledger) -> Mapping[str, float]:

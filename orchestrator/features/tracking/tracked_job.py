@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis import run_reader
-from orchestrator.analysis.growing_table import GrowingTable
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.features.tracking.growing_table import GrowingTable
 from orchestrator.ledger import SummaryRow
 
 STEP = "time/total_timesteps"

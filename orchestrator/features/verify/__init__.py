@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.feature import Feature
 
 if TYPE_CHECKING:
-    from orchestrator.report.document import AddedSections
+    from orchestrator.report.document import Section
 
 
 def _commands() -> Any:
@@ -18,7 +18,7 @@ def _commands() -> Any:
     return commands.app
 
 
-def _report_sections(run_dir: Path, _: Sequence[Path]) -> AddedSections | None:
+def _report_sections(run_dir: Path) -> Iterable[Section]:
     from orchestrator.features.verify import certificate_page
 
     return certificate_page.of_directory(run_dir)

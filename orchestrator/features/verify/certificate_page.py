@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.analysis.run_reader import read_json_object
 from orchestrator.analysis.statistics import INTERVALS
 from orchestrator.core.text import count
-from orchestrator.report.document import AddedSections, Cell, Columns, Part, Section, Text, table
+from orchestrator.report.document import Cell, Columns, Part, Section, Text, table
 from orchestrator.report.number_format import DASH, interval, one_line, sentence
 
 HASH_SHOWN = 12
@@ -22,16 +22,11 @@ def read(run_dir: Path) -> dict[str, Any] | None:
     return certificate if certificate and isinstance(certificate.get("jobs"), list) else None
 
 
-def of_directory(run_dir: Path) -> AddedSections | None:
+def of_directory(run_dir: Path) -> list[Section]:
+    """Return no section if nothing was verified."""
     certificate = read(run_dir)
     if certificate is None:
-        return None
-    sections = certificate_sections(certificate)
-    return AddedSections(name="certificate", facts=certificate, sections=sections)
-
-
-def certificate_sections(certificate: Mapping[str, Any]) -> list[Section]:
-    """No section where nothing was verified."""
+        return []
     jobs = [job for job in certificate["jobs"] if isinstance(job, Mapping)]
     if not jobs:
         return []
@@ -79,7 +74,7 @@ def certificate_sections(certificate: Mapping[str, Any]) -> list[Section]:
                 f"{len(left_out) - len(named):,} more were not verified; certificate.json names them."
             )
         parts.append(Text(sentences=sentences, tone="dim"))
-    return [Section(title="Certificate", parts=parts)]
+    return [Section(title="Certificate", parts=parts, numbers={"certificate": certificate})]
 
 
 def _remarks(job: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import measurement_helpers as bench
 import pytest
 from measurement_helpers import collapsed, measurement, measurements, slower
 
-from orchestrator.analysis import samples
+from orchestrator.features.bench import samples
 from orchestrator.features.bench.attribution import attribute
 
 WALL = sum(bench.ALONE.values())

@@ -8,13 +8,23 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from report_helpers import ARMS, Page, leave_undrawn, make_bench_dir
+from report_helpers import ARMS, Page, leave_undrawn, make_bench_dir, rows
 
 from orchestrator import report
 from orchestrator.analysis.statistics import INTERVALS
 from orchestrator.core.errors import UsageError
-from orchestrator.report.document import Figure, Table
-from orchestrator.report.markdown import markdown
+from orchestrator.report.document import Document, Figure, Table, Text
+
+
+def sentences(document: Document, title: str) -> list[str]:
+    return [
+        sentence
+        for section in document.sections
+        if section.title == title
+        for part in section.parts
+        if isinstance(part, Text)
+        for sentence in part.sentences
+    ]
 
 
 @pytest.mark.nightly
@@ -24,26 +34,24 @@ def test_a_level_with_jobs_that_failed_is_named_and_not_compared(tmp_path: Path)
     strong = json.loads(path.read_text())
     strong["levels"]["4"]["jobs"][0]["state"] = "FAILED"
     path.write_text(json.dumps(strong))
-    text = markdown(report.compose(tmp_path), "").partition("## Makespan")[2].partition("\n## ")[0]
-    assert "4 at once is left out, as not all jobs were completed: robot-0-s0 FAILED." in text
-    assert [
-        line.split("|")[1].strip() for line in text.splitlines() if re.match(r"\| \d", line)
-    ] == ["1", "2"]
+    document = report.compose(tmp_path)
+    assert sentences(document, "Makespan") == [
+        "4 at once is left out, as not all jobs were completed: robot-0-s0 FAILED."
+    ]
+    assert [row.split(" | ")[0] for row in rows(document, "Makespan")] == ["1", "2"]
 
 
 @pytest.mark.nightly
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("content", ['{"format"', '{"format": 2}', '{"levels": {"1": {}}}'])
 def test_strong_scaling_that_cannot_be_read_is_said_beside_all_the_rest(
     tmp_path: Path, content: str
 ) -> None:
     make_bench_dir(tmp_path)
     (tmp_path / "bench/strong.json").write_text(content)
-    text = report.make(tmp_path).markdown()
-    section = text.partition("## Makespan")[2].partition("\n## ")[0]
-    assert "strong.json: expected what this version of" in section
-    assert "Remove the file" in section
-    assert "## Scaling" in text
+    document = report.compose(tmp_path)
+    [problem] = sentences(document, "Makespan")
+    assert "strong.json: expected what this version of" in problem
+    assert rows(document, "Scaling")
 
 
 def test_headlines_show_bounds_as_bounds(tmp_path: Path) -> None:
@@ -58,15 +66,18 @@ def test_headlines_show_bounds_as_bounds(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def bench_report(tmp_path_factory: pytest.TempPathFactory) -> report.WrittenReport:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        leave_undrawn(monkeypatch)
-        return report.make(make_bench_dir(tmp_path_factory.mktemp("bench")))
+def bench_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_bench_dir(tmp_path_factory.mktemp("bench"))
+
+
+@pytest.fixture(scope="module")
+def document(bench_dir: Path) -> Document:
+    return report.compose(bench_dir)
 
 
 @pytest.mark.nightly
 def test_benchmark_has_every_figure_and_number(tmp_path: Path) -> None:
-    folder = report.make(make_bench_dir(tmp_path)).page.parent
+    folder = report.make(make_bench_dir(tmp_path)).parent
     facts = json.loads((folder / "report.json").read_text())
     assert facts["kind"] == "benchmark"
     assert set(facts["figures"]) == {
@@ -97,23 +108,23 @@ def test_benchmark_has_every_figure_and_number(tmp_path: Path) -> None:
     assert pinned["update_s"]["value"] == pytest.approx(5 / 640, rel=0.1)
 
 
-def test_benchmark_page_has_its_facts(bench_report: report.WrittenReport) -> None:
-    page = Page(bench_report.page)
+def test_benchmark_page_has_its_facts(
+    bench_dir: Path, document: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_undrawn(monkeypatch)
+    page = Page(report.make(bench_dir))
     for text in ("pool-fork-pinned × 2", "Method", "cut off after 60 s", "of the bound", "A <CPU>"):
         assert text in page.text, text
     assert "<hopper>" in page.text or find_spec("orchestrator.features.verify") is None
     assert "hopper" not in {tag for tag, _ in page.tags}
-    for figure in bench_report.document.figures():
+    for figure in document.figures():
         assert figure.caption in page.text
-        assert len(figure.caption) > 100
 
 
-def test_whatever_speaks_of_intervals_names_their_method(
-    bench_report: report.WrittenReport,
-) -> None:
+def test_whatever_speaks_of_intervals_names_their_method(document: Document) -> None:
     captions = {
         part.caption
-        for section in bench_report.document.sections
+        for section in document.sections
         for part in section.parts
         if isinstance(part, Table | Figure)
     }
@@ -123,17 +134,15 @@ def test_whatever_speaks_of_intervals_names_their_method(
         assert INTERVALS in caption
 
 
-def test_bounds_have_no_interval_and_a_warning_is_given_once(
-    bench_report: report.WrittenReport,
-) -> None:
-    text = bench_report.markdown()
-    assert re.search(r"\| pinned × 1 \| [\d,]+ \([^)]*\) \| 1 \| 100% \| 5 \|", text)
+def test_bounds_have_no_interval_and_a_warning_is_given_once(document: Document) -> None:
+    text = "\n".join(rows(document, "Scaling"))
+    assert re.search(r"pinned × 1 \| [\d,]+ \([^)]*\) \| 1 \| 100% \| 5 \|", text)
     assert re.search(
-        r"\| pool-spawn × 4 \| ≤ [\d.,]+ \| ≤ [\d.]+ \| ≤ 20% \| 5 \| 5 measurements cut off; cut off after",
+        r"pool-spawn × 4 \| ≤ [\d.,]+ \| ≤ [\d.]+ \| ≤ 20% \| 5 \| 5 measurements cut off; cut off after",
         text,
     )
-    assert text.count("ot to be relied on") == 1
-    assert "Metrics of one process" in text
+    assert str(sentences(document, "Prediction")).count("ot to be relied on") == 1
+    assert rows(document, "Latency")
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -152,9 +161,8 @@ def test_uncounted_measurements_are_reported_and_baselines_keep_their_order(tmp_
                 "message": "<b>exit 1",
             }
     path.write_text("".join(json.dumps(cell) + "\n" for cell in cells))
-    done = report.make(root)
-    assert "2 failed measurements left out; a hog" in done.markdown()
-    page = Page(done.page)
+    page = Page(report.make(root))
+    assert "2 failed measurements left out; a hog" in page.text
     assert "pool-fork at 4: nothing could be measured. <b>exit 1" in page.text
     assert list(json.loads((root / "report/report.json").read_text())["arms"]) == list(ARMS)
 

@@ -10,11 +10,11 @@ from typing import Any
 import measurement_helpers as bench
 import pytest
 
-from orchestrator.analysis import samples
 from orchestrator.features.bench import (
     rank_analysis,
     rank_benchmark,
     ranks_section,
+    samples,
     throughput_ratios,
 )
 from orchestrator.report.document import Table

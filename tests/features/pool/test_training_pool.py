@@ -225,7 +225,7 @@ def test_what_a_program_says_of_its_robots_is_in_results_summary_and_report(here
     assert [rows["one-s0"][name] for name in columns] == [1, "adam", True, None, 0.5]
     assert [rows["two-s0"][name] for name in columns] == [2, None, None, None, 0.75]
     page = report.compose(here / "run")
-    assert [job["point"]["ppo.gamma"] for job in page.facts["jobs"]] == [0.5, 0.75]
+    assert [job["point"]["ppo.gamma"] for job in page.numbers["jobs"]] == [0.5, 0.75]
 
 
 @pytest.mark.nightly

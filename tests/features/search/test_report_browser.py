@@ -28,7 +28,7 @@ SEARCHES = {
 }
 OF_EVERY_SEARCH = {"Search": 1, "Space": 3, "Rungs": 1, "Failed trials": 0}
 FIGURES = {
-    "archive": {**OF_EVERY_SEARCH, "Search": 2, "Archive": 1},  # of two search seeds
+    "archive": {**OF_EVERY_SEARCH, "Archive": 1},
     "front": {**OF_EVERY_SEARCH, "Space": 4, "Pareto front": 1},  # two objectives
 }
 """How many figures each section has."""
@@ -59,13 +59,11 @@ def page(
     root = tmp_path_factory.mktemp(request.param)
     search = SEARCHES[request.param]
     run = make_search_dir(root / "run", 60, search=search)
-    others = []
     if request.param == "archive":
-        others = [make_search_dir(root / "other", 60, search={**search, "seed": 1}).root]
-        best = report.compose(run.root).facts["search"]["best"]
+        best = report.compose(run.root).numbers["search"]["best"]
         for trial in best[:8]:
             run.job(f"walker-t{trial:05d}-s0").preview.write_bytes(film_strip())
-    return request.param, report.make(run.root, others).page
+    return request.param, report.make(run.root)
 
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])

@@ -10,11 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_helpers import Experiment, make_job, make_spec
+from supervisor_helpers import Experiment, make_job
 
-from orchestrator.analysis import job_metrics
-from orchestrator.analysis.contention import ContentionFinding, diagnose, find
-from orchestrator.analysis.job_metrics import CpuSpan, ExperimentMetrics, JobMetrics
+from orchestrator.analysis.contention import (
+    ContentionFinding,
+    CpuSpan,
+    ExperimentMetrics,
+    JobMetrics,
+    diagnose,
+    find,
+    measure,
+)
 from orchestrator.core.paths import JobPaths
 
 
@@ -49,7 +55,6 @@ def experiment(*jobs: JobMetrics, **given: Any) -> ExperimentMetrics:
             "usable_cpus": 2,
             "online_cpus": 2,
             "quota": None,
-            "jobs_at_once": 2,
             **given,
         }
     )
@@ -62,7 +67,7 @@ def kinds(findings: list[ContentionFinding]) -> list[str]:
 class TestDiagnosis:
     def test_without_contention_nothing_is_found(self) -> None:
         assert diagnose(experiment(*(job(f"j{cpu}", cpu) for cpu in (0, 1)))) == []
-        assert diagnose(experiment(usable_cpus=None, online_cpus=None, jobs_at_once=None)) == []
+        assert diagnose(experiment(usable_cpus=None, online_cpus=None)) == []
 
     def test_more_threads_than_cores(self) -> None:
         greedy = job("g", 0, 1, threads=8, n_threads=23, cpu_s=95.0, run_delay_s=110.0)
@@ -86,11 +91,11 @@ class TestDiagnosis:
         assert one.evidence == "j2: throttled 44% of its time; the quota is 1.5 CPUs"
 
     def test_a_quota_that_idles_cpus_is_found_without_throttling(self) -> None:
-        (one,) = diagnose(experiment(job("j"), quota=1.0, jobs_at_once=1))
+        (one,) = diagnose(experiment(job("j"), quota=1.0))
         assert (one.kind, one.job_ids) == ("quota", ())
 
     def test_a_supervisor_that_was_allowed_few_cpus(self) -> None:
-        (one,) = diagnose(experiment(job("j"), usable_cpus=1, jobs_at_once=1))
+        (one,) = diagnose(experiment(job("j"), usable_cpus=1))
         assert (one.kind, one.job_ids) == ("affinity", ())
         assert one.what == "the program was allowed 1 of the machine's 2 CPUs"
 
@@ -136,33 +141,29 @@ class TestDiagnosis:
         assert one.evidence == "as declared; nothing was measured"
 
 
+def ran(root: Path, *cpus: int, timings: str, **spec: Any) -> Experiment:
+    """An experiment with the job j-s0, which was launched on ``cpus``."""
+    experiment = Experiment(root, [make_job("j-s0", **spec)])
+    experiment.begin("j-s0", cpus=cpus, started_at=5.0)
+    experiment.ledger.commit()
+    folder = root / "jobs/j-s0"
+    folder.mkdir(parents=True)
+    (folder / "timings.csv").write_text(timings)
+    return experiment
+
+
 class TestReading:
-    def test_a_half_written_row_and_a_missing_ledger_do_not_hinder(self, tmp_path: Path) -> None:
-        folder = tmp_path / "jobs/j-s0"
-        folder.mkdir(parents=True)
-        of_this_seed = '"seed": 0, "init": "../a-s0", "init_sha256": "0", "after": ["a-s0"]'
-        (folder / "spec.json").write_text(f'{{"threads": 2, {of_this_seed}, "task": "forward"}}')
+    def test_a_half_written_row_does_not_hinder(self, tmp_path: Path) -> None:
         head = "iteration,env_steps,wall_s,cpu_s,run_delay_s,throttled_s,n_threads,n_cpus\n"
         rows = "1,100,9,9,9,0,2,2\n2,200,1,0.5,0.4,,3,1\n3,300,1,0.5,0.6,,2,2\n4,400,1,0."
-        (folder / "timings.csv").write_text(head + rows)
-        row = {
-            "job_id": "j-s0",
-            "attempts": 1,
-            "cpus": [0, 1],
-            "started_at": 5.0,
-            "ended_at": None,
-            "robot_hash": "h",
-        }
-        (tmp_path / "summary.json").write_text(
-            json.dumps([row, {"job_id": "waiting", "attempts": 0}])
-        )
-        (one,) = job_metrics.gather(tmp_path).jobs
+        ran(tmp_path, 0, 1, timings=head + rows)
+        (one,) = measure(tmp_path).jobs
         assert one == JobMetrics(
             job_id="j-s0",
             fewest_cpus=1,
             spans=[span(5.0, math.inf, 0, 1)],
-            threads=2,
-            work='["h", {"task": "forward", "threads": 2}]',
+            threads=1,
+            work=one.work,
             env_steps=200.0,
             wall_s=2.0,
             cpu_s=1.0,
@@ -179,15 +180,11 @@ class TestReading:
     def test_the_exit_record_tells_cpus_of_another_slot(
         self, tmp_path: Path, cpus: list[int] | None, evidence: list[str]
     ) -> None:
-        folder = tmp_path / "jobs/j-s0"
-        (folder / "attempts/1").mkdir(parents=True)
-        (folder / "timings.csv").write_text(
-            "iteration,env_steps,wall_s,n_cpus\n1,100,9,2\n2,200,1,2\n"
-        )
-        record = {"code": 0, "message": "", "cpus": cpus}
-        (folder / "attempts/1/exit.json").write_text(json.dumps(record))
-        row = {"job_id": "j-s0", "attempts": 2, "cpus": [4, 5], "started_at": 5.0, "ended_at": 9.0}
-        (tmp_path / "summary.json").write_text(json.dumps([row]))
+        timings = "iteration,env_steps,wall_s,n_cpus\n1,100,9,2\n2,200,1,2\n"
+        ran(tmp_path, 4, 5, timings=timings)
+        attempt = JobPaths(tmp_path / "jobs/j-s0").attempt(0)
+        attempt.root.mkdir(parents=True)
+        attempt.exit.write_text(json.dumps({"code": 0, "message": "", "cpus": cpus}))
         found = find(tmp_path)
         assert kinds(found) == ["affinity"] * len(evidence)
         assert all(text in one.evidence for text, one in zip(evidence, found, strict=True))
@@ -201,32 +198,28 @@ class TestReading:
             (tmp_path / "jobs" / job_id / "timings.csv").write_text(timings)
         experiment.ledger.move_attempt("j-s0", 0, (0,), (1,), at=7.0)
         experiment.ledger.commit()
-        jobs = {one.job_id: one for one in job_metrics.gather(tmp_path).jobs}
+        jobs = {one.job_id: one for one in measure(tmp_path).jobs}
         assert jobs["j-s0"].spans == [span(5.0, 7.0, 0), span(7.0, math.inf, 1)]
         assert jobs["j-s0"].common_cpus(jobs["k-s0"]) == {1}
         assert kinds(find(tmp_path)) == ["shared"]
 
+    def test_jobs_that_differ_in_their_seed_alone_do_the_same_work(self, tmp_path: Path) -> None:
+        jobs = [make_job("a-s0"), make_job("a-s1", spec={"seed": 1})]
+        experiment = Experiment(tmp_path, jobs)
+        for cpu, job in enumerate(jobs):
+            experiment.begin(job.spec.job_id, cpus=(cpu,), started_at=5.0)
+            JobPaths(tmp_path / "jobs" / job.spec.job_id).root.mkdir(parents=True)
+            timings = "iteration,env_steps,wall_s\n1,100,9\n2,200,10\n"
+            (tmp_path / "jobs" / job.spec.job_id / "timings.csv").write_text(timings)
+        experiment.ledger.commit()
+        assert len({one.work for one in measure(tmp_path).jobs}) == 1
+
     def test_an_empty_directory_has_no_contention(self, tmp_path: Path) -> None:
         assert find(tmp_path) == []
 
-
-def test_rank_0_is_not_blamed_for_having_only_its_own_cores(tmp_path: Path) -> None:
-    paths = JobPaths(tmp_path)
-    paths.spec.write_text(make_spec("wide-s0", ranks=2).to_json())
-    paths.timings_csv.write_text(
-        "env_steps,wall_s,cpu_s,run_delay_s,throttled_s,n_threads,n_cpus\n1,1,1,0,0,2,1\n2,1,1,0,0,2,1\n"
-    )
-    attempt = job_metrics._AttemptSlot(
-        job_id="wide-s0",
-        number=0,
-        robot_hash=None,
-        cpus=[4, 5, 6, 7],
-        started_at=0.0,
-        ended_at=1.0,
-    )
-    assert job_metrics._metrics(paths, [attempt]).cpus == {4, 5}
-    narrow = job_metrics._metrics(paths, [replace(attempt, cpus=[4, 5])])
-    metrics = ExperimentMetrics(
-        jobs=[narrow], usable_cpus=2, online_cpus=2, quota=None, jobs_at_once=2
-    )
-    assert diagnose(metrics) == []
+    def test_rank_0_is_not_blamed_for_having_only_its_own_cores(self, tmp_path: Path) -> None:
+        timings = "env_steps,wall_s,cpu_s,run_delay_s,throttled_s,n_threads,n_cpus\n1,1,1,0,0,2,1\n2,1,1,0,0,2,1\n"
+        ran(tmp_path, 4, 5, timings=timings, ranks=2)
+        metrics = measure(tmp_path)
+        assert metrics.jobs[0].cpus == {4}
+        assert diagnose(metrics) == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from jobfile_helpers import HOPPER, resolve
-from report_helpers import Page, Trained, leave_undrawn, make_run_dir
+from report_helpers import Trained, make_run_dir, rows
 
 from orchestrator import report
 from orchestrator.core.numbers.changing_numbers import END
@@ -73,36 +73,21 @@ def test_the_grid_does_not_decide_what_is_trained(place: Path) -> None:
     assert plain.fingerprint() == evaluated.fingerprint()
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        (MASS,),
-        (MASS, FRICTION),
-    ],
-)
-def test_the_report_draws_a_line_for_one_key_and_has_a_table(
-    tmp_path: Path, keys: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leave_undrawn(monkeypatch, but=["evaluation-grid"])
-    grid = EvaluationGrid.parse({key: GRID[key] for key in keys})
+def test_the_report_has_the_mean_over_seeds_at_every_point(tmp_path: Path) -> None:
+    grid = EvaluationGrid.parse(GRID)
     assert grid is not None
-    paths = make_run_dir(
-        tmp_path / "run", [Trained(name="quadruped", seed=seed) for seed in range(3)]
-    )
-    for seed, file in enumerate(
-        sorted(job.eval for job in map(paths.job, ("j0-s0", "j0-s1", "j0-s2")))
-    ):
+    paths = make_run_dir(tmp_path / "run", [Trained(seed=seed) for seed in range(3)])
+    for seed in range(3):
         points = [
             {"at": point.at, "mean": 100.0 * number + seed}
             for number, point in enumerate(grid.points)
         ]
-        file.write_text(json.dumps({"grid": points}))
-    done = report.make(paths.root)
-    facts, page = json.loads((paths.root / "report/report.json").read_text()), Page(done.page)
-    [robot] = facts["robots"]
+        paths.job(f"j0-s{seed}").eval.write_text(json.dumps({"grid": points}))
+    document = report.compose(paths.root)
+    [robot] = document.numbers["robots"]
     assert [point["mean"]["value"] for point in robot["grid"]] == [
         100.0 * n + 1 for n in range(len(grid.points))
     ]
-    assert "Evaluation grid" in page.text
-    assert ", ".join(f"{key} = {value}" for key, value in grid.points[1].at.items()) in page.text
-    assert ("evaluation-grid" in facts["figures"]) == (len(keys) == 1)
+    shown = rows(document, "Evaluation grid")
+    assert len(shown) == len(grid.points)
+    assert f"{MASS} = *0.7, {FRICTION} = 0.8" in shown[1]

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from report_helpers import Trained, make_run_dir
 from supervisor_helpers import Experiment, RecordingReporter, ledgers_closed, make_job, make_spec  # noqa: F401
 
-from orchestrator.analysis import contention, job_metrics, run_reader
+from orchestrator.analysis import contention, run_reader
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import RunPaths
@@ -165,7 +165,6 @@ def read_everything(root: Path) -> None:
         lambda: status_view.show([run_snapshot.status(root)], in_place=False),
         lambda: list(worker_logs.log(root, "j0-s0", follow=False, lines=5, attempt=1)),
         lambda: compose(root),
-        lambda: job_metrics.gather(root),
         lambda: contention.find(root),
         *of_feature("compare.comparison", lambda module: module.compare_with_first([root, root])),
         lambda: resume.load(root),

@@ -30,7 +30,7 @@ from orchestrator.experiment.resuming import recovery, resume
 from orchestrator.features.verify import cases
 from orchestrator.ledger import Ledger, Request
 from orchestrator.ledger.requests import RequestFiles
-from orchestrator.report import experiment_data
+from orchestrator.report import experiment as report_experiment
 from orchestrator.supervisor.events import View
 from orchestrator.terminal import status_view
 
@@ -105,7 +105,7 @@ def test_what_needs_the_ledger_is_refused_while_its_supervisor_runs_elsewhere(
         Experiment(tmp_path, [make_job("a")]).ledger.close()
         here = re.escape(f" on {socket.gethostname()}, since ")
         for command, why in (
-            (experiment_data.gather, "another host than this"),  # of `report`
+            (report_experiment.read, "another host than this"),  # of `report`
             (resume.load, "another host than this"),  # of `run`
             (lambda root: cases.of_run_dir(root, ()), "another host than this"),  # of `verify`
             (lambda root: reload.reload(root, None), "another host than this"),
@@ -126,7 +126,7 @@ def test_when_no_supervisor_runs_another_host_does_it_all(
     control.ask(tmp_path, ["a"], "pause")
     snapshot = run_snapshot.status(tmp_path)
     assert ([row["state"] for row in snapshot.rows], snapshot.written) == (["PAUSED"], None)
-    assert [job["job_id"] for job in experiment_data.gather(tmp_path)["jobs"]] == ["a"]
+    assert [job["job_id"] for job in report_experiment.read(tmp_path)["jobs"]] == ["a"]
     control.ask(tmp_path, ["a"], "resume")
     with run_directory.claim(tmp_path):
         assert Experiment(tmp_path, []).run() == {"a": "SUCCEEDED"}

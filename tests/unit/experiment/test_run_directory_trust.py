@@ -14,7 +14,7 @@ from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import control, run_snapshot, worker_logs
 from orchestrator.ledger import Ledger
-from orchestrator.report import experiment_data
+from orchestrator.report import experiment as report_experiment
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
@@ -81,7 +81,7 @@ def test_a_directory_that_is_refused_can_be_read_and_no_pickle_is_loaded(
     for name in ("load", "loads", "Unpickler"):
         monkeypatch.setattr(pickle, name, refuse)
     assert [row["state"] for row in run_snapshot.status(tmp_path).rows] == ["SUCCEEDED"]
-    assert [job["job_id"] for job in experiment_data.gather(tmp_path)["jobs"]] == ["a"]
+    assert [job["job_id"] for job in report_experiment.read(tmp_path)["jobs"]] == ["a"]
     log = worker_logs.log(tmp_path, "a", follow=False, lines=0, attempt=None)
     assert "".join(log) == "hello\n"
 

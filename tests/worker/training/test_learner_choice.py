@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from command_helpers import BALANCER, invoke, succeed, write_experiment
 from gymnasium import spaces
+from report_helpers import Page
 from stable_baselines3 import PPO
 from stable_baselines3.common.preprocessing import is_image_space
 from supervisor_helpers import make_spec
@@ -99,8 +100,8 @@ def test_ledger_summary_status_and_report_say_which_learner_it_was_and_why(tmp_p
     assert (
         f"learner sb3 ({why})" in (tmp_path / "run/jobs/pole-s0/attempts/0/worker.log").read_text()
     )
-    page = invoke("report", "run", "--format", "md", cwd=tmp_path).stdout.replace("\\", "")
-    assert line.removeprefix("learner: ") in page
+    page = Page(Path(tmp_path, invoke("report", "run", cwd=tmp_path).stdout.strip()))
+    assert line.removeprefix("learner: ") in page.text
     facts = json.loads((tmp_path / "run/report/report.json").read_text())
     assert {job["job_id"]: job["learner_reason"] for job in facts["jobs"]}["pole-s0"] == why
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
-from orchestrator.analysis import benchmark_plan
-from orchestrator.analysis.benchmark_plan import BenchmarkPlan
 from orchestrator.analysis.run_reader import finite
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import UsageError
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import PHASES as TIMED_PHASES
+from orchestrator.features.bench import benchmark_plan
+from orchestrator.features.bench.benchmark_plan import BenchmarkPlan
 
 PHASES = (*(name.removesuffix("_s") for name in TIMED_PHASES), "rest")
 """Parts of an iteration, in their order; together they are its wall time."""
