@@ -17,7 +17,7 @@ from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
 
 from orchestrator.jobfile import json_schema
-from orchestrator.jobfile.job_file_text import toml
+from orchestrator.keys.toml_text import toml
 
 LINE = re.compile(r"^\[Keys of (?P<table>[^\]]+)\]\([^)]+\)$", re.MULTILINE)
 NAMES = {"the file": "", "a job": "jobs"}

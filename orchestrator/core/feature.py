@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # each of them belongs to the package that asks
     from orchestrator.experiment.beside_run import BesideRun, RunFacts
     from orchestrator.experiment.from_outside.run_watch import RunWatch
     from orchestrator.experiment.processes.policy_process import PlayRequest
-    from orchestrator.keys.feature_tables import FeatureTable, JobKey, JobTable
+    from orchestrator.keys.feature_tables import FeatureTable, JobTable
     from orchestrator.ledger import Ledger
     from orchestrator.machine.doctor_checks import Finding
     from orchestrator.machine.topology import Machine
@@ -49,7 +49,6 @@ PlugPoint = Literal[
     "executors",
     "job_file",
     "job_tables",
-    "job_keys",
     "job_parts",
     "robot_sources",
     "beside_run",
@@ -84,9 +83,6 @@ class Feature:
     job_tables: Callable[[], Iterable[JobTable]] | None = None
     """Further tables of jobs and of ``[defaults]``, each with a part of jobs of the same name; asked
     for at the same time."""
-    job_keys: Callable[[], Iterable[JobKey]] | None = None
-    """Keys of jobs and of ``[defaults]`` that are no tables, for facts of :class:`.WorkerSpec` that
-    decide no result; asked for at the same time."""
     job_parts: Callable[[], Iterable[JobPart]] | None = None
     """What it adds to single trainings. Workers ask, too: what gives them imports
     :mod:`orchestrator.core` alone."""

@@ -5,7 +5,7 @@ Stable-Baselines3.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Predicate
 from pydantic import Field, PlainValidator, WithJsonSchema
@@ -90,40 +90,6 @@ _OPTIMIZER = "cannot be set: every learner uses the optimiser of Stable-Baseline
 
 class AlgorithmTable(TomlTable):
     """Keyword arguments of an algorithm."""
-
-    alternative: ClassVar = "the table of the job's algorithm"
-    instead: ClassVar = {
-        "seed": "is set by the job's seeds, a list: seeds = [0]",
-        "device": "follows from the job's resources: resources.gpus = 1 trains on a GPU",
-        "verbose": "cannot be set: the command shows progress, and progress.csv records it",
-        "tensorboard_log": "cannot be set: logged values are in progress.csv in the job's directory",
-        "optimize_memory_usage": "cannot be set: Stable-Baselines3 would treat time limits as terminations",
-        "rollout_buffer_class": _NO_CLASS,
-        "rollout_buffer_kwargs": _NO_CLASS,
-        "replay_buffer_class": _NO_CLASS,
-        "replay_buffer_kwargs": _NO_CLASS,
-        "_init_setup_model": _NO_CLASS,
-    }
-    synonyms: ClassVar = {
-        "lr": "learning_rate",
-        "step_size": "learning_rate",
-        "epochs": "n_epochs",
-        "num_epochs": "n_epochs",
-        "update_epochs": "n_epochs",
-        "rollout_steps": "n_steps",
-        "num_steps": "n_steps",
-        "horizon": "n_steps",
-        "minibatch_size": "batch_size",
-        "mini_batch_size": "batch_size",
-        "entropy_coef": "ent_coef",
-        "entropy_coeff": "ent_coef",
-        "value_coef": "vf_coef",
-        "vf_coeff": "vf_coef",
-        "discount": "gamma",
-        "lambda": "gae_lambda",
-        "lam": "gae_lambda",
-        "clip": "clip_range",
-    }
 
 
 class OnPolicy(AlgorithmTable):
@@ -239,18 +205,6 @@ class PolicyKwargs(TomlTable):
     """Keyword arguments of Stable-Baselines3's policies, under its own names; each algorithm has
     some of them.
     """
-
-    instead: ClassVar = {
-        "optimizer_class": _OPTIMIZER,
-        "optimizer_kwargs": _OPTIMIZER,
-        "features_extractor_class": _NO_CLASS,
-        "features_extractor_kwargs": _NO_CLASS,
-    }
-    synonyms: ClassVar = {
-        "hidden_sizes": "net_arch",
-        "hidden_layers": "net_arch",
-        "layers": "net_arch",
-    }
 
     net_arch: value_types.NetArch = key(
         None,

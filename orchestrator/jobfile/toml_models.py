@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from annotated_types import MinLen, Predicate
-from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema, create_model
+from annotated_types import Predicate
+from pydantic import AfterValidator, Field, WithJsonSchema, create_model
 
 from orchestrator.core.job import Start
 from orchestrator.core.numbers.changing_numbers import changing_numbers, parse_number
@@ -22,7 +22,7 @@ from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
 from orchestrator.jobfile.model_edit_keys import nested_distributions, nested_edits, nested_grid
 from orchestrator.jobfile.presets import PresetName
 from orchestrator.keys import value_types
-from orchestrator.keys.feature_tables import feature_tables, job_keys, job_tables
+from orchestrator.keys.feature_tables import feature_tables, job_tables
 from orchestrator.keys.messages import Layout
 from orchestrator.keys.names import is_showable
 from orchestrator.keys.value_types import (
@@ -38,34 +38,42 @@ from orchestrator.keys.value_types import (
 
 ROBOT_FILES = alternatives(["MJCF", *(one.title for one in robot_formats())])
 """What files of robots are, as in "the path of an MJCF file"."""
-_ROBOTS = [
-    f"the path of an {ROBOT_FILES} file",
-    'a pattern such as "zoo/*.xml"',
-    'a function as "module:function"',
-    *(f'{one.title} as "{one.prefix}{one.example}"' for one in robot_collections()),
-]
+_NAMED_ROBOTS = "".join(f", {one.title} as {one.prefix}NAME" for one in robot_collections())
 RobotName = Annotated[
     str,
-    MinLen(1),
     Predicate(str.strip),
     Predicate(is_showable),
-    value_types.Expected(f"{', '.join(_ROBOTS[:-1])}, or {_ROBOTS[-1]}, in quotes"),
+    value_types.Expected(
+        f'the path of an {ROBOT_FILES} file, a pattern such as "zoo/*.xml"{_NAMED_ROBOTS}, or a function '
+        'as "module:function", in quotes'
+    ),
+    WithJsonSchema({"type": "string", "minLength": 1}),
 ]
 ModelEdits = Annotated[
-    dict[str, Any], PlainValidator(nested_edits), WithJsonSchema({"type": "object"}), AnyKeys()
+    dict[str, Any],
+    AfterValidator(nested_edits),
+    value_types.Expected('a table of changes, such as { "geom.thigh.size" = "*1.2" }'),
+    AnyKeys(),
 ]
 Randomized = Annotated[
     dict[str, Any],
-    PlainValidator(nested_distributions),
-    WithJsonSchema({"type": "object"}),
+    AfterValidator(nested_distributions),
+    value_types.Expected(
+        'a table of distributions, such as { "body.trunk.mass" = "scale(0.8, 1.2)" }'
+    ),
     AnyKeys(),
 ]
 Evaluated = Annotated[
-    dict[str, Any], PlainValidator(nested_grid), WithJsonSchema({"type": "object"}), AnyKeys()
+    dict[str, Any],
+    AfterValidator(nested_grid),
+    value_types.Expected(
+        'a table of lists of values, such as { "body.trunk.mass" = ["*0.7", "*1"] }'
+    ),
+    AnyKeys(),
 ]
 
 
-def _with_changing_numbers(options: dict[Any, Any]) -> dict[Any, Any]:
+def _with_changing_numbers(options: dict[str, Any]) -> dict[str, Any]:
     for dotted, text in changing_numbers(options):
         try:
             parse_number(text)
@@ -180,27 +188,6 @@ class Retry(TomlTable):
 
 class CommonSettings(TomlTable):
     """The keys of [defaults], but for the tables of the algorithms."""
-
-    instead: ClassVar = {
-        "seed": "unknown key; use seeds, a list: seeds = [0]",
-        "device": "unknown key; resources.gpus = 1 trains on a GPU",
-        "xml": "belongs in a [[jobs]] table",
-        "name": "belongs in a [[jobs]] table",
-    }
-    synonyms: ClassVar = {
-        "steps": "total_timesteps",
-        "timesteps": "total_timesteps",
-        "env_steps": "total_timesteps",
-        "num_timesteps": "total_timesteps",
-        "n_timesteps": "total_timesteps",
-        "budget": "total_timesteps",
-        "envs": "n_envs",
-        "num_envs": "n_envs",
-        "n_env": "n_envs",
-        "robot": "xml",
-        "file": "xml",
-        "algorithm": "algo",
-    }
 
     preset: PresetName | None = key(
         None,
@@ -319,6 +306,12 @@ class CommonSettings(TomlTable):
         "Without it, an extended job of SAC or TD3 is refused, and one of an off-policy class fails.",
         True,
     )
+    preview: bool = key(
+        True,
+        "Draw preview.png after all training: the robot during its final evaluation.",
+        False,
+    )
+    video: bool = key(False, "Make video.mp4 of every trained policy after all training.", True)
     on_divergence: OnDivergence = key(
         "fail",
         "When physics diverges: fail (the job), or end-episode: that environment starts anew, as after a fall; the job "
@@ -349,9 +342,7 @@ class CommonSettings(TomlTable):
     )
 
 
-_NAMED_ROBOTS = "".join(f"; or {one.title}, as {one.prefix}NAME" for one in robot_collections())
 JOB_TABLES = job_tables()
-JOB_KEYS = job_keys()
 
 if TYPE_CHECKING:
     Settings = CommonSettings
@@ -366,7 +357,6 @@ else:  # a table for each algorithm
             for name, table in ALGORITHMS.items()
         },
         **{name: table.field for name, table in JOB_TABLES.items()},
-        **{name: added.field for name, added in JOB_KEYS.items()},
     )
 
 
@@ -379,7 +369,7 @@ class Entry(Settings):
     xml: RobotName = key(
         None,
         f"{ROBOT_FILES} file of the robot, relative to the job file; a glob makes one job per file. Or a "
-        f"function of yours that makes the robot, as module:function{_NAMED_ROBOTS}.",
+        f"function of yours that makes the robot, as module:function{_NAMED_ROBOTS.replace(',', '; or')}.",
         "../mjcf/hopper.xml",
     )
     after: value_types.JobNameList = key(
@@ -391,12 +381,6 @@ class Entry(Settings):
 
 class CommonKeys(TomlTable):
     """An experiment: many policies trained at once, each in its own process."""
-
-    instead: ClassVar = {
-        "job": "unknown key; did you mean [[jobs]]?",
-        "default": "unknown key; did you mean [defaults]?",
-        "seed": "unknown key; use seeds, a list, in [defaults] or in a [[jobs]] table: seeds = [0]",
-    }
 
     name: Name = Field(
         description="Name of the experiment; the run directory is runs/<name>.", examples=["robots"]

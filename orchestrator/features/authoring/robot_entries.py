@@ -55,7 +55,7 @@ def entries(kinds: Mapping[Path, str], base: Path, folders: Iterable[Path]) -> l
     for find in (_whole_folders, _parts_of_folders):
         for pattern in find(dict(left), base, list(folders)):
             problems = Problems()
-            robots = finder.find(pattern, None, 0, problems)
+            robots = finder.find(pattern, None, "", problems)
             if problems or len(robots) < LEAST:
                 continue
             paths = [robot.xml for robot in robots if robot.xml in left]

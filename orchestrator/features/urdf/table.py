@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from orchestrator.features.urdf.part import MJCF_PART, PART
 from orchestrator.features.urdf.settings import MjcfSettings, UrdfSettings
@@ -21,24 +21,10 @@ if TYPE_CHECKING:
 
 DEFAULTS = UrdfSettings()
 MJCF_DEFAULTS = MjcfSettings()
-SYNONYMS = {
-    "ground": "floor",
-    "hz": "frequency",
-    "kv": "kd",
-    "stiffness": "kp",
-    "damping": "kd",
-    "home": "pose",
-}
 
 
 class UrdfTable(TomlTable):
     """What a URDF does not describe and a robot needs; check shows what was added."""
-
-    synonyms: ClassVar = {
-        "package_paths": "asset_paths",
-        "package_dirs": "asset_paths",
-        **SYNONYMS,
-    }
 
     base: Literal["fixed", "floating"] | None = key(
         None,
@@ -103,8 +89,6 @@ class UrdfTable(TomlTable):
 
 class MjcfTable(TomlTable):
     """What an MJCF lacks and a robot needs; check shows what was added."""
-
-    synonyms: ClassVar = SYNONYMS
 
     actuators: Actuators | None = key(
         MJCF_DEFAULTS.actuators,

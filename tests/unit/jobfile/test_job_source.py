@@ -36,11 +36,6 @@ def falls(top: Mapping[str, Any], entries: int, problems: Problems) -> JobSource
     raise ValueError("the knee fell off")
 
 
-def asks_twice(top: Mapping[str, Any], entries: int, problems: Problems) -> JobSource | None:
-    problems.add("draw", "asked")
-    return Source()
-
-
 def read(entries: int = 1, **made: Any) -> tuple[JobSource | None, list[str]]:
     """What a job file with tables of these sources means, and its problems."""
     tables = {
@@ -68,17 +63,6 @@ def test_a_table_that_is_not_written_is_not_asked() -> None:
     table_of, source = read_job_source({"plain": table, "draw": draw}, {"draw": {}}, 1, problems)
     assert (table_of, type(source)) == ("draw", Source)
     assert not problems
-
-
-def test_tables_with_one_source_make_it_once() -> None:
-    source, problems = read(draw=asks_twice, rungs=asks_twice)
-    assert isinstance(source, Source)
-    assert problems == ["draw: asked"]
-
-
-def test_two_sources_exclude_each_other() -> None:
-    _, problems = read(draw=draws, lottery=asks_twice)
-    assert problems == ["lottery: excludes [draw]: each of them decides which jobs there are"]
 
 
 def run_directory(root: Path, states: Mapping[str, tuple[Job, State]]) -> tuple[RunPaths, Ledger]:

@@ -184,11 +184,6 @@ def test_a_file_that_is_no_toml_is_refused_with_its_line(
     assert error.value.problems[0].where == where
 
 
-def test_a_job_file_without_an_end_is_not_read_to_it() -> None:
-    with pytest.raises(SpecError):
-        load(Path("/dev/zero"))
-
-
 def test_a_byte_order_mark_and_windows_lines_are_accepted(write: Callable[..., Path]) -> None:
     path = write(b"\xef\xbb\xbf" + EXAMPLE.replace("\n", "\r\n").encode())
     assert len(load(path).jobs) == 13
