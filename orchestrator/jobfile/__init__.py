@@ -8,7 +8,6 @@ settings are in :mod:`orchestrator.jobfile.expand`.
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,6 @@ from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.errors import Problem, SpecError, UsageError
 from orchestrator.core.job import Job
-from orchestrator.core.paths import DIRECTORY_REMOVED, current_directory
 from orchestrator.core.robot_sources import robot_suffixes
 from orchestrator.jobfile.expand import JobTemplate, expand
 from orchestrator.jobfile.job_source import JobSource
@@ -164,8 +162,8 @@ def load(
         # Some editors write a byte order mark, which TOML does not allow.
         data = tomllib.loads(content.decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        where, message = _read_error(path, error)
-        raise SpecError(source, [Problem(where=where, message=message)]) from None
+        problem = Problem(where="", message=_read_error(path, error))
+        raise SpecError(source, [problem]) from None
     found = from_mapping(
         data, source=source, base=path.parent, overrides=overrides, skip_invalid=skip_invalid
     )
@@ -249,24 +247,16 @@ def parse_override(text: str) -> tuple[str, Any]:
     return key, parsed["value"] if parsed.keys() == {"value"} else written
 
 
-def _read_error(path: Path, error: Exception) -> tuple[str, str]:
-    """Return the place and the message of an error in reading or parsing a file."""
-    syntax = re.fullmatch(r"(.*) \(at (line \d+, column \d+)\)", str(error), re.DOTALL)
+def _read_error(path: Path, error: Exception) -> str:
+    """Return the message for an error in reading or parsing a file."""
     match error:
         case ValueError() if path.suffix.lower() in robot_suffixes():
             command = f"orchestrator init {shlex.quote(str(path))}"
-            return "", f"this is a robot, not a job file; `{command}` writes a job file"
-        case UnicodeDecodeError():
-            line = error.object[: error.start].count(b"\n") + 1
-            return f"line {line}", f"is not UTF-8 text ({error.reason}); save the file as UTF-8"
-        case tomllib.TOMLDecodeError() if syntax is not None:
-            return syntax[2], f"not valid TOML, {syntax[1].lower()}"
-        case FileNotFoundError() if not path.is_absolute() and current_directory() is None:
-            return "", DIRECTORY_REMOVED
+            return f"this is a robot, not a job file; `{command}` writes a job file"
         case FileNotFoundError():
             near = suggestion(path.name, [other.name for other in path.parent.glob("*.toml")])
             meant = f"; did you mean {quoted(str(path.with_name(near)))}?" if near else ""
-            return "", f"no such file{meant}"
+            return f"no such file{meant}"
         case OSError():
-            return "", f"cannot be read: {error.strerror}"
-    return "", f"is not a job file: {error}"  # such as endless brackets
+            return f"cannot be read: {error.strerror}"
+    return f"is not valid TOML: {error}"

@@ -4,11 +4,10 @@ Stable-Baselines3.
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 from annotated_types import Predicate
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import Field
 
 from orchestrator.core.worker_spec import Activation
 from orchestrator.keys import value_types
@@ -22,7 +21,6 @@ from orchestrator.keys.value_types import (
     TomlTable,
     Whole,
     key,
-    whole,
 )
 
 _LEARNING_RATE = (
@@ -37,41 +35,21 @@ _USE_SDE = "State-dependent exploration (gSDE) instead of independent noise."
 _SDE_FREQ = "Steps between samples of gSDE noise; -1: sample only at the start of a rollout."
 _ACTION_NOISE = "Standard deviation of normal noise added to actions, which are scaled to -1 … 1; unset: no noise."
 
-_AUTO_ENT_COEF = re.compile(r"auto(_(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?)?\Z")
 
-
-def _train_freq(value: Any) -> int | list[Any]:
-    value = list(map(whole, value)) if isinstance(value, list) else whole(value)
+def _is_frequency(value: list[Any]) -> bool:
     match value:
-        case bool() | [bool(), _]:
-            pass
-        case int(count) | [int(count), "step" | "episode"] if 1 <= count <= MOST:
-            return value
-    raise value_types.ExpectedError(
-        f'expected a whole number of steps from 1 to {MOST:_}, or [1, "episode"]'
-    )
+        case [int(count), "step" | "episode"]:
+            return 1 <= count <= MOST
+    return False
 
 
-def _is_auto_ent_coef(text: str) -> bool:
-    return bool(_AUTO_ENT_COEF.match(text)) and float(text.partition("_")[2] or 1) > 0
-
-
-_TRAIN_FREQ = {
-    "type": "array",
-    "prefixItems": [{"type": "integer", "minimum": 1}, {"enum": ["step", "episode"]}],
-    "minItems": 2,
-    "maxItems": 2,
-}
 TrainFreq = Annotated[
-    int | list[Any],
-    PlainValidator(_train_freq),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, _TRAIN_FREQ]}),
-]
-_AutoEntCoef = Annotated[
-    str, Predicate(_is_auto_ent_coef), WithJsonSchema({"type": "string", "pattern": "^auto(_.+)?$"})
+    Count | Annotated[list[Any], Predicate(_is_frequency)],
+    Expected(f'a whole number of steps from 1 to {MOST:_}, or [1, "episode"]'),
 ]
 EntCoef = Annotated[
-    Annotated[float, Field(ge=0, le=MOST)] | _AutoEntCoef,
+    Annotated[float, Field(ge=0, le=MOST)]
+    | Annotated[str, Field(pattern=r"^auto(_\d*\.?\d+([eE][-+]?\d+)?)?$")],
     Expected(f'"auto", "auto_0.1" (learnt, with an initial value), or a number from 0 to {MOST:_}'),
 ]
 TargetEntropy = Annotated[

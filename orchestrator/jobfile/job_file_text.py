@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.errors import UsageError, disk_full_explained
-from orchestrator.core.files.atomic_files import refuse_special_file, write_whole
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.paths import absolute
 from orchestrator.core.text import plain
 from orchestrator.jobfile import Experiment, from_mapping
@@ -49,22 +49,14 @@ def check_target(path: Path, *, force: bool) -> None:
     :param force: whether a job file may be replaced.
     :raises UsageError: with what to do.
     """
-    folder = absolute(path).parent
     if path.suffix != ".toml":
         raise UsageError(f"{path}: expected a name that ends in .toml; set it with -o")
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+    if not os.access(absolute(path).parent, os.W_OK | os.X_OK):
+        raise UsageError(f"{path}: its folder cannot be written to; choose another file with -o")
+    if os.path.lexists(path) and not (force and path.is_file()):
         raise UsageError(
-            f"{path}: the folder {folder} does not exist or is not writable; choose another file with -o"
+            f"{path} exists and was not changed; --force replaces a file, -o FILE.toml writes another"
         )
-    if os.path.lexists(path):
-        if not force:
-            raise UsageError(
-                f"{path} exists and was not changed; --force replaces it, -o FILE.toml writes another"
-            )
-        try:
-            refuse_special_file(path)
-        except OSError as error:
-            raise UsageError(f"{path}: {error.strerror}; choose another with -o") from None
 
 
 def write(path: Path, text: str, *, force: bool) -> Experiment:

@@ -12,11 +12,6 @@ from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import INIT_JOB
 from orchestrator.keys.problems import Problems, quoted, suggestion
 
-SHOWN = 10
-"""Jobs of a circle, in a message."""
-MOST_LINKS = 1_000_000
-"""Largest number of pairs of jobs of which one waits for the other."""
-
 
 def link_jobs(jobs: Sequence[Job], problems: Problems) -> list[Job]:
     """Return ``jobs`` with ids in place of names in ``after`` and ``init``; a job that starts from
@@ -34,15 +29,13 @@ def link_jobs(jobs: Sequence[Job], problems: Problems) -> list[Job]:
         jobs_named.setdefault(job.spec.name, []).append(job)
     for job in jobs:
         jobs_named.setdefault(job.job_id, [job])
-    linked: list[Job] = []
-    links = 0
-    for job in jobs:
-        linked.append(_linked(job, jobs_named, problems))
-        links += len(linked[-1].spec.after)
-        if links > MOST_LINKS:
-            problems.add(job.where, f"more than {MOST_LINKS:_} pairs of jobs wait for each other")
-            return list(jobs)
-    _refuse_circle(linked, problems)
+    linked = [_linked(job, jobs_named, problems) for job in jobs]
+    try:
+        graphlib.TopologicalSorter({job.job_id: job.spec.after for job in linked}).prepare()
+    except graphlib.CycleError as error:
+        circle: list[str] = error.args[1]
+        where = next(job.where for job in linked if job.job_id == circle[0])
+        problems.add(where, f"jobs wait for each other in a circle: {' → '.join(circle)}")
     return linked
 
 
@@ -86,17 +79,5 @@ def _fitting(job: Job, candidates: Sequence[Job]) -> Sequence[Job]:
 
 def _unknown(name: str, names: Mapping[str, Sequence[Job]]) -> str:
     near = suggestion(name, names)
-    hint = f"jobs of this file: {listed(list(names))}"
-    if near is not None:
-        hint = f"did you mean {quoted(near)}?"
-    return f"no job of this file has the name {quoted(name)}; {hint}"
-
-
-def _refuse_circle(jobs: Sequence[Job], problems: Problems) -> None:
-    try:
-        graphlib.TopologicalSorter({job.job_id: job.spec.after for job in jobs}).prepare()
-    except graphlib.CycleError as error:
-        circle: list[str] = error.args[1]
-        where = next(job.where for job in jobs if job.job_id == circle[0])
-        order = " → ".join(circle if len(circle) <= SHOWN else [*circle[:SHOWN], "…"])
-        problems.add(where, f"jobs wait for each other in a circle: {order}")
+    known = listed(list(names)) if near is None else quoted(near)
+    return f"no job of this file has the name {quoted(name)}; did you mean {known}?"

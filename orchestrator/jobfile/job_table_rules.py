@@ -9,12 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.job_parts import job_parts
-from orchestrator.core.numbers.changing_numbers import Stages, changing_numbers, parse_number
-from orchestrator.core.numbers.distributions import parse_distribution
-from orchestrator.core.numbers.terrain import TERRAIN
 from orchestrator.core.robot_sources import RobotFormat, mjcf_format, robot_formats
 from orchestrator.jobfile.merged_job import MergedJob
-from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.jobfile.toml_models import JOB_TABLES
 
 
@@ -83,16 +79,3 @@ def robot_settings(
         return rules.robot_settings(merged, base)
     settings: Mapping[str, Any] = merged[maker.name]
     return settings
-
-
-def numbers_with_stages(merged: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """Return the numbers of a job with a task that have stages: dotted key, and how many."""
-    numbers = [
-        (f"task_options.{dotted}", parse_number(text))
-        for dotted, text in changing_numbers(merged["task_options"])
-    ]
-    for dotted, text in flat(merged["randomize"]).items():
-        if dotted != TERRAIN:
-            distribution = parse_distribution(text)
-            numbers += [(f"randomize.{dotted}", number) for number in distribution.changing]
-    return [(dotted, len(one.values)) for dotted, one in numbers if isinstance(one, Stages)]

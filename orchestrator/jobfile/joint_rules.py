@@ -95,7 +95,7 @@ def _check_robot(job: MergedJob) -> None:
     if settings["model"] and not has_robot:
         job.report(["model"], "changes a robot, and this job names none; set xml")
     arch = settings["policy_kwargs"].get("net_arch")
-    if settings["asymmetric"] and (arch == [] or (isinstance(arch, dict) and arch["pi"] == [])):
+    if settings["asymmetric"] and (arch == [] or (isinstance(arch, dict) and arch.get("pi") == [])):
         keys = ["asymmetric", "policy_kwargs.net_arch"]
         job.report(keys, "asymmetric needs an actor with at least one hidden layer")
 
@@ -117,7 +117,7 @@ def _check_algorithm(job: MergedJob) -> None:
         job.report([f"policy_kwargs.{key}"], f"policies of {algo} have no {key}; they have {known}")
     critic = "qf" if algo in OFF_POLICY else "vf"
     arch = policy_kwargs.get("net_arch")
-    if isinstance(arch, dict) and critic not in arch:
+    if isinstance(arch, dict) and arch.keys() != {"pi", critic}:
         message = f"expected the networks of {algo}, {{ pi = […], {critic} = […] }}"
         job.report(["policy_kwargs.net_arch"], message)
     values = DEFAULTS[algo] | job.settings[algo]

@@ -74,18 +74,14 @@ class RobotArgument:
 
     def entry(self) -> dict[str, Any]:
         """Return its table of ``[[jobs]]``."""
-        xml = str(self.file) if self.file.exists() else glob.escape(str(self.file))
-        outside = {"allow_outside": True} if self.allow_outside else {}
-        return {"name": self.name, "xml": xml, **outside}
+        return {"name": self.name, "xml": str(self.file), "allow_outside": self.allow_outside}
 
     def with_label(self, error: str) -> str:
         """Return ``error`` with the robot's label in place of a file that the user does not know."""
         text = error.replace(str(self.file), self.label)
-        folder = str(self.file.parent)
-        if folder not in text:
-            return text
-        advice = "what is given as text or MjSpec has no folder: add files to MjSpec.assets"
-        return f"{text.replace(folder + os.sep, '').replace(folder, 'its folder')}; {advice}"
+        return text.replace(f"{self.file.parent}{os.sep}", "").replace(
+            f" in {self.file.parent}", ""
+        )
 
 
 def robot_arguments(
@@ -111,48 +107,43 @@ def robot_arguments(
         items = given
     for index, item in enumerate(items):
         what = f"{caller}: {argument or f'xmls[{index}]'}"
-        is_text = isinstance(item, str) and item.lstrip("\ufeff \t\r\n").startswith("<")
         try:
             with disk_full_explained(Path(tempfile.gettempdir()), "make the same call again"):
-                if isinstance(item, str) and is_text:
-                    robots.append(_from_text(item, len(robots), index, folder()))
-                elif isinstance(item, str | os.PathLike) and str(item).strip():
-                    files = _files(item, what)
-                    robots += [
-                        _from_file(file, n, index) for n, file in enumerate(files, len(robots))
-                    ]
-                elif isinstance(item, Spec):
-                    robots.append(_from_spec(item, len(robots), index, folder(), what))
-                else:
-                    raise UsageError(f"{what} is {item!r:.60}; {EXPECTED}")
+                robots += _robots_of(item, len(robots), index, folder, what)
         except OSError as error:
             file = plain(str(error.filename or ""))
             raise UsageError(f"{what}: {file}: {error.strerror or error}") from error
     return robots
 
 
-def _files(item: str | os.PathLike[str], what: str) -> Sequence[Path]:
-    """Return one file, or all that a pattern or a folder stands for, sorted.
+def _robots_of(
+    item: object, first: int, index: int, folder: Callable[[], Path], what: str
+) -> list[RobotArgument]:
+    """Return the robots that one item of what was given stands for.
 
-    :param what: the argument, for messages.
+    :param first: number of the first of them.
+    :param what: the argument, for messages; the other parameters are those of
+        :func:`robot_arguments`.
     """
+    if isinstance(item, Spec):
+        return [_from_spec(item, first, index, folder(), what)]
+    if not isinstance(item, str | os.PathLike) or not str(item).strip():
+        raise UsageError(f"{what} is {item!r:.60}; {EXPECTED}")
+    if isinstance(item, str) and item.lstrip("\ufeff \t\r\n").startswith("<"):
+        return [_from_text(item, first, index, folder())]
     path = absolute(Path(item))
+    files = [path]
     if path.is_dir():
-        found = [file for file in path.iterdir() if file.suffix.lower() == ".xml"]
-    elif not isinstance(item, str) or os.path.lexists(path):
-        return [path]
-    elif glob.has_magic(item):
-        found = [absolute(Path(match)) for match in matching_paths(item, Path())]
-    elif is_maker(item):
-        raise UsageError(f'{what}: "{item}" names no file but a function: {NO_FUNCTIONS}')
-    else:
-        return [path]
-    files = sorted(file for file in found if not file.is_dir())
+        files = [file for file in path.iterdir() if file.suffix.lower() == ".xml"]
+    elif isinstance(item, str) and not os.path.lexists(path):
+        if is_maker(item):
+            raise UsageError(f'{what}: "{item}" names no file but a function: {NO_FUNCTIONS}')
+        if glob.has_magic(item):
+            files = [absolute(Path(match)) for match in matching_paths(item, Path())]
+    files = sorted(file for file in files if not file.is_dir())
     if not files:
-        raise UsageError(
-            f"{what}: no robot in {plain(str(path))}; expected a folder or a pattern of *.xml"
-        )
-    return files
+        raise UsageError(f"{what}: no robot in {plain(str(path))}")
+    return [_from_file(file, number, index) for number, file in enumerate(files, first)]
 
 
 def _from_file(file: Path, number: int, index: int) -> RobotArgument:

@@ -75,29 +75,29 @@ class Robots:
                 return []
             return [Robot(name or found.name, found.xml)]
         path = self._absolute(xml)
-        is_pattern = glob.has_magic(xml) and bool(self._fault(path))
-        paths = (
-            sorted(map(self._absolute, matching_paths(xml, self._base))) if is_pattern else [path]
-        )
-        paths = [match for match in paths if not is_pattern or not match.is_dir()]
-        if not paths and name is not None and self._skip_invalid:
-            return [Robot(name, path)]
+        if not glob.has_magic(xml) or path.exists():
+            return (
+                [Robot(name or path.stem, path)] if self._is_usable(path, where, problems) else []
+            )
+        matches = sorted(map(self._absolute, matching_paths(xml, self._base)))
+        paths = [match for match in matches if not match.is_dir()]
         if not paths:
             problems.add(where, f"no file matches {quoted(xml)} in {self._base}")
-        folder = self._absolute(_fixed_folder(xml))
         stems = Counter(path.stem for path in paths)
+        folder = self._absolute(_fixed_folder(xml))
         robots: list[Robot] = []
         for path in paths:
-            fault = self._fault(path)
-            if fault and not (self._skip_invalid and is_showable(str(path))):
-                problems.add(where, fault)
-                continue
-            own_name = name or path.stem
-            if is_pattern:
-                below = str(path.relative_to(folder).with_suffix(""))
-                own_name = path.stem if stems[path.stem] == 1 else below
-            robots.append(Robot(own_name, path))
+            below = str(path.relative_to(folder).with_suffix(""))
+            if self._is_usable(path, where, problems):
+                robots.append(Robot(path.stem if stems[path.stem] == 1 else below, path))
         return robots
+
+    def _is_usable(self, path: Path, where: str, problems: Problems) -> bool:
+        fault = self._fault(path)
+        if not fault or (self._skip_invalid and is_showable(str(path))):
+            return True
+        problems.add(where, fault)
+        return False
 
     def _absolute(self, path: str) -> Path:
         # Links are kept: an MJCF's own includes and meshes are relative to where the link lies.
@@ -133,14 +133,9 @@ def file_fault(path: Path) -> str:
     """Return why a file cannot be read as a robot; empty if it can."""
     if not is_showable(str(path)):
         return f"the file name {str(path)!a} has characters that cannot be printed; rename the file"
-    try:
-        if path.is_file():
-            return "" if os.access(path, os.R_OK) else f"{path} cannot be read: permission denied"
-        if path.is_dir():
-            return f'{path} is a folder; expected a file, or a pattern: "{path.name}/*.xml"'
-        if path.exists() or path.is_symlink():
-            return f"{path} is no regular file, or a broken link"
-        near = suggestion(path.name, [other.name for other in path.parent.iterdir()])
-    except OSError as error:
-        return f"{path}: {(error.strerror or str(error)).lower()}"
+    if path.is_file():
+        return "" if os.access(path, os.R_OK) else f"{path} cannot be read: permission denied"
+    if path.exists():
+        return f'{path} is no regular file; expected a file, or a pattern such as "zoo/*.xml"'
+    near = suggestion(path.name, [other.name for other in path.parent.glob("*")])
     return f"no such file: {path}" + (f"; did you mean {quoted(near)}?" if near else "")

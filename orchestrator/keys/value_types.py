@@ -98,10 +98,6 @@ class Expected:
         )
 
 
-def _pattern(regex: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "pattern": regex})
-
-
 # Numbers
 
 
@@ -146,7 +142,7 @@ def _schedule(text: str) -> str:
     return text
 
 
-_ScheduleText = Annotated[str, AfterValidator(_schedule), _pattern(r"^\s*linear\s*\([^()]*\)\s*$")]
+_ScheduleText = Annotated[str, AfterValidator(_schedule)]
 _SCHEDULE = Expected(
     f'a number above 0 and up to {MOST:_}, or a schedule such as "linear(3e-4, 0)"'
 )
@@ -213,10 +209,7 @@ def _log_size(mib: int) -> int:
     return mib
 
 
-_SizeText = Annotated[
-    str, AfterValidator(parse_size), _pattern(r"^\s*\d+(\.\d+)?\s*([KkMmGgTt][Ii]?[Bb])\s*$")
-]
-_DURATION_PATTERN = _pattern(r"^\s*(\d+(\.\d+)?\s*(d|h|min|m|s)\s*)+$")
+_SizeText = Annotated[str, AfterValidator(parse_size)]
 Size = Annotated[_SizeText, Expected(f"a size with its unit, {SIZE}")]
 LogSize = Annotated[Size, AfterValidator(_log_size)]
 FreeDisk = Annotated[
@@ -225,12 +218,12 @@ FreeDisk = Annotated[
     Expected('a size with its unit, such as "1 GiB", or 0 for no limit'),
 ]
 Duration = Annotated[
-    AboveZero | Annotated[str, AfterValidator(parse_duration), _DURATION_PATTERN],
+    AboveZero | Annotated[str, AfterValidator(parse_duration)],
     Expected(DURATION),
 ]
 StallTimeout = Annotated[Duration, AfterValidator(_stall_timeout)]
 CheckpointEvery = Annotated[
-    Count | Annotated[str, AfterValidator(_duration_as_written), _DURATION_PATTERN],
+    Count | Annotated[str, AfterValidator(_duration_as_written)],
     Expected('a whole number of env_steps, or a duration such as "10min", "30s" or "1h"'),
 ]
 """env_steps; or a duration, as it was written."""
@@ -340,26 +333,19 @@ _Text = Annotated[str, Predicate(str.strip), Predicate(is_showable)]
 Name = Annotated[
     _Text,
     Expected("a name in quotes, on one line"),
-    WithJsonSchema({"type": "string", "minLength": 1}),
 ]
 Init = Annotated[
     _Text,
     Predicate(_names_something),
     Expected('"none", "job:NAME", or the path of a job\'s directory or of a model.zip, in quotes'),
-    WithJsonSchema({"type": "string", "minLength": 1}),
 ]
 JobNameList = Annotated[
     list[Name], Expected('a list of names of jobs of this file, such as ["stand"]')
-]
-Folders = Annotated[list[_Text], Expected('a list of folders in quotes, such as ["../robots"]')]
-Patterns = Annotated[
-    list[Annotated[str, MinLen(1)]], Expected('a list of names or patterns, such as ["caster_*"]')
 ]
 EntryPoint = Annotated[
     str,
     Predicate(is_entry_point),
     Expected('"package.module:callable"'),
-    _pattern(r"^[^\s:]+:[^\s:]+$"),
 ]
 _TASKS = [AUTO, *TASKS, *GYMNASIUM_TASKS]
 _TASK = f'{", ".join(_TASKS)}, or a class of yours as "package.module:Class"'
@@ -388,7 +374,6 @@ Command = Annotated[
     Expected(
         'a list of a program and its arguments, such as ["mail", "-s", "done", "me@example.org"]; no shell'
     ),
-    WithJsonSchema({"type": "array", "items": {"type": "string"}, "minItems": 1}),
 ]
 
 # Tables
@@ -430,22 +415,8 @@ Options = Annotated[
 Matrix = Annotated[dict[str, Any], Expected("a table of lists, each with a dotted key in quotes")]
 
 
-class PolicyAndValue(TomlTable):
-    """Layer widths of the policy and the value function."""
-
-    pi: list[Count] = Field(description="Widths of the policy's hidden layers.")
-    vf: list[Count] = Field(description="Widths of the value function's hidden layers.")
-
-
-class PolicyAndCritics(TomlTable):
-    """Layer widths of the policy and the critics."""
-
-    pi: list[Count] = Field(description="Widths of the policy's hidden layers.")
-    qf: list[Count] = Field(description="Widths of the critics' hidden layers.")
-
-
 NetArch = Annotated[
-    list[Count] | PolicyAndValue | PolicyAndCritics,
+    list[Count] | dict[Literal["pi", "vf", "qf"], list[Count]],
     Expected(
         "a list of layer widths, such as [64, 64], or a table of two, { pi = [64, 64], vf = [128, 128] } "
         "(off-policy algorithms: qf in place of vf)"

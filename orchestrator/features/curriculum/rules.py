@@ -7,13 +7,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.core.numbers.changing_numbers import Stages, changing_numbers, parse_number
+from orchestrator.core.numbers.distributions import parse_distribution
+from orchestrator.core.numbers.terrain import TERRAIN
 from orchestrator.core.progress_columns import progress_columns
 from orchestrator.core.text import count
 from orchestrator.features.curriculum.conditions import parse_condition, resolve_column
 from orchestrator.features.curriculum.part import CurriculumSettings
 from orchestrator.jobfile.hyperparameters import DEFAULTS
-from orchestrator.jobfile.job_table_rules import JobTableRules, numbers_with_stages
+from orchestrator.jobfile.job_table_rules import JobTableRules
 from orchestrator.jobfile.merged_job import MergedJob
+from orchestrator.jobfile.model_edit_keys import flat
 
 _DIVERGENCES = "rollout/divergences"
 _ONLY_LEARNT = "train/ent_coef_loss"
@@ -23,7 +27,7 @@ _ONLY_LEARNT = "train/ent_coef_loss"
 def _check(job: MergedJob) -> None:
     merged = job.settings
     written = merged["curriculum"]["advance"]
-    stages = numbers_with_stages(merged) if "task" in merged else []
+    stages = _numbers_with_stages(merged) if "task" in merged else []
     if not stages:
         if job.sets("curriculum.advance"):
             message = 'is for numbers with stages, such as push_speed = "stages(0, 0.5, 1)"'
@@ -51,6 +55,19 @@ def _check(job: MergedJob) -> None:
             job.report(["curriculum.advance"], f'"{text}": {error}')
 
 
+def _numbers_with_stages(merged: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Return the numbers of a job with a task that have stages: dotted key, and how many."""
+    numbers = [
+        (f"task_options.{dotted}", parse_number(text))
+        for dotted, text in changing_numbers(merged["task_options"])
+    ]
+    for dotted, text in flat(merged["randomize"]).items():
+        if dotted != TERRAIN:
+            distribution = parse_distribution(text)
+            numbers += [(f"randomize.{dotted}", number) for number in distribution.changing]
+    return [(dotted, len(one.values)) for dotted, one in numbers if isinstance(one, Stages)]
+
+
 def _check_episodes(job: MergedJob) -> None:
     algo = job.settings["algo"]
     episodes = job.settings["curriculum"]["episodes"]
@@ -75,7 +92,7 @@ def _settings(merged: Mapping[str, Any]) -> CurriculumSettings:
 def _conditions(merged: Mapping[str, Any]) -> tuple[str, ...]:
     """The conditions of a job that has passed the checks, one for each stage after the first."""
     written = merged["curriculum"]["advance"]
-    stages = numbers_with_stages(merged) if "task" in merged else []
+    stages = _numbers_with_stages(merged) if "task" in merged else []
     if not written or not stages:
         return ()
     one_each = written if len(written) > 1 else written * (stages[0][1] - 1)

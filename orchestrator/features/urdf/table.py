@@ -9,12 +9,14 @@ from orchestrator.features.urdf.settings import MjcfSettings, UrdfSettings
 from orchestrator.features.urdf.value_types import (
     AboveZeroByJoint,
     Actuators,
+    Folders,
     Frequency,
     FromZeroByJoint,
+    Patterns,
     Pose,
 )
 from orchestrator.keys.feature_tables import JobTable
-from orchestrator.keys.value_types import Folders, Patterns, TomlTable, key
+from orchestrator.keys.value_types import TomlTable, key
 
 if TYPE_CHECKING:
     from orchestrator.jobfile.job_table_rules import JobTableRules
