@@ -113,7 +113,8 @@ def _kind(schema: Mapping[str, Any]) -> str:
     """What a value may be, in words."""
     match schema:
         case {"anyOf": alternatives}:
-            return " or ".join(dict.fromkeys(map(_kind, alternatives)))
+            kinds = [_kind(one) for one in alternatives if one != {"type": "null"}]
+            return " or ".join(dict.fromkeys(kinds))
         case {"enum": values}:
             return ", ".join(f"`{toml(value)}`" for value in values)
         case {"const": value}:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.front_end import option, override
+from orchestrator.core.front_end import override
 from orchestrator.core.job import Job, Resources
 from orchestrator.core.worker_spec import INIT_JOB, WorkerSpec, is_algorithm_class
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
@@ -203,8 +203,6 @@ def _given_settings(overrides: Mapping[str, Any], checked: Checked, problems: Pr
         tree = None
         if top == "matrix":
             problems.add(override(key), "cannot be set here; write it in the job file")
-        elif top == "max_parallel":
-            problems.add(override(key), f"is no setting of jobs; use {option(top)}")
         else:
             tree = check_one(key, value, override(key), problems)
         if tree is None:

@@ -26,19 +26,11 @@ def check_ranks(job: MergedJob) -> None:
     if 0 < resources["gpus"] < 1:
         message = f"each of {ranks} ranks needs a GPU of its own; set resources.gpus = 1"
         job.report(["resources.gpus", "resources.ranks"], message)
-    if job.settings["distributed"]["backend"] == "nccl" and not resources["gpus"]:
-        job.report(["distributed.backend"], "nccl is for GPUs, and resources.gpus is 0")
     values = {"n_envs": job.settings["n_envs"], **DEFAULTS[algo], **job.settings[algo]}
     for name in ("n_envs", "batch_size", "buffer_size"):
         if values.get(name, 0) % ranks:
             key = name if name == "n_envs" else f"{algo}.{name}"
             job.report([key, "resources.ranks"], uneven(name, values[name], ranks))
-    if algo == "ppo" and values["batch_size"] == ranks and values["normalize_advantage"]:
-        message = (
-            f"batch_size = {ranks} leaves each of {ranks} ranks one sample per minibatch, "
-            f"whose advantage cannot be normalised; expected {2 * ranks} or more"
-        )
-        job.report(["ppo.batch_size", "resources.ranks"], message)
 
 
 def uneven(name: str, value: int, ranks: int) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from annotated_types import Predicate
 from pydantic import AfterValidator, Field, WithJsonSchema, create_model
@@ -23,7 +25,6 @@ from orchestrator.jobfile.model_edit_keys import nested_distributions, nested_ed
 from orchestrator.jobfile.presets import PresetName
 from orchestrator.keys import value_types
 from orchestrator.keys.feature_tables import feature_tables, job_tables
-from orchestrator.keys.messages import Layout
 from orchestrator.keys.names import is_showable
 from orchestrator.keys.value_types import (
     MOST,
@@ -422,8 +423,30 @@ else:  # with the tables of features
     )
 
 
-LAYOUT = Layout(top=JobFile, settings=Settings, job=Entry)
-TABLES = LAYOUT.tables
+@functools.cache
+def tables_in(table: type[TomlTable]) -> Mapping[str, type[TomlTable]]:
+    """Return the tables that are values of keys of ``table``, by key."""
+    found = {name: _table_in(info.annotation) for name, info in table.model_fields.items()}
+    return {name: inner for name, inner in found.items() if inner is not None}
+
+
+def _table_in(annotation: Any) -> type[TomlTable] | None:
+    """Return the table that a value of this type is, or that it holds: in a list, or under any keys."""
+    if parts := get_args(annotation):
+        return next((table for part in parts if (table := _table_in(part)) is not None), None)
+    is_table = isinstance(annotation, type) and issubclass(annotation, TomlTable)
+    return annotation if is_table else None
+
+
+def has_users_keys(annotation: Any) -> bool:
+    """Return whether a value of this type has tables under keys that the user chooses."""
+    is_dict = get_origin(annotation) is dict
+    return is_dict or any(has_users_keys(part) for part in get_args(annotation))
+
+
+TABLES = tables_in(Settings)
 """Tables of a job with fixed keys."""
-FREE_TABLES = LAYOUT.free_tables
+FREE_TABLES = tuple(
+    name for name, info in Settings.model_fields.items() if AnyKeys() in info.metadata
+)
 """Tables of a job with any keys."""

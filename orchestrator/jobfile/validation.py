@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.core.text import storable
-from orchestrator.jobfile.toml_models import LAYOUT, Entry, JobFile, Settings
-from orchestrator.keys.messages import Location, message_for
+from orchestrator.jobfile.messages import Location, message_for
+from orchestrator.jobfile.toml_models import Entry, JobFile, Settings
 from orchestrator.keys.problems import Problems, place, suggestion
 
 _KEPT_AT_TOP = ("name", "max_parallel", "order", "on_invalid")
@@ -77,7 +77,7 @@ def check_one(name: str, value: Any, where: str, problems: Problems) -> dict[str
         return Settings.model_validate(as_plain(nested)).model_dump(exclude_unset=True)
     except ValidationError as error:
         for details in error.errors(include_url=False):
-            problems.add(where, message_for(LAYOUT, ("defaults", *details["loc"]), details))
+            problems.add(where, message_for(("defaults", *details["loc"]), details))
         return None
 
 
@@ -101,7 +101,7 @@ def _valid_part(document: dict[str, Any], error: ValidationError, problems: Prob
     broken: dict[int | str, set[str]] = {}
     for details in error.errors(include_url=False):
         location = details["loc"]
-        problems.add(place(*location), message_for(LAYOUT, location, details))
+        problems.add(place(*location), message_for(location, details))
         table, *keys = location[1:] if location[0] == "jobs" and len(location) > 1 else location
         key = str(keys[0]) if keys else ""
         broken.setdefault(table, set()).update({key, suggestion(key, Entry.model_fields) or key})

@@ -412,7 +412,11 @@ def _checked_options(table: dict[str, Any]) -> dict[str, Any]:
 Options = Annotated[
     dict[str, Any], AfterValidator(_checked_options), Expected("a table"), AnyKeys()
 ]
-Matrix = Annotated[dict[str, Any], Expected("a table of lists, each with a dotted key in quotes")]
+Matrix = Annotated[
+    dict[str, Any],
+    Expected("a table of lists, each with a dotted key in quotes"),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "array", "minItems": 1}}),
+]
 
 
 NetArch = Annotated[

@@ -55,6 +55,7 @@ from orchestrator.features.pool.pool_jobs import (
 from orchestrator.features.pool.submitted_files import contents, digests
 from orchestrator.features.pool.supervisor_process import SupervisorProcess
 from orchestrator.jobfile import Experiment, from_mapping
+from orchestrator.jobfile.messages import NO_SUCH_KEY
 from orchestrator.jobfile.robot_arguments import (
     NO_FUNCTIONS,
     RobotArgument,
@@ -64,7 +65,6 @@ from orchestrator.jobfile.robot_arguments import (
 )
 from orchestrator.jobfile.toml_models import Settings
 from orchestrator.jobfile.validation import as_plain
-from orchestrator.keys.messages import NO_SUCH_KEY
 from orchestrator.keys.problems import place
 from orchestrator.machine import topology
 from orchestrator.machine.slots import MaxParallel
