@@ -241,10 +241,9 @@ def parse_override(text: str) -> tuple[str, Any]:
             f"--set {text}: expected key=value, for example --set total_timesteps=100_000"
         )
     try:
-        parsed = tomllib.loads(f"value = {written}")
+        return key, tomllib.loads(f"value = {written}")["value"]
     except (ValueError, RecursionError):
         return key, written
-    return key, parsed["value"] if parsed.keys() == {"value"} else written
 
 
 def _read_error(path: Path, error: Exception) -> str:

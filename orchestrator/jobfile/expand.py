@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +78,14 @@ class EntrySettings:
     """
 
     where: str
-    defaults: Layer
+    shared: Layer
     """``[defaults]``."""
     entry: Layer
     given: Layer
     """What was given with ``--set``."""
     settled: Tree
     """These three layers together."""
-    invalid: set[str]
+    invalid: Set[str]
     """Keys that are invalid by themselves."""
 
     def at(self, point: Sequence[Choice], problems: Problems) -> Tree:
@@ -99,7 +99,7 @@ class EntrySettings:
         job = MergedJob(
             settings=merged,
             where=self.where,
-            defaults=self.defaults,
+            shared=self.shared,
             entry=self.entry,
             given=self.given,
             point=chosen,
@@ -142,8 +142,7 @@ class JobTemplate:
             merged["resources"] = {**merged["resources"], "start": "fork"}
         robot = replace(self.robot, name=f"{_name_of(self.robot, merged)}-{name}")
         where = self.settings.where
-        ids = JobNames()
-        jobs = _jobs(merged, {}, robot, where=where, base=self.base, ids=ids, problems=problems)
+        jobs = _jobs(merged, {}, robot, where, self.base, JobNames(), problems)
         return tuple(replace(job, point=dict(point)) for job in jobs)
 
 
@@ -171,28 +170,85 @@ def expand(
 
     :param maker: what makes the jobs; None: they are those that are declared.
     """
-    shared_choices = matrix_choices(checked.defaults.pop("matrix", {}), "defaults", problems)
-    defaults = Layer(checked.defaults, "defaults.{}".format)
-    given = _given_settings(overrides, checked, problems)
-    for layer in (defaults, given):
-        check_family(layer, problems)
-    entries = _Entries(
-        checked=checked,
-        base=base,
-        shared_choices=shared_choices,
-        defaults=defaults,
-        given=given,
-        robots=Robots(base, skip_invalid=skip_invalid),
-        maker=maker,
-        problems=problems,
-    )
+    expansion = _Expansion(checked, base, overrides, skip_invalid, problems, maker)
     for number, values in enumerate(checked.entries):
-        entries.expand(number, values)
+        expansion.expand(number, values)
     return Expansion(
-        jobs=link_jobs(entries.jobs, problems),
-        template=entries.template,
-        warnings=few_iterations(entries.jobs),
+        jobs=link_jobs(expansion.jobs, problems),
+        template=expansion.template,
+        warnings=few_iterations(expansion.jobs),
     )
+
+
+class _Expansion:
+    """Expands the entries of a job file, one after another; the parameters are those of
+    :func:`expand`.
+    """
+
+    def __init__(
+        self,
+        checked: Checked,
+        base: Path,
+        overrides: Mapping[str, Any],
+        skip_invalid: bool,
+        problems: Problems,
+        maker: JobSource | None,
+    ) -> None:
+        self.jobs: list[Job] = []
+        self.template: JobTemplate | None = None
+        self._checked = checked
+        self._base = base
+        self._problems = problems
+        self._maker = maker
+        self._robots = Robots(base, skip_invalid=skip_invalid)
+        self._ids = JobNames()
+        shared_matrix = checked.defaults.pop("matrix", {})
+        self._shared_choices = matrix_choices(shared_matrix, "defaults", problems)
+        self._shared = Layer(checked.defaults, "defaults.{}".format)
+        self._given = _given_settings(overrides, checked, problems)
+        check_family(self._shared, problems)
+        check_family(self._given, problems)
+
+    def expand(self, number: int, values: Tree) -> None:
+        """Add the jobs of the entry with this number; only its problems if keys are invalid that it
+        has or that all jobs have.
+        """
+        where = f"jobs[{number}]"
+        matrix = values.pop("matrix", None)
+        choices = {**self._shared_choices, **matrix_choices(matrix or {}, where, self._problems)}
+        if matrix == {}:  # undoes that of [defaults]
+            choices = {}
+        entry = Layer(values, lambda key: f"{where}.{key}")
+        check_family(entry, self._problems)
+        files = self._robots.find(values.get("xml"), values.get("name"), where, self._problems)
+        if self._maker is not None:
+            self._maker.check_entry(values, choices, where, self._problems)
+            choices = {choice.key: [choice] for choice in self._maker.example(self._problems)}
+        settled = overlay(overlay(self._shared.values, values), self._given.values)
+        count = math.prod(map(len, (*choices.values(), settled.get("seeds", [0]), files or [0])))
+        if len(self.jobs) + count > MOST_JOBS:
+            text = f"files, matrix and seeds make {count:_} jobs; an experiment has at most {MOST_JOBS:_}"
+            self._problems.add(where, text)
+            return
+        broken = self._checked.broken
+        settings = EntrySettings(
+            where=where,
+            shared=self._shared,
+            entry=entry,
+            given=self._given,
+            settled=settled,
+            invalid=set().union(*(broken.get(of, ()) for of in ("defaults", "--set", number))),
+        )
+        points = [*itertools.product(*choices.values())]
+        variants = [(settings.at(point, self._problems), point) for point in points]
+        if settings.invalid:
+            return
+        for robot, (merged, point) in itertools.product(files, variants):
+            chosen = {choice.key: choice.value for choice in point}
+            self.jobs += _jobs(merged, chosen, robot, where, self._base, self._ids, self._problems)
+            if self._maker is not None:
+                self._maker.check_settings(merged, self._problems)
+                self.template = JobTemplate(settings=settings, robot=robot, base=self._base)
 
 
 def _given_settings(overrides: Mapping[str, Any], checked: Checked, problems: Problems) -> Layer:
@@ -200,93 +256,13 @@ def _given_settings(overrides: Mapping[str, Any], checked: Checked, problems: Pr
     values: Tree = {}
     for key, value in overrides.items():
         top = key.partition(".")[0]
-        tree = None
         if top == "matrix":
             problems.add(override(key), "cannot be set here; write it in the job file")
-        else:
-            tree = check_one(key, value, override(key), problems)
-        if tree is None:
-            checked.broken.setdefault("--set", set()).add(top)
-        else:
+        elif (tree := check_one(key, value, override(key), problems)) is not None:
             values = merge(values, tree)
+        else:
+            checked.broken.setdefault("--set", set()).add(top)
     return Layer(values, override)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Entries:
-    """Expands the entries of a job file, one after another."""
-
-    checked: Checked
-    base: Path
-    shared_choices: Mapping[str, Sequence[Choice]]
-    """The matrix of ``[defaults]``."""
-    defaults: Layer
-    given: Layer
-    robots: Robots
-    maker: JobSource | None
-    problems: Problems
-    ids: JobNames = field(default_factory=JobNames)
-    jobs: list[Job] = field(default_factory=list)
-    template: JobTemplate | None = None
-
-    def expand(self, number: int, values: Tree) -> None:
-        """Add the jobs of the entry with this number; only its problems if keys are invalid that it
-        has or that all jobs have.
-        """
-        where = f"jobs[{number}]"
-        choices = self._choices(values, where)
-        entry = Layer(values, lambda key: f"{where}.{key}")
-        check_family(entry, self.problems)
-        files = self.robots.find(values.get("xml"), values.get("name"), where, self.problems)
-        if self.maker is not None:
-            self.maker.check_entry(values, choices, where, self.problems)
-            choices = {choice.key: [choice] for choice in self.maker.example(self.problems)}
-        settled = overlay(overlay(self.checked.defaults, values), self.given.values)
-        seeds = settled.get("seeds", [0])
-        count = math.prod(map(len, choices.values())) * len(seeds) * max(1, len(files))
-        if len(self.jobs) + count > MOST_JOBS:
-            text = f"files, matrix and seeds make {count:_} jobs; an experiment has at most {MOST_JOBS:_}"
-            self.problems.add(where, text)
-            return
-        settings = EntrySettings(
-            where=where,
-            defaults=self.defaults,
-            entry=entry,
-            given=self.given,
-            settled=settled,
-            invalid=self._invalid_keys(number),
-        )
-        points = [*itertools.product(*choices.values())]
-        variants = [(settings.at(point, self.problems), point) for point in points]
-        for robot, (merged, point) in itertools.product(
-            () if settings.invalid else files, variants
-        ):
-            self.jobs += _jobs(
-                merged,
-                {choice.key: choice.value for choice in point},
-                robot,
-                where=where,
-                base=self.base,
-                ids=self.ids,
-                problems=self.problems,
-            )
-            if self.maker is not None:
-                self.maker.check_settings(merged, self.problems)
-                self.template = JobTemplate(settings=settings, robot=robot, base=self.base)
-
-    def _invalid_keys(self, number: int) -> set[str]:
-        """Return the invalid keys of an entry, of ``[defaults]`` and of ``--set``."""
-        broken = self.checked.broken
-        return set().union(*(broken.get(table, ()) for table in ("defaults", "--set", number)))
-
-    def _choices(self, values: Tree, where: str) -> Mapping[str, Sequence[Choice]]:
-        """Return the matrix of an entry, which is taken out of its values. An empty one undoes that
-        of ``[defaults]``.
-        """
-        matrix = values.pop("matrix", None)
-        if matrix == {}:
-            return {}
-        return {**self.shared_choices, **matrix_choices(matrix or {}, where, self.problems)}
 
 
 def _name_of(robot: Robot, merged: Tree) -> str:
@@ -304,7 +280,6 @@ def _jobs(
     merged: Tree,
     chosen: Mapping[str, Any],
     robot: Robot,
-    *,
     where: str,
     base: Path,
     ids: JobNames,

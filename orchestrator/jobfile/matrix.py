@@ -20,6 +20,7 @@ _NOT_IN_MATRIX = {
     "seeds": "seeds make several jobs without a matrix; set seeds = [0, 1, 2] on the job",
     "after": "cannot vary; set it on the job",
     "matrix": "a matrix cannot hold a matrix",
+    "evaluate": "cannot vary: the final evaluation changes no training; set it on the job",
 }
 
 Tree = dict[str, Any]
@@ -97,15 +98,12 @@ def is_key(dotted: str) -> bool:
 def matrix_fault(key: str) -> str:
     """Return why this key cannot vary; empty if it can, or if it is unknown."""
     top, *rest = key.split(".")
-    if key in _NOT_IN_MATRIX:
-        return _NOT_IN_MATRIX[key]
-    if top == "evaluate":
-        return "cannot vary: the final evaluation changes no training; set it on the job"
-    if key in (*TABLES, *FREE_TABLES):
-        return f'expected a single key of the table {key}, dotted and in quotes: "{key}.NAME"'
-    depth = 1 if top in TABLES else 0
-    if top in Settings.model_fields and top not in FREE_TABLES and len(rest) > depth:
-        return f"there are no keys below {'.'.join([top, *rest[:depth]])}"
+    if top in _NOT_IN_MATRIX:
+        return _NOT_IN_MATRIX[top]
+    is_whole = key in (*TABLES, *FREE_TABLES)
+    is_too_long = top not in FREE_TABLES and len(rest) > (1 if top in TABLES else 0)
+    if is_whole or (is_too_long and top in Settings.model_fields):
+        return 'expected a single key, dotted and in quotes, such as "ppo.gamma"'
     return ""
 
 

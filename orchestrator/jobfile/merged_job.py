@@ -20,7 +20,7 @@ class MergedJob:
     """Of all layers together; of a key in several of them, the value of the last one."""
     where: str
     """The entry of the job, for messages."""
-    defaults: Layer
+    shared: Layer
     """``[defaults]``."""
     entry: Layer
     given: Layer
@@ -46,9 +46,6 @@ class MergedJob:
         """
         if not self.invalid.isdisjoint(key.partition(".")[0] for key in keys):
             return
-        for layer in (self.point, self.given, self.entry, self.defaults):
-            for key in keys:
-                if layer.has(key):
-                    self.problems.add(layer.where(key), message)
-                    return
-        self.problems.add(self.where, message)
+        layers = (self.point, self.given, self.entry, self.shared)
+        places = [layer.where(key) for layer in layers for key in keys if layer.has(key)]
+        self.problems.add(places[0] if places else self.where, message)
