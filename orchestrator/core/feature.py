@@ -15,6 +15,7 @@ What a feature raises is raised to whoever asks.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -164,40 +165,29 @@ def _installed_modules() -> Iterator[str]:
     :raises UsageError: one that is wanted is not installed.
     """
     chosen = os.environ.get(FEATURES_VARIABLE)
-    wanted = {name.strip() for name in (chosen or "").split(",")} - {""}
-    if chosen is not None and not wanted:
+    wanted = None if chosen is None else {name.strip() for name in chosen.split(",")} - {""}
+    if wanted == set():
         return
     installed: dict[str, str] = {}
-    for name, module in _entry_points():
-        installed.setdefault(name, module)  # as an import, the first one in the path counts
-    if missing := sorted(wanted - installed.keys()):
+    for folder in sys.path:
+        with contextlib.suppress(OSError):  # a zip file, or a folder that is gone
+            for name in sorted(os.listdir(folder or ".")):
+                if name.endswith((".dist-info", ".egg-info")):
+                    # As an import, the first one in the path counts.
+                    installed = _entry_points(Path(folder, name)) | installed
+    if missing := sorted((wanted or set()) - installed.keys()):
         raise UsageError(f"{FEATURES_VARIABLE}: the feature {missing[0]} is not installed")
     for name, module in installed.items():
-        if chosen is None or name in wanted:
+        if wanted is None or name in wanted:
             yield module
 
 
-def _entry_points() -> Iterator[tuple[str, str]]:
-    for folder in sys.path:
-        try:
-            names = sorted(os.listdir(folder or "."))
-        except OSError:  # a zip file, or a folder that is gone
-            continue
-        for name in names:
-            if name.endswith((".dist-info", ".egg-info")):
-                yield from _in_group(Path(folder, name, "entry_points.txt"))
-
-
-def _in_group(file: Path) -> Iterator[tuple[str, str]]:
-    """The entry points of :data:`GROUP` in an ``entry_points.txt``."""
+def _entry_points(package: Path) -> dict[str, str]:
+    """Return the entry points of :data:`GROUP` of a package, by name."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        text = (package / "entry_points.txt").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):  # most packages have none
-        return
-    is_in_group = False
-    for line in map(str.strip, lines):
-        if line.startswith("["):
-            is_in_group = line == f"[{GROUP}]"
-        elif is_in_group and "=" in line and not line.startswith("#"):
-            name, _, module = line.partition("=")
-            yield name.strip(), module.partition(":")[0].strip()
+        return {}
+    _, _, group = text.partition(f"[{GROUP}]\n")
+    lines = (line.partition("=") for line in group.partition("\n[")[0].splitlines())
+    return {name.strip(): module.strip() for name, sign, module in lines if sign}

@@ -75,7 +75,6 @@ def zoo(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         name="zoo",
         title="a robot of our zoo",
         prefix="zoo:",
-        example="spot",
         find=lambda name: NamedRobot(name, place / "pony.urdf"),
     )
     sources = {**robot_sources.robot_sources(), "zoo": collection}
