@@ -11,7 +11,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from orchestrator.core.errors import UsageError, disk_full_explained
@@ -126,7 +126,7 @@ def _robots_of(
         :func:`robot_arguments`.
     """
     if isinstance(item, Spec):
-        return [_from_spec(item, first, index, folder(), what)]
+        return [_from_spec(item, first, index, folder())]
     if not isinstance(item, str | os.PathLike) or not str(item).strip():
         raise UsageError(f"{what} is {item!r:.60}; {EXPECTED}")
     if isinstance(item, str) and item.lstrip("\ufeff \t\r\n").startswith("<"):
@@ -161,7 +161,7 @@ def _from_text(text: str, number: int, index: int, folder: Path) -> RobotArgumen
     return RobotArgument(name=_name(number, name), file=file, index=index, label=f"xmls[{index}]")
 
 
-def _from_spec(spec: Spec, number: int, index: int, folder: Path, what: str) -> RobotArgument:
+def _from_spec(spec: Spec, number: int, index: int, folder: Path) -> RobotArgument:
     assets = dict(spec.assets)
     from_folder = spec.modelfiledir
     is_outside = bool(from_folder) and not assets
@@ -179,10 +179,7 @@ def _from_spec(spec: Spec, number: int, index: int, folder: Path, what: str) -> 
     for name, content in assets.items():
         data = content if isinstance(content, bytes) else content.encode()
         for below in {"", spec.meshdir, spec.texturedir}:
-            path = PurePosixPath(below, name)
-            if path.is_absolute() or ".." in path.parts:
-                raise UsageError(f"{what}: its asset {plain(name)} has a path out of its folder")
-            target = robot.file.parent / path
+            target = robot.file.parent / below / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
     return dataclasses.replace(robot, allow_outside=is_outside)

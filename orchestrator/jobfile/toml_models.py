@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from annotated_types import Predicate
-from pydantic import AfterValidator, Field, WithJsonSchema, create_model
+from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, create_model
 
 from orchestrator.core.job import Start
 from orchestrator.core.numbers.changing_numbers import changing_numbers, parse_number
@@ -51,13 +51,15 @@ RobotName = Annotated[
     WithJsonSchema({"type": "string", "minLength": 1}),
 ]
 ModelEdits = Annotated[
-    dict[str, Any],
+    dict[str, JsonValue],
+    WithJsonSchema({"type": "object"}),
     AfterValidator(nested_edits),
     value_types.Expected('a table of changes, such as { "geom.thigh.size" = "*1.2" }'),
     AnyKeys(),
 ]
 Randomized = Annotated[
-    dict[str, Any],
+    dict[str, JsonValue],
+    WithJsonSchema({"type": "object"}),
     AfterValidator(nested_distributions),
     value_types.Expected(
         'a table of distributions, such as { "body.trunk.mass" = "scale(0.8, 1.2)" }'
@@ -65,7 +67,8 @@ Randomized = Annotated[
     AnyKeys(),
 ]
 Evaluated = Annotated[
-    dict[str, Any],
+    dict[str, JsonValue],
+    WithJsonSchema({"type": "object"}),
     AfterValidator(nested_grid),
     value_types.Expected(
         'a table of lists of values, such as { "body.trunk.mass" = ["*0.7", "*1"] }'

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.core.text import storable
-from orchestrator.jobfile.messages import Location, message_for
+from orchestrator.jobfile.messages import message_for
 from orchestrator.jobfile.toml_models import Entry, JobFile, Settings
 from orchestrator.keys.problems import Problems, place, suggestion
 
@@ -102,36 +102,24 @@ def _valid_part(document: dict[str, Any], error: ValidationError, problems: Prob
     for details in error.errors(include_url=False):
         location = details["loc"]
         problems.add(place(*location), message_for(location, details))
-        table, *keys = location[1:] if location[0] == "jobs" and len(location) > 1 else location
-        key = str(keys[0]) if keys else ""
-        broken.setdefault(table, set()).update({key, suggestion(key, Entry.model_fields) or key})
-        _remove(document, location)
+        # To a key of an entry, of [defaults], or of the file.
+        *above, last = location[: {"jobs": 3, "defaults": 2}.get(str(location[0]), 1)]
+        holder: Any = document
+        for step in above:
+            holder = holder[step]
+        if isinstance(last, int):
+            holder[last] = {}  # so that the other jobs keep their numbers
+            broken.setdefault(last, set()).add("")
+        else:
+            holder.pop(last, None)
+            meant = suggestion(last, Entry.model_fields) or last
+            broken.setdefault(above[-1] if above else "", set()).update({last, meant})
     return Checked(
         top={name: document[name] for name in _KEPT_AT_TOP if name in document},
         defaults=_written_keys(Settings, document.get("defaults", {})),
         entries=[_written_keys(Entry, entry) for entry in document.get("jobs", [])],
         broken=broken,
     )
-
-
-def _remove(document: dict[str, Any], location: Location) -> None:
-    """Take an invalid value out of a parsed job file.
-
-    A value may stand for a table that has the key in the location, as a number does for a table of
-    ``[search]``: then the value goes.
-    """
-    holder: Any = document
-    *above, key = location
-    for step in above:
-        inner = holder.get(step) if isinstance(holder, dict) else holder[step]
-        if not isinstance(inner, dict | list):
-            key = step
-            break
-        holder = inner
-    if isinstance(holder, list):
-        holder[int(key)] = {}  # so that the other jobs keep their numbers
-    else:
-        holder.pop(key, None)
 
 
 def _written_keys(model: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     ValidationError,
     WithJsonSchema,
 )
@@ -379,38 +380,11 @@ Command = Annotated[
 # Tables
 
 
-def check_plain(value: object, place: str = "") -> None:
-    """Check that ``value`` is text, a finite number of 64 bits, a bool or None, or lists and tables
-    of them.
-
-    :param place: of ``value``, for the message, such as ``legs[0].gains``.
-    :raises ValueError: it is not.
-    """
-    match value:
-        case dict():
-            for name, part in value.items():
-                check_plain(part, f"{place}.{name}" if place else name)
-        case list():
-            for number, part in enumerate(value):
-                check_plain(part, f"{place}[{number}]")
-        case int() if abs(value) < 2**63:
-            pass
-        case float() if math.isfinite(value):
-            pass
-        case None | str():
-            pass
-        case _:
-            expected = "expected text, a finite 64-bit number, true, false, a list or a table"
-            raise ValueError(f"{place}: {expected}")
-
-
-def _checked_options(table: dict[str, Any]) -> dict[str, Any]:
-    check_plain(table)
-    return table
-
-
 Options = Annotated[
-    dict[str, Any], AfterValidator(_checked_options), Expected("a table"), AnyKeys()
+    dict[str, JsonValue],
+    Expected("a table of text, finite numbers, true, false, lists and tables"),
+    WithJsonSchema({"type": "object"}),
+    AnyKeys(),
 ]
 Matrix = Annotated[
     dict[str, Any],
