@@ -116,7 +116,8 @@ def checked_values(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def field_values(instance: Any) -> dict[str, Any]:
     """Return the fields of a dataclass by name. Unlike :func:`dataclasses.asdict` it copies no value."""
-    return {name: getattr(instance, name) for name in _field_names(type(instance))}
+    kind: Any = type(instance)
+    return {name: getattr(instance, name) for name in _field_names(kind)}
 
 
 @functools.cache
@@ -151,6 +152,7 @@ def _reader(kind: Any, sequence: type = tuple) -> Reader:
     """
     origin = get_origin(kind)
     arguments = get_args(kind)
+    is_object = dataclasses.is_dataclass(kind)
     if kind is Any:
         return lambda value: value
     if kind is str:
@@ -171,7 +173,7 @@ def _reader(kind: Any, sequence: type = tuple) -> Reader:
         return functools.partial(_sequence, sequence, _reader(arguments[0], sequence))
     if is_typeddict(kind):
         return functools.partial(checked_row, kind)
-    if dataclasses.is_dataclass(kind):
+    if is_object:
         return functools.partial(from_values, kind)
     return functools.partial(_scalar, kind)
 

@@ -15,8 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.decoding import FilePath, Natural, Positive, decode
 from orchestrator.core.job_parts import flat, with_settings
-from orchestrator.core.numbers import finite_number
-from orchestrator.core.text import storable
+from orchestrator.core.text import finite_number, storable
 
 SINGLE_KINDS = ("option", "compiler")
 """Parts that a robot has once, edited by keys such as ``model.option.timestep``."""

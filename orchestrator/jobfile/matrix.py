@@ -125,6 +125,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
     result = dict(below)
     for key, value in above.items():
         under = result.get(key)
-        is_table = isinstance(under, dict) and isinstance(value, dict)
-        result[key] = merge(under, value) if is_table else value
+        result[key] = value
+        if isinstance(under, dict) and isinstance(value, dict):
+            result[key] = merge(under, value)
     return result

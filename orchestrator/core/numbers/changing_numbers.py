@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from orchestrator.core.numbers import finite_number
+from orchestrator.core.text import finite_number
 from orchestrator.core.worker_spec import parse_schedule
 
 FORMS = 'linear(start, end[, fraction]) over the training, or "stages(a, b, …)" with a value for each stage'

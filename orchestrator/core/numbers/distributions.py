@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from orchestrator.core.numbers import finite_number
 from orchestrator.core.numbers.changing_numbers import (
     ChangingNumber,
     Linear,
@@ -19,6 +18,7 @@ from orchestrator.core.numbers.changing_numbers import (
     parse_number,
     turning_moments,
 )
+from orchestrator.core.text import finite_number
 
 FORMS = {
     "uniform": "uniform(low, high)",
