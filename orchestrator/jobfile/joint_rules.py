@@ -26,6 +26,14 @@ FAMILY = ("task", "env", "entry_point")
 """A job has one of these keys: the last layer that sets any decides."""
 OF_TASKS = ("task_options", "randomize", "evaluate", "asymmetric")
 """Settings that only a job with a task uses; tables of features may be such, too."""
+SET_BY_JOB = {
+    "env_kwargs.seed": "seeds",
+    "env_kwargs.xml": "xml",
+    "algo_kwargs.seed": "seeds",
+    "algo_kwargs.env": "env",
+    "algo_kwargs.device": "resources.gpus",
+}
+"""Arguments that the program gives → the key of the job that decides them."""
 FEWEST_ITERATIONS = 5
 """A training of PPO with fewer updates hardly learns, and has as few points in its learning
 curve."""
@@ -89,9 +97,10 @@ def _check_robot(job: MergedJob) -> None:
             job.report([], f'xml is missing: the task "{settings["task"]}" needs a robot')
         if settings["policy"] != "MlpPolicy":
             job.report(["policy"], 'a task\'s observation is a vector; expected "MlpPolicy"')
-    for argument, key in (("seed", "seeds"), ("xml", "xml")):
-        if argument in settings["env_kwargs"]:
-            job.report([f"env_kwargs.{argument}"], f"is set by the job; use its key {key}")
+    for dotted, key in SET_BY_JOB.items():
+        table, argument = dotted.split(".")
+        if argument in settings[table]:
+            job.report([dotted], f"is set by the job; use its key {key}")
     if settings["model"] and not has_robot:
         job.report(["model"], "changes a robot, and this job names none; set xml")
     arch = settings["policy_kwargs"].get("net_arch")
