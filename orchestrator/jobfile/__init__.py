@@ -19,8 +19,9 @@ from typing import Any, Literal, TypeAlias
 from orchestrator.core.errors import Problem, SpecError, UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.robot_sources import robot_suffixes
-from orchestrator.jobfile.expand import JobTemplate, expand
+from orchestrator.jobfile.expand import Expansion, JobTemplate
 from orchestrator.jobfile.job_source import JobSource
+from orchestrator.jobfile.joint_rules import few_iterations
 from orchestrator.jobfile.json_schema import json_schema
 from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.jobfile.toml_models import FEATURE_TABLES
@@ -196,7 +197,7 @@ def from_mapping(
     tables = read_tables(FEATURE_TABLES, top, problems)
     source_table, job_source = read_job_source(FEATURE_TABLES, top, len(checked.entries), problems)
     makes_jobs = job_source is not None and job_source.makes_jobs
-    expansion = expand(
+    expansion = Expansion(
         checked,
         base=base,
         overrides=overrides,
@@ -204,7 +205,7 @@ def from_mapping(
         problems=problems,
         maker=job_source if makes_jobs else None,
     )
-    warnings = list(expansion.warnings)
+    warnings = few_iterations(expansion.jobs)
     if job_source is not None:
         job_source = job_source.settled(expansion.jobs, expansion.template)
         warnings += job_source.check_jobs(expansion.jobs, expansion.template, problems)

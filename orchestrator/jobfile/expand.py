@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ from orchestrator.jobfile.job_links import link_jobs
 from orchestrator.jobfile.job_names import JobNames, NameTakenError, matrix_suffix
 from orchestrator.jobfile.job_source import JobSource
 from orchestrator.jobfile.job_table_rules import parts_of, robot_settings
-from orchestrator.jobfile.joint_rules import FAMILY, check_family, check_together, few_iterations
+from orchestrator.jobfile.joint_rules import FAMILY, check_family, check_together
 from orchestrator.jobfile.matrix import Choice, Tree, matrix_choices, merge, point_layer
-from orchestrator.jobfile.merged_job import MergedJob
+from orchestrator.jobfile.merged_job import EntryLayers, MergedJob
 from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.jobfile.presets import PresetName, preset_values
 from orchestrator.jobfile.robot_globs import Robot, Robots
@@ -71,50 +71,23 @@ def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
     return merge(below, above)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntrySettings:
-    """The settings of an entry, to which those of a point of its matrix, or of a job source, are
-    added.
+def merged_settings(layers: EntryLayers, point: Sequence[Choice], problems: Problems) -> Tree:
+    """Return the settings of the jobs of a point, and check them together: what is wrong is added to
+    ``problems``.
     """
-
-    where: str
-    shared: Layer
-    """``[defaults]``."""
-    entry: Layer
-    given: Layer
-    """What was given with ``--set``."""
-    settled: Tree
-    """These three layers together."""
-    invalid: Set[str]
-    """Keys that are invalid by themselves."""
-
-    def at(self, point: Sequence[Choice], problems: Problems) -> Tree:
-        """Return the settings of the jobs of a point, and check them together: what is wrong is
-        added to ``problems``.
-        """
-        chosen = point_layer(point)
-        own = overlay(self.settled, chosen.values)
-        algo = own.get("algo", builtin_settings(None, "ppo")["algo"])
-        merged = overlay(builtin_settings(own.get("preset"), algo), own)
-        job = MergedJob(
-            settings=merged,
-            where=self.where,
-            shared=self.shared,
-            entry=self.entry,
-            given=self.given,
-            point=chosen,
-            invalid=self.invalid,
-            problems=problems,
-        )
-        check_together(job)
-        return merged
+    chosen = point_layer(point)
+    own = overlay(layers.settled, chosen.values)
+    algo = own.get("algo", builtin_settings(None, "ppo")["algo"])
+    merged = overlay(builtin_settings(own.get("preset"), algo), own)
+    check_together(MergedJob(settings=merged, layers=layers, point=chosen, problems=problems))
+    return merged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTemplate:
     """The entry of which a job source makes jobs."""
 
-    settings: EntrySettings
+    layers: EntryLayers
     robot: Robot
     base: Path
 
@@ -133,7 +106,7 @@ class JobTemplate:
         :param point: :attr:`Job.point` of the jobs.
         :param seeds: in place of those of the entry.
         """
-        merged = {} if problems else self.settings.at(choices, problems)
+        merged = {} if problems else merged_settings(self.layers, choices, problems)
         if problems:
             return ()
         if seeds is not None:
@@ -141,61 +114,31 @@ class JobTemplate:
         if merged["resources"]["start"] == "auto":  # they come one by one, and more are to come
             merged["resources"] = {**merged["resources"], "start": "fork"}
         robot = replace(self.robot, name=f"{_name_of(self.robot, merged)}-{name}")
-        where = self.settings.where
+        where = self.layers.where
         jobs = _jobs(merged, {}, robot, where, self.base, JobNames(), problems)
         return tuple(replace(job, point=dict(point)) for job in jobs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion:
-    """What the entries of a job file stand for."""
-
-    jobs: Sequence[Job]
-    """In the order of the file; where a job source makes them, its example."""
-    template: JobTemplate | None
-    """What a job source makes jobs of; None where there is none, and where there are problems."""
-    warnings: Sequence[str]
-
-
-def expand(
-    checked: Checked,
-    *,
-    base: Path,
-    overrides: Mapping[str, Any],
-    skip_invalid: bool,
-    problems: Problems,
-    maker: JobSource | None = None,
-) -> Expansion:
-    """Return all jobs, or what they are made of, and warnings; problems are added to ``problems``.
+    """What the entries of a job file stand for. Problems are added to ``problems``.
 
     :param maker: what makes the jobs; None: they are those that are declared.
-    """
-    expansion = _Expansion(checked, base, overrides, skip_invalid, problems, maker)
-    for number, values in enumerate(checked.entries):
-        expansion.expand(number, values)
-    return Expansion(
-        jobs=link_jobs(expansion.jobs, problems),
-        template=expansion.template,
-        warnings=few_iterations(expansion.jobs),
-    )
-
-
-class _Expansion:
-    """Expands the entries of a job file, one after another; the parameters are those of
-    :func:`expand`.
     """
 
     def __init__(
         self,
         checked: Checked,
+        *,
         base: Path,
         overrides: Mapping[str, Any],
         skip_invalid: bool,
         problems: Problems,
-        maker: JobSource | None,
+        maker: JobSource | None = None,
     ) -> None:
         self.jobs: list[Job] = []
+        """In the order of the file; where a job source makes them, its example."""
         self.template: JobTemplate | None = None
+        """What a job source makes jobs of; None where there is none, and where there are problems."""
         self._checked = checked
         self._base = base
         self._problems = problems
@@ -208,8 +151,11 @@ class _Expansion:
         self._given = _given_settings(overrides, checked, problems)
         check_family(self._shared, problems)
         check_family(self._given, problems)
+        for number, values in enumerate(checked.entries):
+            self._expand(number, values)
+        self.jobs = link_jobs(self.jobs, problems)
 
-    def expand(self, number: int, values: Tree) -> None:
+    def _expand(self, number: int, values: Tree) -> None:
         """Add the jobs of the entry with this number; only its problems if keys are invalid that it
         has or that all jobs have.
         """
@@ -231,7 +177,7 @@ class _Expansion:
             self._problems.add(where, text)
             return
         broken = self._checked.broken
-        settings = EntrySettings(
+        layers = EntryLayers(
             where=where,
             shared=self._shared,
             entry=entry,
@@ -240,15 +186,15 @@ class _Expansion:
             invalid=set().union(*(broken.get(of, ()) for of in ("defaults", "--set", number))),
         )
         points = [*itertools.product(*choices.values())]
-        variants = [(settings.at(point, self._problems), point) for point in points]
-        if settings.invalid:
+        variants = [(merged_settings(layers, point, self._problems), point) for point in points]
+        if layers.invalid:
             return
         for robot, (merged, point) in itertools.product(files, variants):
             chosen = {choice.key: choice.value for choice in point}
             self.jobs += _jobs(merged, chosen, robot, where, self._base, self._ids, self._problems)
             if self._maker is not None:
                 self._maker.check_settings(merged, self._problems)
-                self.template = JobTemplate(settings=settings, robot=robot, base=self._base)
+                self.template = JobTemplate(layers=layers, robot=robot, base=self._base)
 
 
 def _given_settings(overrides: Mapping[str, Any], checked: Checked, problems: Problems) -> Layer:

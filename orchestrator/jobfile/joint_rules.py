@@ -51,7 +51,7 @@ def check_family(layer: Layer, problems: Problems) -> list[str]:
 
 def check_together(job: MergedJob) -> None:
     """Check a job's merged settings."""
-    if not job.invalid.isdisjoint(("", "xml", "algo", "preset", *FAMILY)):
+    if not job.layers.invalid.isdisjoint(("", "xml", "algo", "preset", *FAMILY)):
         return  # too little is known of the job
     _check_tables(job)
     _check_robot(job)
@@ -89,7 +89,7 @@ def _check_tables(job: MergedJob) -> None:
 
 
 def _check_robot(job: MergedJob) -> None:
-    """Check that a job has the robot, the policy and the actor that its other settings need."""
+    """Check that a job has the robot and the policy that its other settings need."""
     settings = job.settings
     has_robot = "xml" in settings
     if "task" in settings:
@@ -103,10 +103,6 @@ def _check_robot(job: MergedJob) -> None:
             job.report([dotted], f"is set by the job; use its key {key}")
     if settings["model"] and not has_robot:
         job.report(["model"], "changes a robot, and this job names none; set xml")
-    arch = settings["policy_kwargs"].get("net_arch")
-    if settings["asymmetric"] and (arch == [] or (isinstance(arch, dict) and arch.get("pi") == [])):
-        keys = ["asymmetric", "policy_kwargs.net_arch"]
-        job.report(keys, "asymmetric needs an actor with at least one hidden layer")
 
 
 def _check_algorithm_class(job: MergedJob) -> None:
@@ -129,10 +125,9 @@ def _check_algorithm(job: MergedJob) -> None:
     if isinstance(arch, dict) and arch.keys() != {"pi", critic}:
         message = f"expected the networks of {algo}, {{ pi = […], {critic} = […] }}"
         job.report(["policy_kwargs.net_arch"], message)
-    values = DEFAULTS[algo] | job.settings[algo]
     if algo in OFF_POLICY:
-        _check_training_starts(job, values["learning_starts"])
         return
+    values = DEFAULTS[algo] | job.settings[algo]
     n_envs = job.settings["n_envs"]
     rollout = values["n_steps"] * n_envs
     batch_size = values.get("batch_size", rollout)  # a2c has no minibatches
@@ -145,13 +140,6 @@ def _check_algorithm(job: MergedJob) -> None:
             f"batch_size = {batch_size}: every epoch would end with a smaller minibatch"
         )
         job.report(keys, message)
-
-
-def _check_training_starts(job: MergedJob, starts: int) -> None:
-    total = job.settings["total_timesteps"]
-    if starts >= total:
-        message = f"learning_starts = {starts:_} is not below total_timesteps = {total:_}"
-        job.report([f"{job.settings['algo']}.learning_starts", "total_timesteps"], message)
 
 
 def _check_fast_learner(job: MergedJob) -> None:

@@ -13,22 +13,31 @@ from orchestrator.keys.problems import Problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergedJob:
-    """The jobs of an entry at one point of its matrix."""
+class EntryLayers:
+    """The layers of an entry, above the built-in defaults and the preset."""
 
-    settings: Mapping[str, Any]
-    """Of all layers together; of a key in several of them, the value of the last one."""
     where: str
-    """The entry of the job, for messages."""
+    """The place of the entry."""
     shared: Layer
     """``[defaults]``."""
     entry: Layer
     given: Layer
     """What was given with ``--set``."""
+    settled: Mapping[str, Any]
+    """These three layers together."""
+    invalid: Set[str]
+    """Keys that are invalid by themselves: they have the values of other layers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedJob:
+    """The jobs of an entry at one point of its matrix."""
+
+    settings: Mapping[str, Any]
+    """Of all layers together; of a key in several of them, the value of the last one."""
+    layers: EntryLayers
     point: Layer
     """The point of the entry's matrix."""
-    invalid: Set[str]
-    """Keys that are invalid already: they have the values of other layers here."""
     problems: Problems
     """Receives what is found."""
 
@@ -36,7 +45,7 @@ class MergedJob:
         """Return whether the job itself sets this dotted key: ``[defaults]`` and ``--set`` are for
         other jobs, too.
         """
-        return self.entry.has(key) or self.point.has(key)
+        return self.layers.entry.has(key) or self.point.has(key)
 
     def report(self, keys: Sequence[str], message: str) -> None:
         """Note a problem where the value was written last, so that a wrong default is one problem,
@@ -44,8 +53,9 @@ class MergedJob:
 
         :param keys: the dotted keys that may be at fault, the likeliest first.
         """
-        if not self.invalid.isdisjoint(key.partition(".")[0] for key in keys):
+        below = self.layers
+        if not below.invalid.isdisjoint(key.partition(".")[0] for key in keys):
             return
-        layers = (self.point, self.given, self.entry, self.shared)
+        layers = (self.point, below.given, below.entry, below.shared)
         places = [layer.where(key) for layer in layers for key in keys if layer.has(key)]
-        self.problems.add(places[0] if places else self.where, message)
+        self.problems.add(places[0] if places else below.where, message)

@@ -22,32 +22,13 @@ from orchestrator.keys.problems import suggestion
 from orchestrator.keys.toml_text import shown
 
 
-def nested_edits(table: dict[str, Any]) -> dict[str, Any]:
-    """Return the changes of ``model`` as nested tables, one level per part of a key, so that layers
+def nested(check: Callable[[str, Any], None], table: dict[str, Any]) -> dict[str, Any]:
+    """Return a table with dotted keys as nested tables, one level per part of a key, so that layers
     merge key by key.
 
-    :raises ValueError: for a key or value that cannot be a change.
+    :param check: raises ValueError for a dotted key or value that cannot be.
+    :raises ValueError: what ``check`` raises, with the key; or a key is written twice.
     """
-    return _nested(table, _check_change)
-
-
-def nested_distributions(table: dict[str, Any]) -> dict[str, Any]:
-    """Return the distributions of ``randomize`` in the same way.
-
-    :raises ValueError: for a key that cannot be drawn, or a value that is no distribution.
-    """
-    return _nested(table, _check_distribution)
-
-
-def nested_grid(table: dict[str, Any]) -> dict[str, Any]:
-    """Return the lists of values of ``evaluate`` in the same way.
-
-    :raises ValueError: for a key that cannot vary, or what is no list of values.
-    """
-    return _nested(table, _check_axis)
-
-
-def _nested(table: dict[str, Any], check: Callable[[str, Any], None]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for key, value in _leaves(table):
         try:
@@ -65,7 +46,7 @@ def _nested(table: dict[str, Any], check: Callable[[str, Any], None]) -> dict[st
 
 
 def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return dotted keys and their values: the inverse of :func:`nested_edits`."""
+    """Return dotted keys and their values: the inverse of :func:`nested`."""
     return dict(_leaves(tree))
 
 
@@ -94,7 +75,7 @@ def _check_key(key: str, *others: str) -> None:
         raise ValueError(f"names no attribute; expected for example {example}")
 
 
-def _check_change(key: str, value: Any) -> None:
+def check_change(key: str, value: Any) -> None:
     _check_key(key)
     for part in value if isinstance(value, list) and value else [value]:
         if isinstance(part, str) and part.startswith("*") and not FACTOR.match(part):
@@ -103,7 +84,7 @@ def _check_change(key: str, value: Any) -> None:
             raise ValueError(f"expected a number, text or a list of these, found {shown(value)}")
 
 
-def _check_distribution(key: str, value: Any) -> None:
+def check_distribution(key: str, value: Any) -> None:
     if key == TERRAIN:
         parse_terrain(value)
         return
@@ -114,7 +95,7 @@ def _check_distribution(key: str, value: Any) -> None:
         check_disturbance(key, distribution)
 
 
-def _check_axis(key: str, value: Any) -> None:
+def check_axis(key: str, value: Any) -> None:
     if key == TERRAIN:
         raise ValueError("cannot vary on a grid, whose points share one terrain")
     if disturbance(key) is None:

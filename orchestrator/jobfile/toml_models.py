@@ -21,7 +21,12 @@ from orchestrator.core.worker_spec import (
     OnDivergence,
 )
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
-from orchestrator.jobfile.model_edit_keys import nested_distributions, nested_edits, nested_grid
+from orchestrator.jobfile.model_edit_keys import (
+    check_axis,
+    check_change,
+    check_distribution,
+    nested,
+)
 from orchestrator.jobfile.presets import PresetName
 from orchestrator.keys import value_types
 from orchestrator.keys.feature_tables import feature_tables, job_tables
@@ -53,14 +58,14 @@ RobotName = Annotated[
 ModelEdits = Annotated[
     dict[str, JsonValue],
     WithJsonSchema({"type": "object"}),
-    AfterValidator(nested_edits),
+    AfterValidator(functools.partial(nested, check_change)),
     value_types.Expected('a table of changes, such as { "geom.thigh.size" = "*1.2" }'),
     AnyKeys(),
 ]
 Randomized = Annotated[
     dict[str, JsonValue],
     WithJsonSchema({"type": "object"}),
-    AfterValidator(nested_distributions),
+    AfterValidator(functools.partial(nested, check_distribution)),
     value_types.Expected(
         'a table of distributions, such as { "body.trunk.mass" = "scale(0.8, 1.2)" }'
     ),
@@ -69,7 +74,7 @@ Randomized = Annotated[
 Evaluated = Annotated[
     dict[str, JsonValue],
     WithJsonSchema({"type": "object"}),
-    AfterValidator(nested_grid),
+    AfterValidator(functools.partial(nested, check_axis)),
     value_types.Expected(
         'a table of lists of values, such as { "body.trunk.mass" = ["*0.7", "*1"] }'
     ),

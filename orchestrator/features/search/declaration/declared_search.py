@@ -263,10 +263,10 @@ def lengths_of(search: SearchSpec, template: JobTemplate) -> set[int]:
     for dimension in search.space:
         if dimension.key == "total_timesteps":
             return set(dimension.choices or (int(dimension.low), int(dimension.high)))
-    settings = template.settings
-    if declared := settings.settled.get("total_timesteps"):
+    settled = template.layers.settled
+    if declared := settled.get("total_timesteps"):
         return {declared}
-    presets: Sequence[Any] = [settings.settled.get("preset")]
+    presets: Sequence[Any] = [settled.get("preset")]
     for dimension in search.space:
         if dimension.key == "preset":
             presets = dimension.choices
