@@ -80,8 +80,6 @@ class Experiment:
     job_source: JobSource | None = None
     """What makes the jobs, or decides which of them go on; None: all that are declared are trained
     to their end."""
-    source_table: str = ""
-    """The table that means :attr:`job_source`; empty where none is written that could."""
     template: JobTemplate | None = field(default=None, repr=False)
     """What a job source makes jobs of; None where it makes none."""
     data: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -195,7 +193,7 @@ def from_mapping(
     top = checked.top
     skip_invalid = skip_invalid or top.get("on_invalid") == "skip"
     tables = read_tables(FEATURE_TABLES, top, problems)
-    source_table, job_source = read_job_source(FEATURE_TABLES, top, len(checked.entries), problems)
+    job_source = read_job_source(FEATURE_TABLES, top, len(checked.entries), problems)
     makes_jobs = job_source is not None and job_source.makes_jobs
     expansion = Expansion(
         checked,
@@ -221,7 +219,6 @@ def from_mapping(
         warnings=tuple(warnings),
         jobs=() if makes_jobs else tuple(expansion.jobs),
         job_source=job_source,
-        source_table=source_table,
         template=expansion.template,
         data=data,
         source=source,

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 from orchestrator.core.errors import UsageError, disk_full_explained
 from orchestrator.core.paths import absolute
 from orchestrator.core.text import plain, storable
-from orchestrator.jobfile.robot_globs import file_fault, matching_paths
+from orchestrator.jobfile.robot_globs import file_fault, matching_files
 from orchestrator.keys.names import is_showable
 from orchestrator.keys.value_types import is_maker
 
@@ -139,7 +139,7 @@ def _robots_of(
         if is_maker(item):
             raise UsageError(f'{what}: "{item}" names no file but a function: {NO_FUNCTIONS}')
         if glob.has_magic(item):
-            files = [absolute(Path(match)) for match in matching_paths(item, Path())]
+            files = matching_files(item, Path.cwd())[1]
     files = sorted(file for file in files if not file.is_dir())
     if not files:
         raise UsageError(f"{what}: no robot in {plain(str(path))}")

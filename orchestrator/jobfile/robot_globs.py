@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import glob
 import os
-import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,6 @@ from orchestrator.core.robot_sources import RobotFormat, collection_of, format_o
 from orchestrator.keys.names import is_showable
 from orchestrator.keys.problems import Problems, quoted, suggestion
 from orchestrator.keys.value_types import is_maker
-
-_RECURSIVE = re.compile(r"(?:^|(?<=/))\*\*(?:/|\Z)")
-"""A part of a pattern that stands for a folder and all folders below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +70,15 @@ class Robots:
                 problems.add(where, str(error))
                 return []
             return [Robot(name or found.name, found.xml)]
-        path = self._absolute(xml)
+        path = _absolute(xml, self._base)
         if not glob.has_magic(xml) or path.exists():
             return (
                 [Robot(name or path.stem, path)] if self._is_usable(path, where, problems) else []
             )
-        matches = sorted(map(self._absolute, matching_paths(xml, self._base)))
-        paths = [match for match in matches if not match.is_dir()]
+        folder, paths = matching_files(xml, self._base)
         if not paths:
             problems.add(where, f"no file matches {quoted(xml)} in {self._base}")
         stems = Counter(path.stem for path in paths)
-        folder = self._absolute(_fixed_folder(xml))
         robots: list[Robot] = []
         for path in paths:
             below = str(path.relative_to(folder).with_suffix(""))
@@ -99,34 +93,26 @@ class Robots:
         problems.add(where, fault)
         return False
 
-    def _absolute(self, path: str) -> Path:
-        # Links are kept: an MJCF's own includes and meshes are relative to where the link lies.
-        return Path(os.path.normpath(self._base / path))
+
+def _absolute(path: str | Path, base: Path) -> Path:
+    # Links are kept: an MJCF's own includes and meshes are relative to where the link lies.
+    return Path(os.path.normpath(base / path))
 
 
-def matching_paths(pattern: str, base: Path) -> set[str]:
-    """Return what ``pattern`` matches, below ``base`` if it is relative. ``**`` enters no links and
-    no hidden folders.
+def matching_files(pattern: str, base: Path) -> tuple[Path, list[Path]]:
+    """Return the folder before the first wildcard of ``pattern``, and the files that match it, sorted.
+    Nothing hidden matches, and ``**`` enters no links.
     """
-    recursive = _RECURSIVE.search(pattern)
-    if recursive is None:  # Path.glob takes neither absolute patterns nor ".." in them
-        return {str(base / match) for match in glob.glob(pattern, root_dir=base)}  # noqa: PTH207
-    head = pattern[: recursive.start()]
-    tail = pattern[recursive.end() :] or "*"
-    matches: set[str] = set()
-    for top in matching_paths(head, base) if head else {str(base)}:
-        for folder, inner, _ in os.walk(top):
-            inner[:] = [name for name in inner if name[0] != "."]
-            matches |= matching_paths(tail, Path(folder))
-    return matches
-
-
-def _fixed_folder(pattern: str) -> str:
-    """Return the part of a pattern before its first wildcard: ``../zoo`` of ``../zoo/*/x.xml``."""
-    head = Path(pattern)
-    while glob.has_magic(str(head)):
-        head = head.parent
-    return str(head)
+    fixed = Path(pattern)
+    while glob.has_magic(str(fixed)):
+        fixed = fixed.parent
+    folder = _absolute(fixed, base)
+    try:
+        found = sorted(folder.glob(str(Path(pattern).relative_to(fixed))))
+    except ValueError:  # such as a**b
+        found = []
+    shown = [path for path in found if "/." not in f"/{path.relative_to(folder)}"]
+    return folder, [path for path in shown if not path.is_dir()]
 
 
 def file_fault(path: Path) -> str:

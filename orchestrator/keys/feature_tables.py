@@ -84,17 +84,17 @@ def read_tables(
 
 def read_job_source(
     tables: Mapping[str, FeatureTable], top: Mapping[str, Any], entries: int, problems: Problems
-) -> tuple[str, JobSource | None]:
-    """Return the first table that decides which jobs there are, by its name, and its job source; an
-    empty name and None if all jobs are those that are declared.
+) -> JobSource | None:
+    """Return what decides which jobs there are, of the first table that does; None: the jobs are
+    those that are declared.
 
     :param top: the keys at the top that the user has written, each valid by itself.
     :param entries: number of ``[[jobs]]`` tables.
     """
     for name, table in tables.items():
         if table.job_source is not None and name in top:
-            return name, table.job_source(top, entries, problems)
-    return "", None
+            return table.job_source(top, entries, problems)
+    return None
 
 
 def read_kept_tables(

@@ -13,7 +13,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.jobfile import from_mapping, load, parse_override
 from orchestrator.jobfile.job_names import matrix_suffix
-from orchestrator.jobfile.robot_globs import matching_paths
+from orchestrator.jobfile.robot_globs import matching_files
 from orchestrator.keys.value_types import parse_duration, parse_size
 
 
@@ -201,10 +201,11 @@ def test_patterns_over_all_folders_enter_no_links_and_nothing_hidden(tmp_path: P
         (tmp_path / path).touch()
     (tmp_path / "below/back").symlink_to("..")
     (tmp_path / "link").symlink_to("other")
-    below = {str(tmp_path / "below" / name) for name in ("a.xml", "sub/b.xml")}
-    assert matching_paths("below/**/*.xml", tmp_path) == below
-    assert matching_paths("**/*.xml", tmp_path) == {*below, str(tmp_path / "other/c.xml")}
-    assert matching_paths("link/**/*.xml", tmp_path) == {str(tmp_path / "link/c.xml")}
+    below = [tmp_path / "below" / name for name in ("a.xml", "sub/b.xml")]
+    assert matching_files("below/**/*.xml", tmp_path)[1] == below
+    assert matching_files("**/*.xml", tmp_path)[1] == [*below, tmp_path / "other/c.xml"]
+    assert matching_files("link/**/*.xml", tmp_path)[1] == [tmp_path / "link/c.xml"]
+    assert matching_files("a**b/*.xml", tmp_path)[1] == []
 
 
 def test_a_matrix_is_the_product_of_its_lists(place: Path) -> None:
