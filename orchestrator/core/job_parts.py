@@ -188,7 +188,8 @@ def news(
     :param before: the facts of the message before; a part that it lacks has no news yet.
     """
     found: list[News] = []
-    for name in facts.keys() & parts.keys() & before.keys():
-        if (tell := job_parts()[name].news) is not None:
-            found += tell(parts[name], before[name], facts[name])
+    for name, one in facts.items():
+        tell = job_parts()[name].news
+        if tell is not None and name in parts and name in before:
+            found += tell(parts[name], before[name], one)
     return found

@@ -192,8 +192,9 @@ def from_mapping(
         raise SpecError(source, [problem]) from None
     top = checked.top
     skip_invalid = skip_invalid or top.get("on_invalid") == "skip"
-    tables = read_tables(FEATURE_TABLES, top, problems)
-    job_source = read_job_source(FEATURE_TABLES, top, len(checked.entries), problems)
+    of_features = {} if problems else top  # they read what is valid
+    tables = read_tables(FEATURE_TABLES, of_features, problems)
+    job_source = read_job_source(FEATURE_TABLES, of_features, len(checked.entries), problems)
     makes_jobs = job_source is not None and job_source.makes_jobs
     expansion = Expansion(
         checked,

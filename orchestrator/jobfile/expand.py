@@ -27,7 +27,7 @@ from orchestrator.jobfile.matrix import Choice, Tree, matrix_choices, merge, poi
 from orchestrator.jobfile.merged_job import EntryLayers, MergedJob
 from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.jobfile.presets import PresetName, preset_values
-from orchestrator.jobfile.robot_globs import Robot, Robots
+from orchestrator.jobfile.robot_globs import Robot, find_robots
 from orchestrator.jobfile.toml_models import Settings
 from orchestrator.jobfile.validation import Checked, Layer, check_one
 from orchestrator.keys.names import canonical
@@ -53,6 +53,9 @@ SAME_IN_SPEC = (
     "video",
 )
 """Settings that are fields of :class:`WorkerSpec` with the same name and value."""
+
+
+_WITHOUT_TASK: Tree = {"randomize": {}, "asymmetric": False, "evaluate": {}, "task_options": {}}
 
 
 @functools.cache
@@ -143,7 +146,7 @@ class Expansion:
         self._base = base
         self._problems = problems
         self._maker = maker
-        self._robots = Robots(base, skip_invalid=skip_invalid)
+        self._skip_invalid = skip_invalid
         self._ids = JobNames()
         shared_matrix = checked.defaults.pop("matrix", {})
         self._shared_choices = matrix_choices(shared_matrix, "defaults", problems)
@@ -166,7 +169,14 @@ class Expansion:
             choices = {}
         entry = Layer(values, lambda key: f"{where}.{key}")
         check_family(entry, self._problems)
-        files = self._robots.find(values.get("xml"), values.get("name"), where, self._problems)
+        files = find_robots(
+            values.get("xml"),
+            values.get("name"),
+            f"{where}.xml",
+            self._problems,
+            base=self._base,
+            skip_invalid=self._skip_invalid,
+        )
         if self._maker is not None:
             self._maker.check_entry(values, choices, where, self._problems)
             choices = {choice.key: [choice] for choice in self._maker.example(self._problems)}
@@ -288,6 +298,7 @@ def _worker_spec(
 ) -> WorkerSpec:
     """Return the spec of the jobs of one robot and matrix point, without job id and seed."""
     has_task = "task" in merged
+    of_task = merged if has_task else _WITHOUT_TASK
     algo = merged["algo"]
     is_class = is_algorithm_class(algo)
     task = merged.get("task")
@@ -301,12 +312,12 @@ def _worker_spec(
         robot_maker=robot.maker,
         params=merged["params"] if robot.maker else {},
         model_edits=flat(merged["model"]),
-        randomize=flat(merged["randomize"]) if has_task else {},
-        asymmetric=merged["asymmetric"] if has_task else False,
-        evaluate=flat(merged["evaluate"]) if has_task else {},
+        randomize=flat(of_task["randomize"]),
+        asymmetric=of_task["asymmetric"],
+        evaluate=flat(of_task["evaluate"]),
         parts=parts_of(merged, robot.format),
         task=task,
-        task_options=merged["task_options"] if has_task else {},
+        task_options=of_task["task_options"],
         env=merged.get("env"),
         entry_point=merged.get("entry_point"),
         env_kwargs={} if has_task else merged["env_kwargs"],

@@ -115,11 +115,5 @@ def _value_text(value: Any) -> str:
 def _shortest(number: float) -> str:
     """Return the shorter of ``0.0001`` and ``1e-4``; both are read as the same number."""
     plain = repr(number)
-    if "e" not in plain and "." not in plain:
-        return plain
-    sign, digits, exponent = Decimal(plain).as_tuple()
-    mantissa = "".join(map(str, digits)).rstrip("0") or "0"
-    assert isinstance(exponent, int)
-    power = exponent + len(digits) - 1
-    scientific = f"{'-' * sign}{mantissa[0]}{'.' * (len(mantissa) > 1)}{mantissa[1:]}e{power}"
+    scientific = f"{Decimal(plain).normalize():e}".replace("e+", "e")
     return min(plain, scientific, key=len)

@@ -30,8 +30,6 @@ def message_for(location: Location, details: ErrorDetails) -> str:
     """Return the message for one of pydantic's errors."""
     kind = details["type"]
     found = f"found {shown(details['input'])}"
-    if location == ("jobs",):
-        return "expected [[jobs]] tables, with double brackets, each with at least name and xml"
     if kind == "extra_forbidden":
         return _unknown_key(_table_at(location[:-1]), str(location[-1]))
     if kind == "missing":

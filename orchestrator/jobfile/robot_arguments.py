@@ -74,14 +74,14 @@ class RobotArgument:
 
     def entry(self) -> dict[str, Any]:
         """Return its table of ``[[jobs]]``."""
-        return {"name": self.name, "xml": str(self.file), "allow_outside": self.allow_outside}
+        outside = {"allow_outside": True} if self.allow_outside else {}
+        return {"name": self.name, "xml": str(self.file), **outside}
 
     def with_label(self, error: str) -> str:
         """Return ``error`` with the robot's label in place of a file that the user does not know."""
-        text = error.replace(str(self.file), self.label)
-        return text.replace(f"{self.file.parent}{os.sep}", "").replace(
-            f" in {self.file.parent}", ""
-        )
+        folder = str(self.file.parent)
+        text = error.replace(str(self.file), self.label).replace(folder + os.sep, "")
+        return text.replace(f" in {folder}", "")
 
 
 def robot_arguments(

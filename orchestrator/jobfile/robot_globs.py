@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import glob
 import os
 from collections import Counter
@@ -33,65 +32,53 @@ class Robot:
         return None if self.xml is None else format_of(self.xml.name)
 
 
-class Robots:
-    """Finds files relative to ``base``; examines each file once, however many jobs share it.
+def find_robots(
+    xml: str | None,
+    name: str | None,
+    where: str,
+    problems: Problems,
+    *,
+    base: Path,
+    skip_invalid: bool = False,
+) -> list[Robot]:
+    """Return the robots of one entry of the job file, relative to ``base``. What is none is a problem.
 
+    A path that names an existing file is that file, even if it holds ``* ? [``; otherwise these make
+    it a pattern, whose files are sorted by path and named by their stems. Where two files of a
+    pattern share a stem (``zoo/*/scene.xml``), they are named by their path below its fixed folder,
+    ``ant/scene``.
+
+    :param where: place of the key.
     :param skip_invalid: whether a file that cannot be read is no problem here: preflight finds it
         again, and its jobs are FAILED.
     """
-
-    def __init__(self, base: Path, *, skip_invalid: bool) -> None:
-        self._base = base
-        self._skip_invalid = skip_invalid
-        self._fault = functools.cache(file_fault)
-
-    def find(
-        self, xml: str | None, name: str | None, where: str, problems: Problems
-    ) -> list[Robot]:
-        """Return the robots of one entry of the job file; none, and a problem noted, where there are
-        none.
-
-        A path that names an existing file is that file, even if it holds ``* ? [``; otherwise these
-        make it a pattern, whose files are sorted by path and named by their stems. Where two files
-        of a pattern share a stem (``zoo/*/scene.xml``), they are named by their path below its
-        fixed folder, ``ant/scene``.
-
-        :param where: place of the entry.
-        """
-        if xml is None:
-            return [Robot(name, None)]
-        if is_maker(xml):
-            return [Robot(name or xml.partition(":")[2], None, xml)]
-        where = f"{where}.xml"
-        if (collection := collection_of(xml)) is not None:
-            try:
-                found = collection.find(xml.removeprefix(collection.prefix))
-            except UsageError as error:
-                problems.add(where, str(error))
-                return []
-            return [Robot(name or found.name, found.xml)]
-        path = _absolute(xml, self._base)
-        if not glob.has_magic(xml) or path.exists():
-            return (
-                [Robot(name or path.stem, path)] if self._is_usable(path, where, problems) else []
-            )
-        folder, paths = matching_files(xml, self._base)
-        if not paths:
-            problems.add(where, f"no file matches {quoted(xml)} in {self._base}")
+    if xml is None:
+        return [Robot(name, None)]
+    if is_maker(xml):
+        return [Robot(name or xml.partition(":")[2], None, xml)]
+    if (collection := collection_of(xml)) is not None:
+        try:
+            found = collection.find(xml.removeprefix(collection.prefix))
+        except UsageError as error:
+            problems.add(where, str(error))
+            return []
+        return [Robot(name or found.name, found.xml)]
+    path = _absolute(xml, base)
+    robots = [Robot(name or path.stem, path)]
+    if glob.has_magic(xml) and not os.path.lexists(path):
+        folder, paths = matching_files(xml, base)
         stems = Counter(path.stem for path in paths)
-        robots: list[Robot] = []
+        robots = []
         for path in paths:
             below = str(path.relative_to(folder).with_suffix(""))
-            if self._is_usable(path, where, problems):
-                robots.append(Robot(path.stem if stems[path.stem] == 1 else below, path))
-        return robots
-
-    def _is_usable(self, path: Path, where: str, problems: Problems) -> bool:
-        fault = self._fault(path)
-        if not fault or (self._skip_invalid and is_showable(str(path))):
-            return True
-        problems.add(where, fault)
-        return False
+            robots.append(Robot(path.stem if stems[path.stem] == 1 else below, path))
+        if not robots:
+            problems.add(where, f"no file matches {quoted(xml)} in {base}")
+    faults = [file_fault(robot.xml) for robot in robots if robot.xml is not None]
+    for robot, fault in zip(robots, faults, strict=True):
+        if fault and not (skip_invalid and is_showable(str(robot.xml))):
+            problems.add(where, fault)
+    return robots
 
 
 def _absolute(path: str | Path, base: Path) -> Path:
@@ -119,9 +106,12 @@ def file_fault(path: Path) -> str:
     """Return why a file cannot be read as a robot; empty if it can."""
     if not is_showable(str(path)):
         return f"the file name {str(path)!a} has characters that cannot be printed; rename the file"
-    if path.is_file():
-        return "" if os.access(path, os.R_OK) else f"{path} cannot be read: permission denied"
-    if path.exists():
+    try:
+        if path.is_file():
+            return "" if os.access(path, os.R_OK) else f"{path} cannot be read: permission denied"
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    if os.path.lexists(path):
         return f'{path} is no regular file; expected a file, or a pattern such as "zoo/*.xml"'
     near = suggestion(path.name, [other.name for other in path.parent.glob("*")])
     return f"no such file: {path}" + (f"; did you mean {quoted(near)}?" if near else "")

@@ -44,14 +44,14 @@ from orchestrator.keys.value_types import (
 
 ROBOT_FILES = alternatives(["MJCF", *(one.title for one in robot_formats())])
 """What files of robots are, as in "the path of an MJCF file"."""
-_NAMED_ROBOTS = "".join(f", {one.title} as {one.prefix}NAME" for one in robot_collections())
+_NAMED_ROBOTS = "".join(f", or {one.title} as {one.prefix}NAME" for one in robot_collections())
 RobotName = Annotated[
     str,
     Predicate(str.strip),
     Predicate(is_showable),
     value_types.Expected(
-        f'the path of an {ROBOT_FILES} file, a pattern such as "zoo/*.xml"{_NAMED_ROBOTS}, or a function '
-        'as "module:function", in quotes'
+        f'in quotes the path of an {ROBOT_FILES} file, a pattern such as "zoo/*.xml", a function as '
+        f'"module:function"{_NAMED_ROBOTS}'
     ),
     WithJsonSchema({"type": "string", "minLength": 1}),
 ]
@@ -378,7 +378,7 @@ class Entry(Settings):
     xml: RobotName = key(
         None,
         f"{ROBOT_FILES} file of the robot, relative to the job file; a glob makes one job per file. Or a "
-        f"function of yours that makes the robot, as module:function{_NAMED_ROBOTS.replace(',', '; or')}.",
+        f"function of yours that makes the robot, as module:function{_NAMED_ROBOTS}.",
         "../mjcf/hopper.xml",
     )
     after: value_types.JobNameList = key(

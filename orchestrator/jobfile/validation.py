@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from orchestrator.core.text import storable
-from orchestrator.jobfile.messages import message_for
+from orchestrator.jobfile.messages import Location, message_for
 from orchestrator.jobfile.toml_models import Entry, JobFile, Settings
 from orchestrator.keys.problems import Problems, place, suggestion
-
-_KEPT_AT_TOP = ("name", "max_parallel", "order", "on_invalid")
-"""Of a job file with problems: tables of features are not read then."""
+from orchestrator.keys.value_types import TomlTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +40,14 @@ class Checked:
     """A job file's tables, validated key by key.
 
     They hold only the keys that the user wrote, in the units of the program. Invalid keys are
-    removed from ``defaults`` and ``entries`` and listed in ``broken``.
+    left out.
     """
 
     top: dict[str, Any]
+    """Empty if a key at the top is missing."""
     defaults: dict[str, Any]
     entries: list[dict[str, Any]]
-    broken: dict[int | str, set[str]] = field(default_factory=dict)
+    broken: dict[int | str, set[str]]
     """Invalid keys of ``"defaults"``, ``"--set"`` and each entry by number, and what they were
     probably meant to be; an empty one where there is no table."""
 
@@ -58,11 +57,22 @@ def check(data: Mapping[str, Any], problems: Problems) -> Checked:
     returned.
     """
     document = as_plain(data)
-    try:
-        top = JobFile.model_validate(document).model_dump(exclude_unset=True)
-    except ValidationError as error:
-        return _valid_part(document, error, problems)
-    return Checked(defaults=top.pop("defaults", {}), entries=top.pop("jobs"), top=top)
+    of_defaults = document.pop("defaults", {})
+    jobs = document.pop("jobs", None)
+    if not isinstance(jobs, list) or not jobs:
+        message = "expected [[jobs]] tables, with double brackets, each with at least name and xml"
+        problems.add("jobs", message)
+        jobs = []
+    top, _ = _written(JobFile, {**document, "jobs": [{}]}, (), problems)
+    top.pop("jobs", None)
+    defaults, wrong_defaults = _written(Settings, of_defaults, ("defaults",), problems)
+    entries = [_written(Entry, job, ("jobs", at), problems) for at, job in enumerate(jobs)]
+    return Checked(
+        top=top,
+        defaults=defaults,
+        entries=[values for values, _ in entries],
+        broken={"defaults": wrong_defaults, **{at: bad for at, (_, bad) in enumerate(entries)}},
+    )
 
 
 def check_one(name: str, value: Any, where: str, problems: Problems) -> dict[str, Any] | None:
@@ -73,12 +83,11 @@ def check_one(name: str, value: Any, where: str, problems: Problems) -> dict[str
     nested = value
     for part in reversed(name.split(".")):
         nested = {part: nested}
-    try:
-        return Settings.model_validate(as_plain(nested)).model_dump(exclude_unset=True)
-    except ValidationError as error:
-        for details in error.errors(include_url=False):
-            problems.add(where, message_for(("defaults", *details["loc"]), details))
-        return None
+    own = Problems()
+    values, _ = _written(Settings, as_plain(nested), ("defaults",), own)
+    for problem in own.in_order():
+        problems.add(where, problem.message)
+    return None if own else values
 
 
 def as_plain(value: Any) -> Any:
@@ -96,32 +105,24 @@ def as_plain(value: Any) -> Any:
     return value
 
 
-def _valid_part(document: dict[str, Any], error: ValidationError, problems: Problems) -> Checked:
-    """Add the problems, and return what is valid."""
-    broken: dict[int | str, set[str]] = {}
-    for details in error.errors(include_url=False):
-        location = details["loc"]
-        problems.add(place(*location), message_for(location, details))
-        # To a key of an entry, of [defaults], or of the file.
-        *above, last = location[: {"jobs": 3, "defaults": 2}.get(str(location[0]), 1)]
-        holder: Any = document
-        for step in above:
-            holder = holder[step]
-        if isinstance(last, int):
-            holder[last] = {}  # so that the other jobs keep their numbers
-            broken.setdefault(last, set()).add("")
-        else:
-            holder.pop(last, None)
-            meant = suggestion(last, Entry.model_fields) or last
-            broken.setdefault(above[-1] if above else "", set()).update({last, meant})
-    return Checked(
-        top={name: document[name] for name in _KEPT_AT_TOP if name in document},
-        defaults=_written_keys(Settings, document.get("defaults", {})),
-        entries=[_written_keys(Entry, entry) for entry in document.get("jobs", [])],
-        broken=broken,
-    )
-
-
-def _written_keys(model: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that the user has written, in the units of the program."""
-    return model.model_validate(values).model_dump(exclude_unset=True)
+def _written(
+    model: type[TomlTable], table: Any, location: Location, problems: Problems
+) -> tuple[dict[str, Any], set[str]]:
+    """Return the valid keys that the user has written into a table, in the units of the program; and
+    the invalid ones, whose problems are noted, with what they were probably meant to be.
+    """
+    try:
+        return model.model_validate(table).model_dump(exclude_unset=True), set()
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+    invalid: set[str] = set()
+    for details in errors:
+        there = (*location, *details["loc"])
+        problems.add(place(*there), message_for(there, details))
+        key = str(details["loc"][0]) if details["loc"] else ""
+        invalid |= {key, suggestion(key, model.model_fields) or key}
+    valid = {} if "" in invalid else {k: v for k, v in table.items() if k not in invalid}
+    try:
+        return model.model_validate(valid).model_dump(exclude_unset=True), invalid
+    except ValidationError:  # a key is missing
+        return {}, invalid

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
-from annotated_types import MinLen, Predicate
+from annotated_types import Predicate
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -214,8 +214,7 @@ _SizeText = Annotated[str, AfterValidator(parse_size)]
 Size = Annotated[_SizeText, Expected(f"a size with its unit, {SIZE}")]
 LogSize = Annotated[Size, AfterValidator(_log_size)]
 FreeDisk = Annotated[
-    Annotated[int, Field(ge=0, le=0)] | Literal["0"] | _SizeText,  # Literal[0] would admit false
-    AfterValidator(int),
+    Annotated[int, Field(ge=0, le=0)] | _SizeText,  # Literal[0] would admit false
     Expected('a size with its unit, such as "1 GiB", or 0 for no limit'),
 ]
 Duration = Annotated[
@@ -231,50 +230,28 @@ CheckpointEvery = Annotated[
 
 # Seeds
 
-_SEED_RANGE = re.compile(r"^\s*(\d{1,10})\s*-\s*(\d{1,10})\s*$")
+_SEED_RANGE = re.compile(r"\s*(\d{1,10})\s*-\s*(\d{1,10})\s*")
 _SEEDS = (
-    'a list of whole numbers from 0 to 4294967295, such as [0, 1, 2], or a range such as "0-199"'
+    'a list of different whole numbers from 0 to 4294967295, such as [0, 1, 2], or a range such as "0-199", '
+    f"at most {MOST_SEEDS:_}"
 )
 _Seed = Annotated[int, Field(ge=0, le=2**32 - 1), Whole]
 """numpy.random.seed, which Stable-Baselines3 calls, takes 32 bits."""
 
 
-def _seed_range(value: Any) -> Any:
-    """Return the list of seeds for ``"0-199"``; everything else as it is."""
-    match = _SEED_RANGE.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        return value
-    first, last = int(match[1]), int(match[2])
-    if last - first >= MOST_SEEDS:
-        raise ValueError(f"has {last - first + 1:_} seeds; expected at most {MOST_SEEDS:_}")
-    return list(range(first, last + 1))
-
-
-def _distinct(seeds: list[int]) -> list[int]:
-    if len(set(seeds)) < len(seeds):
-        raise ValueError("a seed is listed twice; each seed is one job")
-    return seeds
+def _seeds_in(text: str) -> list[int]:
+    """Return the seeds of ``"0-199"``."""
+    match = _SEED_RANGE.fullmatch(text)
+    seeds = range(int(match[1]), int(match[2]) + 1) if match else range(0)
+    if not 0 < len(seeds) <= MOST_SEEDS or seeds[-1] >= 2**32:
+        raise ExpectedError(f"expected {_SEEDS}")
+    return list(seeds)
 
 
 Seeds = Annotated[
-    list[_Seed],
-    MinLen(1),
-    BeforeValidator(_seed_range),
-    AfterValidator(_distinct),
+    list[_Seed] | Annotated[str, AfterValidator(_seeds_in)],
+    Predicate(lambda seeds: 0 < len(set(seeds)) == len(seeds)),
     Expected(_SEEDS),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {
-                    "type": "array",
-                    "items": {"type": "integer", "minimum": 0, "maximum": 2**32 - 1},
-                    "minItems": 1,
-                    "uniqueItems": True,
-                },
-                {"type": "string", "pattern": _SEED_RANGE.pattern},
-            ]
-        }
-    ),
 ]
 
 # Names, and what names something of the user's

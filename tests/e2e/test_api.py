@@ -82,7 +82,7 @@ def test_an_entry_point_takes_the_place_of_the_task(tmp_path: Path) -> None:
     ("arguments", "fragment"),
     [
         ({"n_env": 3}, 'did you mean "n_envs"?'),
-        ({"seeds": [0, 0]}, "listed twice"),
+        ({"seeds": [0, 0]}, "different whole numbers"),
         ({"task": "fly"}, "forward"),
         ({"matrix": {"n_envs": [1, 2]}}, "belongs in a job file"),
         ({"ppo": {"batch_size": 60}}, "not divisible"),
