@@ -17,7 +17,7 @@ from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
 
 from orchestrator.jobfile import json_schema
-from orchestrator.jobfile.job_file_text import toml
+from orchestrator.keys.toml_text import toml
 
 LINE = re.compile(r"^\[Keys of (?P<table>[^\]]+)\]\([^)]+\)$", re.MULTILINE)
 NAMES = {"the file": "", "a job": "jobs"}
@@ -113,7 +113,8 @@ def _kind(schema: Mapping[str, Any]) -> str:
     """What a value may be, in words."""
     match schema:
         case {"anyOf": alternatives}:
-            return " or ".join(dict.fromkeys(map(_kind, alternatives)))
+            kinds = [_kind(one) for one in alternatives if one != {"type": "null"}]
+            return " or ".join(dict.fromkeys(kinds))
         case {"enum": values}:
             return ", ".join(f"`{toml(value)}`" for value in values)
         case {"const": value}:

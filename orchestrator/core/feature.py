@@ -15,6 +15,7 @@ What a feature raises is raised to whoever asks.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -36,7 +37,7 @@ if TYPE_CHECKING:  # each of them belongs to the package that asks
     from orchestrator.experiment.beside_run import BesideRun, RunFacts
     from orchestrator.experiment.from_outside.run_watch import RunWatch
     from orchestrator.experiment.processes.policy_process import PlayRequest
-    from orchestrator.keys.feature_tables import FeatureTable, JobKey, JobTable
+    from orchestrator.keys.feature_tables import FeatureTable, JobTable
     from orchestrator.ledger import Ledger
     from orchestrator.machine.doctor_checks import Finding
     from orchestrator.machine.topology import Machine
@@ -49,7 +50,6 @@ PlugPoint = Literal[
     "executors",
     "job_file",
     "job_tables",
-    "job_keys",
     "job_parts",
     "robot_sources",
     "beside_run",
@@ -83,9 +83,6 @@ class Feature:
     job_tables: Callable[[], Iterable[JobTable]] | None = None
     """Further tables of jobs and of ``[defaults]``, each with a part of jobs of the same name; asked
     for at the same time."""
-    job_keys: Callable[[], Iterable[JobKey]] | None = None
-    """Keys of jobs and of ``[defaults]`` that are no tables, for facts of :class:`.WorkerSpec` that
-    decide no result; asked for at the same time."""
     job_parts: Callable[[], Iterable[JobPart]] | None = None
     """What it adds to single trainings. Workers ask, too: what gives them imports
     :mod:`orchestrator.core` alone."""
@@ -161,40 +158,29 @@ def _installed_modules() -> Iterator[str]:
     :raises UsageError: one that is wanted is not installed.
     """
     chosen = os.environ.get(FEATURES_VARIABLE)
-    wanted = {name.strip() for name in (chosen or "").split(",")} - {""}
-    if chosen is not None and not wanted:
+    wanted = None if chosen is None else {name.strip() for name in chosen.split(",")} - {""}
+    if wanted == set():
         return
     installed: dict[str, str] = {}
-    for name, module in _entry_points():
-        installed.setdefault(name, module)  # as an import, the first one in the path counts
-    if missing := sorted(wanted - installed.keys()):
+    for folder in sys.path:
+        with contextlib.suppress(OSError):  # a zip file, or a folder that is gone
+            for name in sorted(os.listdir(folder or ".")):
+                if name.endswith((".dist-info", ".egg-info")):
+                    # As an import, the first one in the path counts.
+                    installed = _entry_points(Path(folder, name)) | installed
+    if missing := sorted((wanted or set()) - installed.keys()):
         raise UsageError(f"{FEATURES_VARIABLE}: the feature {missing[0]} is not installed")
     for name, module in installed.items():
-        if chosen is None or name in wanted:
+        if wanted is None or name in wanted:
             yield module
 
 
-def _entry_points() -> Iterator[tuple[str, str]]:
-    for folder in sys.path:
-        try:
-            names = sorted(os.listdir(folder or "."))
-        except OSError:  # a zip file, or a folder that is gone
-            continue
-        for name in names:
-            if name.endswith((".dist-info", ".egg-info")):
-                yield from _in_group(Path(folder, name, "entry_points.txt"))
-
-
-def _in_group(file: Path) -> Iterator[tuple[str, str]]:
-    """The entry points of :data:`GROUP` in an ``entry_points.txt``."""
+def _entry_points(package: Path) -> dict[str, str]:
+    """Return the entry points of :data:`GROUP` of a package, by name."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        text = (package / "entry_points.txt").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):  # most packages have none
-        return
-    is_in_group = False
-    for line in map(str.strip, lines):
-        if line.startswith("["):
-            is_in_group = line == f"[{GROUP}]"
-        elif is_in_group and "=" in line and not line.startswith("#"):
-            name, _, module = line.partition("=")
-            yield name.strip(), module.partition(":")[0].strip()
+        return {}
+    _, _, group = text.partition(f"[{GROUP}]\n")
+    lines = (line.partition("=") for line in group.partition("\n[")[0].splitlines())
+    return {name.strip(): module.strip() for name, sign, module in lines if sign}

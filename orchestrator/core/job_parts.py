@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -70,80 +70,57 @@ class JobPart:
 
 @functools.cache
 def job_parts() -> Mapping[str, JobPart]:
-    """By name."""
+    """Return all parts by name."""
     return added("job_parts")
 
 
-@functools.cache
-def _names(kind: Any) -> frozenset[str]:
-    """Names of the fields of a dataclass."""
-    return frozenset(one.name for one in dataclasses.fields(kind))
-
-
 def flat(instance: Any) -> dict[str, Any]:
-    """The fields of a dataclass that has ``parts``, and those of the parts beside them."""
+    """Return the fields of a dataclass that has ``parts``, and those of the parts beside them."""
     values = field_values(instance)
     for part in values.pop("parts").values():
         values |= field_values(part)
     return values
 
 
-def under_keys(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the parts of a spec, under their keys in the job file:
-    ``"curriculum.advance"``.
-    """
-    return {
-        f"{name}.{key}": value
-        for name, settings in parts.items()
-        for key, value in job_parts()[name].table(settings).items()
-    }
-
-
-def in_training(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the parts of a spec that do something in the training."""
-    return {name: one for name, one in parts.items() if job_parts()[name].loop is not None}
-
-
-def with_settings(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+def with_settings(_: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a spec of which ``values`` is :func:`flat`, and those that nobody knows."""
-    return _with_parts(kind, values, {part.name: part.settings for part in job_parts().values()})
+    return _with_parts(values, {part.name: part.settings for part in job_parts().values()})
 
 
-def with_facts(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+def with_facts(_: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a message or record of which ``values`` is :func:`flat`, and those that
     nobody knows.
     """
-    return _with_parts(kind, values, _kinds_of_facts())
-
-
-def _kinds_of_facts() -> dict[str, type]:
-    return {part.name: part.facts for part in job_parts().values() if part.facts is not None}
-
-
-def _with_parts(kind: type, values: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
-    """:param kinds: of the parts, by name."""
-    names = _names(kind) - {"parts"}
-    own = {name: value for name, value in values.items() if name in names}
-    others = {name: value for name, value in values.items() if name not in names}
-    parts = _parts_in(others, kinds) if others else {}
-    read = {name for part in parts for name in _names(kinds[part])}
-    unknown = {name: value for name, value in others.items() if name not in read}
-    return {**own, **unknown, "parts": parts}
-
-
-def _parts_in(values: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
-    """Return each part that has a field in ``values``, by name."""
-    parts: dict[str, Any] = {}
-    for name, kind in kinds.items():
-        written = {field: values[field] for field in _names(kind) & values.keys()}
-        if written:
-            parts[name] = from_values(kind, written)
-    return parts
+    return _with_parts(values, _kinds_of_facts())
 
 
 def facts_in(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of parts in an exit record as it was stored."""
-    return _parts_in(record, _kinds_of_facts())
+    parts: dict[str, Any] = _with_parts(record, _kinds_of_facts())["parts"]
+    return parts
+
+
+def _with_parts(values: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
+    """Move the fields of each part into it; a part without any is left out.
+
+    :param kinds: of the parts, by name. No two have a field of the same name.
+    """
+    own = dict(values)
+    parts: dict[str, Any] = {}
+    for part, kind in kinds.items():
+        written = {name: own.pop(name) for name in _field_names(kind) if name in own}
+        if written:
+            parts[part] = from_values(kind, written)
+    return {**own, "parts": parts}
+
+
+@functools.cache
+def _field_names(kind: Any) -> Sequence[str]:
+    return [field.name for field in dataclasses.fields(kind)]
+
+
+def _kinds_of_facts() -> dict[str, type]:
+    return {part.name: part.facts for part in job_parts().values() if part.facts is not None}
 
 
 def saved_facts(parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -157,18 +134,34 @@ def restored_facts(saved: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {name: kinds[name](**fields) for name, fields in saved.items()}
 
 
+def under_keys(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the parts of a spec, under their keys in the job file:
+    ``"curriculum.advance"``.
+    """
+    return {
+        f"{name}.{key}": value
+        for name, settings in parts.items()
+        for key, value in job_parts()[name].table(settings).items()
+    }
+
+
+def in_training(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the parts of a spec that do something in the training."""
+    return {name: one for name, one in parts.items() if job_parts()[name].loop is not None}
+
+
 def column_names() -> list[str]:
-    """The columns of all parts, in their order."""
+    """Return the columns of all parts, in their order."""
     return [name for part in job_parts().values() for name in part.columns]
 
 
 def columns_in(row: Mapping[str, object]) -> dict[str, Any]:
-    """The columns of all parts in a row of the summary."""
+    """Return the columns of all parts in a row of the summary."""
     return {name: row.get(name) for name in column_names()}
 
 
 def columns(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of all parts for a job with ``facts``; None where the job has no such part."""
+    """Return the columns of all parts for a job with ``facts``; None where it has no such part."""
     return {
         name: column(facts[part.name]) if part.name in facts else None
         for part in job_parts().values()
@@ -179,7 +172,7 @@ def columns(facts: Mapping[str, Any]) -> dict[str, Any]:
 def news(
     parts: Mapping[str, Any], before: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> list[News]:
-    """What is new of a job.
+    """Return what is new of a job.
 
     :param parts: of its spec.
     :param before: the facts of the message before; a part that it lacks has no news yet.

@@ -24,7 +24,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Div: operator.truediv,
 }
 _FUNCTIONS: Mapping[str, Callable[[Sequence[float]], float]] = {"min": min, "max": max}
-_SIGNS = frozenset("+-*/%()<>=&|^~,")
+_SIGNS = frozenset("+-*/%()<>=&|^~,#")
 """Of an expression; a text without any of them may be a name with spaces."""
 _EXPECTED = (
     "expected names of measures, numbers, + - * /, parentheses, min(…) and max(…), "
@@ -50,13 +50,17 @@ class Expression:
     _tree: ast.expr
 
     def value(self, values: Mapping[str, float | None]) -> float:
-        """Its value, finite, for the ``values`` of its names.
+        """Return its value, finite, for the ``values`` of its names.
 
         :raises NoValueError: one of them is not known, a divisor is 0, or the result is not finite.
         """
+        for name in self.names:
+            known = values.get(name)
+            if known is None or not math.isfinite(known):
+                raise NoValueError(f"{name} has no value")
         try:
             value = _value(self._tree, values)
-        except OverflowError:
+        except ArithmeticError:
             value = math.inf
         if not math.isfinite(value):
             raise NoValueError(f"{self.text} is not finite")
@@ -67,10 +71,8 @@ class Expression:
 def parse_expression(text: str) -> Expression:
     """:raises ExpressionError: ``text`` is no expression, or names no measure."""
     name = text.strip()
-    if name and not _SIGNS & set(name) and not _is_number(name):
+    if name and not _SIGNS & set(name) and not name[0].isdigit():
         return Expression(name, (name,), ast.Name(name))
-    if "#" in text:  # what follows would be a comment
-        raise ExpressionError(f"contains #, which has no meaning; {_EXPECTED}")
     if len(text) > LONGEST:
         raise ExpressionError(f"has {len(text)} characters; expected at most {LONGEST}")
     try:
@@ -84,85 +86,40 @@ def parse_expression(text: str) -> Expression:
     return Expression(text, tuple(names), tree)
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _checked_names(node: ast.expr) -> list[str]:
-    """The names below ``node``. :raises ExpressionError: something there has no meaning here."""
+    """Return the names below ``node``. :raises ExpressionError: something there has no meaning here."""
     match node:
-        case ast.Name() | ast.Attribute():
-            return [_name(node)]
-        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            if not _is_finite(number):
-                raise ExpressionError(f"contains {ast.unparse(node)}, which is no finite number")
-            return []
+        case ast.Name(id=name):
+            return [name]
+        case ast.Attribute(value=ast.Name() | ast.Attribute()):  # of what a matrix varies
+            return [ast.unparse(node)]
+        case ast.Constant(value=int() | float() as number):
+            if type(number) is not bool and abs(number) < math.inf:
+                return []
         case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=operand):
             return _checked_names(operand)
         case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
-            of_left = _checked_names(left)
-            of_right = _checked_names(right)
-            if isinstance(sign, ast.Div) and not of_right and _value(right, {}) == 0:
-                raise ExpressionError(f"divides by {_part(right)}, which is always 0; {_EXPECTED}")
-            return of_left + of_right
-        case ast.Call(func=ast.Name(id=name), args=parts, keywords=[]) if name in _FUNCTIONS:
-            if len(parts) < 2:
-                raise ExpressionError(f"has {ast.unparse(node)}; expected at least two values")
-            return [one for part in parts for one in _checked_names(part)]
-    raise ExpressionError(f"contains {_part(node)}, which has no meaning here; {_EXPECTED}")
-
-
-def _name(node: ast.expr) -> str:
-    """Of a measure or column: ``distance_m``, or ``meta.mass`` of what a matrix varies.
-
-    :raises ExpressionError: it is an attribute of something else.
-    """
-    match node:
-        case ast.Name(id=name):
-            return name
-        case ast.Attribute(value=table, attr=key):
-            return f"{_name(table)}.{key}"
-    raise ExpressionError(f"contains {_part(node)}, which has no meaning here; {_EXPECTED}")
-
-
-def _is_finite(number: float) -> bool:
-    try:
-        return math.isfinite(number)
-    except OverflowError:
-        return False
-
-
-def _part(node: ast.expr) -> str:
-    text = ast.unparse(node)
-    return text if len(text) <= 60 else f"{text[:60]}…"
+            return _checked_names(left) + _checked_names(right)
+        case ast.Call(func=ast.Name(id=name), args=[_, _, *_] as parts, keywords=[]):
+            if name in _FUNCTIONS:
+                return [one for part in parts for one in _checked_names(part)]
+    raise ExpressionError(
+        f"contains {ast.unparse(node):.60}, which has no meaning here; {_EXPECTED}"
+    )
 
 
 def _value(node: ast.expr, values: Mapping[str, float | None]) -> float:
-    """Of a checked expression."""
+    """Return the value of a checked expression, all of whose names have one."""
     match node:
-        case ast.Name() | ast.Attribute():
-            name = _name(node)
-            value = values.get(name)
-            if value is None:
-                raise NoValueError(f"{name} has no value")
-            if not math.isfinite(value):
-                raise NoValueError(f"{name} is not finite")
-            return float(value)
         case ast.Constant(value=number):
             return float(number)  # type: ignore[arg-type]
         case ast.UnaryOp(op=sign, operand=operand):
             value = _value(operand, values)
             return -value if isinstance(sign, ast.USub) else value
         case ast.BinOp(left=left, op=sign, right=right):
-            first = _value(left, values)
-            second = _value(right, values)
-            if second == 0 and isinstance(sign, ast.Div):
-                raise NoValueError(f"{_part(right)} is 0, and nothing can be divided by it")
-            return _OPERATORS[type(sign)](first, second)
+            return _OPERATORS[type(sign)](_value(left, values), _value(right, values))
         case ast.Call(func=ast.Name(id=name), args=parts):
             return _FUNCTIONS[name]([_value(part, values) for part in parts])
-    raise AssertionError(f"unchecked: {ast.dump(node)}")
+    known = values[node.id if isinstance(node, ast.Name) else ast.unparse(node)]
+    assert known is not None
+    return float(known)

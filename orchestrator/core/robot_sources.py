@@ -15,7 +15,7 @@ Both are recognised by the text alone: a job file is read without opening robots
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -24,7 +24,6 @@ from orchestrator.core.feature import added
 
 MJCF_SUFFIX = ".xml"
 MJCF_ROOT = "mujoco"
-MJCF = "an MJCF"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +35,6 @@ class RobotFormat:
     file."""
     title: str
     """What people call such a file, without an article: ``"SDF"``."""
-    article: str = "a"
     suffix: str
     """Of the names of its files, in lower case; case does not matter there. ``.xml`` for what is added
     to an MJCF, where there are settings."""
@@ -53,11 +51,6 @@ class RobotFormat:
     adds_actuators: str = ""
     """How a job lets actuators be added to a file without any, as in "add them, or …"; empty: it
     does not."""
-
-    @property
-    def with_article(self) -> str:
-        """``"an SDF"``."""
-        return f"{self.article} {self.title}"
 
 
 class NamedRobot(NamedTuple):
@@ -78,8 +71,6 @@ class RobotCollection:
     """What one of them is, with an article: ``"a robot of our zoo"``."""
     prefix: str
     """Of ``xml``, with the colon at its end."""
-    example: str
-    """One of the names, for messages."""
     find: Callable[[str], NamedRobot]
     """The robot of a name, without the prefix. It needs no network.
 
@@ -91,22 +82,23 @@ RobotSource: TypeAlias = RobotFormat | RobotCollection
 
 @functools.cache
 def robot_sources() -> Mapping[str, RobotSource]:
-    """By name."""
+    """Return all sources by name."""
     return added("robot_sources")
 
 
 def robot_formats() -> tuple[RobotFormat, ...]:
-    """Without MJCF."""
-    return tuple(one for one in _all_formats() if one.suffix != MJCF_SUFFIX)
-
-
-def _all_formats() -> Iterator[RobotFormat]:
-    return (one for one in robot_sources().values() if isinstance(one, RobotFormat))
+    """Return the formats, without MJCF."""
+    sources = robot_sources().values()
+    formats = (one for one in sources if isinstance(one, RobotFormat))
+    return tuple(one for one in formats if one.suffix != MJCF_SUFFIX)
 
 
 def mjcf_format() -> RobotFormat | None:
-    """What adds to an MJCF what it lacks; None: nothing does."""
-    return next((one for one in _all_formats() if one.suffix == MJCF_SUFFIX), None)
+    """Return what adds to an MJCF what it lacks, or None if nothing does."""
+    for one in robot_sources().values():
+        if isinstance(one, RobotFormat) and one.suffix == MJCF_SUFFIX:
+            return one
+    return None
 
 
 def robot_collections() -> tuple[RobotCollection, ...]:
@@ -114,36 +106,35 @@ def robot_collections() -> tuple[RobotCollection, ...]:
 
 
 def format_of(file: str) -> RobotFormat | None:
-    """What the file of this name, or every file of this pattern, is; None for an MJCF."""
+    """Return what the file of this name, or every file of this pattern, is; None for an MJCF."""
     name = file.lower()
     return next((one for one in robot_formats() if name.endswith(one.suffix)), None)
 
 
-def how_made(file: str) -> str | None:
-    """How a robot is made of a file of this name, which is none; None where nothing is known of
-    that.
-    """
-    name = Path(file).name
-    for one in robot_formats():
-        for suffix, command in one.made_of.items():
-            if name.lower().endswith(suffix):
-                stem = name[: -len(suffix)]
-                made = stem if stem.lower().endswith(one.suffix) else f"{stem}{one.suffix}"
-                text = command.format(file=name, made=made)
-                return f"is no {one.title} yet, but makes one: {text}, then take {made}"
-    return None
-
-
 def converter_of(file: str, settings: Mapping[str, Any]) -> RobotFormat | None:
-    """What makes the MJCF of a file that has such settings; None: it is one, and taken as it is."""
+    """Return what makes the MJCF of a file that has such settings; None: it is one, and taken as it
+    is.
+    """
     return format_of(file) or (mjcf_format() if settings else None)
 
 
 def collection_of(xml: str) -> RobotCollection | None:
-    """The collection that ``xml`` of a job names a robot of; None for a file or a function."""
+    """Return the collection that ``xml`` of a job names a robot of; None for a file or a function."""
     return next((one for one in robot_collections() if xml.startswith(one.prefix)), None)
 
 
 def robot_suffixes() -> tuple[str, ...]:
-    """Ends of the names of files that may be robots, in lower case."""
+    """Return the ends of the names of files that may be robots, in lower case."""
     return MJCF_SUFFIX, *(one.suffix for one in robot_formats())
+
+
+def how_made(file: str) -> str | None:
+    """Return how a robot is made of a file of this name, which is none; None if that is not known."""
+    name = Path(file).name
+    for one in robot_formats():
+        for suffix, command in one.made_of.items():
+            if name.lower().endswith(suffix):
+                made = f"{name[: -len(suffix)].removesuffix(one.suffix)}{one.suffix}"
+                text = command.format(file=name, made=made)
+                return f"is no {one.title} yet, but makes one: {text}, then take {made}"
+    return None

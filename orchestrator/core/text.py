@@ -5,6 +5,7 @@ sentence.
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -141,6 +142,17 @@ def rough_duration(seconds: float) -> str:
     if seconds < 99.5:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 99.5 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def finite_number(text: str) -> float:
+    """Return the number that ``text`` is. :raises ValueError: it is none, or not finite."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"expected a finite number, found {text.strip()!r}")
+    return number
 
 
 def cpu_text(cpus: Iterable[int]) -> str:

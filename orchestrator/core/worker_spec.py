@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.decoding import FilePath, Natural, Positive, decode
 from orchestrator.core.job_parts import flat, with_settings
-from orchestrator.core.text import storable
+from orchestrator.core.text import finite_number, storable
 
 SINGLE_KINDS = ("option", "compiler")
 """Parts that a robot has once, edited by keys such as ``model.option.timestep``."""
@@ -328,24 +328,17 @@ def parse_schedule(text: str) -> tuple[float, float, float]:
     :raises ValueError: for any other text, with the accepted forms.
     """
     match = _SCHEDULE.match(text)
-    expected = (
-        'expected a number or a schedule such as "linear(3e-4, 0)" or "linear(3e-4, 1e-5, 0.8)"'
-    )
     if match is None:
-        raise ValueError(f"{text!r} is not a schedule: {expected}")
-    try:
-        numbers = [float(part) for part in match["arguments"].split(",")]
-    except ValueError:
-        raise ValueError(f"{text!r} contains something other than numbers: {expected}") from None
-    if not 1 <= len(numbers) <= 3:
-        raise ValueError(f"{text!r} takes one to three numbers: {expected}")
+        forms = '"linear(3e-4, 0)" or "linear(3e-4, 1e-5, 0.8)"'
+        raise ValueError(f"{text!r}: expected a number or a schedule such as {forms}")
+    numbers = [finite_number(part) for part in match["arguments"].split(",")]
+    if len(numbers) > 3:
+        raise ValueError(f"{text!r}: expected one to three numbers")
     start = numbers[0]
     end = numbers[1] if len(numbers) > 1 else 0.0
     fraction = numbers[2] if len(numbers) > 2 else 1.0
     if not 0 < fraction <= 1:
-        raise ValueError(
-            f"{text!r}: the third number is the fraction of training after which the end is reached: above 0, at most 1"
-        )
+        raise ValueError(f"{text!r}: expected a third number, the fraction, above 0 and at most 1")
     return start, end, fraction
 
 

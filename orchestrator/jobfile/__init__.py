@@ -1,18 +1,13 @@
 """The job file: TOML → :class:`Experiment`. All validation of user input happens here, once.
 
-:func:`load` reads a file, :func:`from_mapping` takes the content of one. A job's settings are
-layers, each of which overrides the one before, tables key by key: the built-in defaults, the
-preset, ``[defaults]``, the job's own table, ``--set`` (``overrides``), and one point of the job's
-matrix. So ``--set`` wins over what is written, except over a matrix.
-
-All problems of a file are found before anything is raised, each reported once, at the place where
-it was written.
+:func:`load` reads a file, :func:`from_mapping` takes the content of one. All problems of a file are
+found before anything is raised, each reported once, at the place where it was written. Layers of
+settings are in :mod:`orchestrator.jobfile.expand`.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -22,16 +17,15 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.errors import Problem, SpecError, UsageError
-from orchestrator.core.files.regular_files import read_up_to
 from orchestrator.core.job import Job
-from orchestrator.core.paths import DIRECTORY_REMOVED, current_directory
-from orchestrator.core.robot_sources import robot_formats, robot_suffixes
-from orchestrator.jobfile.expand import JobTemplate, expand
+from orchestrator.core.robot_sources import robot_suffixes
+from orchestrator.jobfile.expand import Expansion, JobTemplate
 from orchestrator.jobfile.job_source import JobSource
+from orchestrator.jobfile.joint_rules import few_iterations
 from orchestrator.jobfile.json_schema import json_schema
 from orchestrator.jobfile.robot_arguments import RobotArgument
-from orchestrator.jobfile.toml_models import FEATURE_TABLES, Settings
-from orchestrator.jobfile.validation import Checked, as_plain, check, not_unicode
+from orchestrator.jobfile.toml_models import FEATURE_TABLES
+from orchestrator.jobfile.validation import as_plain, check
 from orchestrator.keys.feature_tables import read_job_source, read_tables
 from orchestrator.keys.names import safe_name
 from orchestrator.keys.problems import Problems, quoted, suggestion
@@ -40,15 +34,12 @@ __all__ = [
     "Experiment",
     "Order",
     "from_mapping",
-    "is_job_key",
     "json_schema",
     "load",
     "parse_override",
     "safe_name",
 ]
 
-LARGEST_BYTES = 64 << 20
-"""Of a job file. A larger one is a mistake, such as a device that has no end."""
 Order: TypeAlias = Literal["longest-first", "as-listed"]
 NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
 
@@ -69,7 +60,7 @@ class Experiment:
     """What tables of features mean, by name. Empty where the jobs come from no job file, such as
     those of a :class:`orchestrator.TrainingPool`."""
     warnings: Sequence[str] = ()
-    """Settings without effect, and trainings that are too short to learn."""
+    """Trainings that are too short to learn, and what a job source warns of."""
     jobs: tuple[Job, ...]
     """Empty where they are made as the run goes on."""
     source: str
@@ -89,8 +80,6 @@ class Experiment:
     job_source: JobSource | None = None
     """What makes the jobs, or decides which of them go on; None: all that are declared are trained
     to their end."""
-    source_table: str = ""
-    """The table that means :attr:`job_source`; empty where none is written that could."""
     template: JobTemplate | None = field(default=None, repr=False)
     """What a job source makes jobs of; None where it makes none."""
     data: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -167,18 +156,13 @@ def load(
     :raises SpecError: with every problem of the file.
     """
     source = str(path)
-    text = ""
     try:
-        with path.open("rb") as file:
-            content = read_up_to(file, LARGEST_BYTES + 1)  # once: it may be a pipe
-        if len(content) > LARGEST_BYTES:
-            raise ValueError(f"it has more than {LARGEST_BYTES >> 20} MiB")
+        content = path.read_bytes()  # once: it may be a pipe
         # Some editors write a byte order mark, which TOML does not allow.
-        text = content.decode("utf-8-sig")
-        data = tomllib.loads(text)
+        data = tomllib.loads(content.decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        where, message = _read_error(path, text, error)
-        raise SpecError(source, [Problem(where=where, message=message)]) from None
+        problem = Problem(where="", message=_read_error(path, error))
+        raise SpecError(source, [problem]) from None
     found = from_mapping(
         data, source=source, base=path.parent, overrides=overrides, skip_invalid=skip_invalid
     )
@@ -201,14 +185,18 @@ def from_mapping(
     """
     base = base.resolve()
     problems = Problems()
-    checked = _check(data, source, problems)
-    skip_invalid = skip_invalid or checked.top.get("on_invalid") == "skip"
-    tables = read_tables(FEATURE_TABLES, checked.top, problems)
-    source_table, job_source = read_job_source(
-        FEATURE_TABLES, checked.top, len(checked.entries), problems
-    )
+    try:
+        checked = check(data, problems)
+    except RecursionError:
+        problem = Problem(where="", message="is nested too deeply to be a job file")
+        raise SpecError(source, [problem]) from None
+    top = checked.top
+    skip_invalid = skip_invalid or top.get("on_invalid") == "skip"
+    of_features = {} if problems else top  # they read what is valid
+    tables = read_tables(FEATURE_TABLES, of_features, problems)
+    job_source = read_job_source(FEATURE_TABLES, of_features, len(checked.entries), problems)
     makes_jobs = job_source is not None and job_source.makes_jobs
-    expansion = expand(
+    expansion = Expansion(
         checked,
         base=base,
         overrides=overrides,
@@ -216,54 +204,28 @@ def from_mapping(
         problems=problems,
         maker=job_source if makes_jobs else None,
     )
-    warnings = list(expansion.warnings)
+    warnings = few_iterations(expansion.jobs)
     if job_source is not None:
         job_source = job_source.settled(expansion.jobs, expansion.template)
         warnings += job_source.check_jobs(expansion.jobs, expansion.template, problems)
     if problems:
         raise SpecError(source, problems.in_order())
+    max_parallel = top.get("max_parallel", "auto")
     return Experiment(
-        name=checked.top["name"],
-        max_parallel=_max_parallel(checked.top),
-        order=checked.top.get("order", "longest-first"),
+        name=top["name"],
+        max_parallel=None if max_parallel == "auto" else max_parallel,
+        order=top.get("order", "longest-first"),
         skip_invalid=skip_invalid,
         tables=tables,
         warnings=tuple(warnings),
         jobs=() if makes_jobs else tuple(expansion.jobs),
         job_source=job_source,
-        source_table=source_table,
         template=expansion.template,
         data=data,
         source=source,
         base=base,
         overrides=overrides,
     )
-
-
-def _check(data: Mapping[str, Any], source: str, problems: Problems) -> Checked:
-    """The content with all that is valid in it.
-
-    :param problems: receives every other problem.
-    :raises SpecError: it cannot be checked at all.
-    """
-    try:
-        return check(data, problems)
-    except RecursionError:
-        message = "is nested too deeply to be a job file"
-    except UnicodeEncodeError as error:
-        message = not_unicode(error)
-    raise SpecError(source, [Problem(where="", message=message)])
-
-
-def _max_parallel(top: Mapping[str, Any]) -> int | Literal["idle"] | None:
-    """What :attr:`Experiment.max_parallel` is for the top level of a job file."""
-    written: int | Literal["auto", "idle"] | None = top.get("max_parallel")
-    return None if written == "auto" else written
-
-
-def is_job_key(name: str) -> bool:
-    """Whether jobs have this key. One of a feature is there only with the feature."""
-    return name in Settings.model_fields
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -278,61 +240,21 @@ def parse_override(text: str) -> tuple[str, Any]:
             f"--set {text}: expected key=value, for example --set total_timesteps=100_000"
         )
     try:
-        parsed = tomllib.loads(f"value = {written}")
+        return key, tomllib.loads(f"value = {written}")["value"]
     except (ValueError, RecursionError):
         return key, written
-    return key, parsed["value"] if parsed.keys() == {"value"} else written
 
 
-def _read_error(path: Path, text: str, error: Exception) -> tuple[str, str]:
-    """Place and message of an error in reading or parsing a file."""
+def _read_error(path: Path, error: Exception) -> str:
+    """Return the message for an error in reading or parsing a file."""
     match error:
-        case ValueError() if _is_robot(path, text):
+        case ValueError() if path.suffix.lower() in robot_suffixes():
             command = f"orchestrator init {shlex.quote(str(path))}"
-            return "", f"this is a robot, not a job file; `{command}` writes a job file"
-        case UnicodeDecodeError():
-            line = error.object[: error.start].count(b"\n") + 1
-            return f"line {line}", f"is not UTF-8 text ({error.reason}); save the file as UTF-8"
-        case tomllib.TOMLDecodeError():
-            return _syntax_error(text, str(error))
-        case IsADirectoryError():
-            return "", "is a directory, not a job file"
+            return f"this is a robot, not a job file; `{command}` writes a job file"
         case FileNotFoundError():
-            return "", _missing_file(path)
+            near = suggestion(path.name, [other.name for other in path.parent.glob("*.toml")])
+            meant = f"; did you mean {quoted(str(path.with_name(near)))}?" if near else ""
+            return f"no such file{meant}"
         case OSError():
-            return "", f"cannot be read: {error.strerror}"
-        case _:  # numbers of thousands of digits, endless brackets
-            return "", f"is not a job file: {error}"
-
-
-def _is_robot(path: Path, text: str) -> bool:
-    if path.suffix.lower() in robot_suffixes():
-        return True
-    roots = ("mujoco", *(one.root for one in robot_formats()))
-    beginnings = (*(f"<{root}" for root in roots), "<?xml", "<!--")
-    return text.lstrip().startswith(beginnings)
-
-
-def _syntax_error(text: str, message: str) -> tuple[str, str]:
-    match = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", message, re.DOTALL)
-    if match is None:
-        return "", f"is not valid TOML: {message}"
-    reason, number, column = match.groups()
-    message = f"not valid TOML, {reason.lower()}"
-    from_line = text.splitlines()[int(number) - 1 :]  # empty where the error is the end of the file
-    source_line = from_line[0].strip()[:80] if from_line else ""
-    if source_line:
-        message += f": {source_line}"
-    return f"line {number}, column {column}", message
-
-
-def _missing_file(path: Path) -> str:
-    if not path.is_absolute() and current_directory() is None:
-        return DIRECTORY_REMOVED
-    if not path.parent.is_dir():
-        return "no such file, and its folder does not exist"
-    what = "no such file" if path.suffix == ".toml" else "no such file or directory"
-    suggested = suggestion(path.name, [other.name for other in path.parent.glob("*.toml")])
-    if suggested is None:
-        return what
-    return f"{what}; did you mean {quoted(str(path.with_name(suggested)))}?"
+            return f"cannot be read: {error.strerror}"
+    return f"is not valid TOML: {error}"

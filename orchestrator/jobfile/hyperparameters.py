@@ -4,11 +4,10 @@ Stable-Baselines3.
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Predicate
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import Field
 
 from orchestrator.core.worker_spec import Activation
 from orchestrator.keys import value_types
@@ -22,7 +21,6 @@ from orchestrator.keys.value_types import (
     TomlTable,
     Whole,
     key,
-    whole,
 )
 
 _LEARNING_RATE = (
@@ -37,41 +35,21 @@ _USE_SDE = "State-dependent exploration (gSDE) instead of independent noise."
 _SDE_FREQ = "Steps between samples of gSDE noise; -1: sample only at the start of a rollout."
 _ACTION_NOISE = "Standard deviation of normal noise added to actions, which are scaled to -1 … 1; unset: no noise."
 
-_AUTO_ENT_COEF = re.compile(r"auto(_(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?)?\Z")
 
-
-def _train_freq(value: Any) -> int | list[Any]:
-    value = list(map(whole, value)) if isinstance(value, list) else whole(value)
+def _is_frequency(value: list[Any]) -> bool:
     match value:
-        case bool() | [bool(), _]:
-            pass
-        case int(count) | [int(count), "step" | "episode"] if 1 <= count <= MOST:
-            return value
-    raise value_types.ExpectedError(
-        f'expected a whole number of steps from 1 to {MOST:_}, or [1, "episode"]'
-    )
+        case [int(count), "step" | "episode"]:
+            return 1 <= count <= MOST
+    return False
 
 
-def _is_auto_ent_coef(text: str) -> bool:
-    return bool(_AUTO_ENT_COEF.match(text)) and float(text.partition("_")[2] or 1) > 0
-
-
-_TRAIN_FREQ = {
-    "type": "array",
-    "prefixItems": [{"type": "integer", "minimum": 1}, {"enum": ["step", "episode"]}],
-    "minItems": 2,
-    "maxItems": 2,
-}
 TrainFreq = Annotated[
-    int | list[Any],
-    PlainValidator(_train_freq),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, _TRAIN_FREQ]}),
-]
-_AutoEntCoef = Annotated[
-    str, Predicate(_is_auto_ent_coef), WithJsonSchema({"type": "string", "pattern": "^auto(_.+)?$"})
+    Count | Annotated[list[Any], Predicate(_is_frequency)],
+    Expected(f'a whole number of steps from 1 to {MOST:_}, or [1, "episode"]'),
 ]
 EntCoef = Annotated[
-    Annotated[float, Field(ge=0, le=MOST)] | _AutoEntCoef,
+    Annotated[float, Field(ge=0, le=MOST)]
+    | Annotated[str, Field(pattern=r"^auto(_\d*\.?\d+([eE][-+]?\d+)?)?$")],
     Expected(f'"auto", "auto_0.1" (learnt, with an initial value), or a number from 0 to {MOST:_}'),
 ]
 TargetEntropy = Annotated[
@@ -90,40 +68,6 @@ _OPTIMIZER = "cannot be set: every learner uses the optimiser of Stable-Baseline
 
 class AlgorithmTable(TomlTable):
     """Keyword arguments of an algorithm."""
-
-    alternative: ClassVar = "the table of the job's algorithm"
-    instead: ClassVar = {
-        "seed": "is set by the job's seeds, a list: seeds = [0]",
-        "device": "follows from the job's resources: resources.gpus = 1 trains on a GPU",
-        "verbose": "cannot be set: the command shows progress, and progress.csv records it",
-        "tensorboard_log": "cannot be set: logged values are in progress.csv in the job's directory",
-        "optimize_memory_usage": "cannot be set: Stable-Baselines3 would treat time limits as terminations",
-        "rollout_buffer_class": _NO_CLASS,
-        "rollout_buffer_kwargs": _NO_CLASS,
-        "replay_buffer_class": _NO_CLASS,
-        "replay_buffer_kwargs": _NO_CLASS,
-        "_init_setup_model": _NO_CLASS,
-    }
-    synonyms: ClassVar = {
-        "lr": "learning_rate",
-        "step_size": "learning_rate",
-        "epochs": "n_epochs",
-        "num_epochs": "n_epochs",
-        "update_epochs": "n_epochs",
-        "rollout_steps": "n_steps",
-        "num_steps": "n_steps",
-        "horizon": "n_steps",
-        "minibatch_size": "batch_size",
-        "mini_batch_size": "batch_size",
-        "entropy_coef": "ent_coef",
-        "entropy_coeff": "ent_coef",
-        "value_coef": "vf_coef",
-        "vf_coeff": "vf_coef",
-        "discount": "gamma",
-        "lambda": "gae_lambda",
-        "lam": "gae_lambda",
-        "clip": "clip_range",
-    }
 
 
 class OnPolicy(AlgorithmTable):
@@ -239,18 +183,6 @@ class PolicyKwargs(TomlTable):
     """Keyword arguments of Stable-Baselines3's policies, under its own names; each algorithm has
     some of them.
     """
-
-    instead: ClassVar = {
-        "optimizer_class": _OPTIMIZER,
-        "optimizer_kwargs": _OPTIMIZER,
-        "features_extractor_class": _NO_CLASS,
-        "features_extractor_kwargs": _NO_CLASS,
-    }
-    synonyms: ClassVar = {
-        "hidden_sizes": "net_arch",
-        "hidden_layers": "net_arch",
-        "layers": "net_arch",
-    }
 
     net_arch: value_types.NetArch = key(
         None,

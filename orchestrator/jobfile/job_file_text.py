@@ -7,24 +7,20 @@ comes last.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from orchestrator.core.errors import UsageError, disk_full_explained
-from orchestrator.core.files.atomic_files import refuse_special_file, write_whole
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.paths import absolute
 from orchestrator.core.text import plain
 from orchestrator.jobfile import Experiment, from_mapping
 
 LONGEST_COMMENT = 480
 """Characters to which a comment is shortened."""
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,27 +29,6 @@ class LeftOut:
 
     what: str
     reason: str
-
-
-def toml(value: Any) -> str:
-    """A bool, number, text, list or table as TOML; tables are inline."""
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return f"{value:_}"
-        case float():
-            return repr(value)
-        case str():
-            # Every escape of JSON is one of TOML, which allows DEL only as one.
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-        case Mapping():
-            return (
-                "{ "
-                + ", ".join(f"{_key(name)} = {toml(part)}" for name, part in value.items())
-                + " }"
-            )
-    return f"[{', '.join(map(toml, value))}]"
 
 
 def comment(text: str) -> str:
@@ -68,37 +43,19 @@ def aligned_lines(lines: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{code:<{width}}  {comment(remark)}" if remark else code for code, remark in lines]
 
 
-def _key(name: str) -> str:
-    return name if _BARE_KEY.match(name) else toml(name)
-
-
 def check_target(path: Path, *, force: bool) -> None:
     """Refuse a file that cannot be written, or that exists.
 
     :param force: whether a job file may be replaced.
     :raises UsageError: with what to do.
     """
-    folder = absolute(path).parent
     if path.suffix != ".toml":
+        raise UsageError(f"{path}: expected a name that ends in .toml; set it with -o")
+    if not os.access(absolute(path).parent, os.W_OK | os.X_OK):
+        raise UsageError(f"{path}: its folder cannot be written to; choose another file with -o")
+    if os.path.lexists(path) and not (force and path.is_file()):
         raise UsageError(
-            f"{path}: expected the name of a job file, which ends in .toml; set it with -o"
-        )
-    if not folder.is_dir():
-        raise UsageError(
-            f"{path}: the folder {folder} does not exist; create it, or choose another file with -o"
-        )
-    if os.path.lexists(path):
-        if not force:
-            raise UsageError(
-                f"{path} exists and was not changed; --force replaces it, -o FILE.toml writes another"
-            )
-        try:
-            refuse_special_file(path)
-        except OSError as error:
-            raise UsageError(f"{path}: {error.strerror}; choose another with -o") from None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(
-            f"{path}: the folder {folder} is not writable; choose another file with -o"
+            f"{path} exists and was not changed; --force replaces a file, -o FILE.toml writes another"
         )
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.keys.names import LONGEST, SAFE, canonical, digest, safe_name
 
@@ -14,8 +13,8 @@ _SHORT_KEYS = {"learning_rate": "lr"}
 
 
 def matrix_suffix(point: Mapping[str, Any]) -> str:
-    """Readable suffix for a matrix point: ``{"ppo.learning_rate": 1e-4}`` → ``"-lr1e-4"``; empty
-    without a matrix.
+    """Return a readable suffix for a matrix point, ``"-lr1e-4"`` for ``{"ppo.learning_rate":
+    1e-4}``; empty without a matrix.
 
     A suffix that would be long or unsafe is replaced by a hash of the point.
     """
@@ -27,8 +26,7 @@ def matrix_suffix(point: Mapping[str, Any]) -> str:
     return f"-{digest(canonical(dict(point)))}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _NamedJob:
+class _NamedJob(NamedTuple):
     name: str
     point: str
     """Of the matrix, as canonical JSON."""
@@ -36,12 +34,7 @@ class _NamedJob:
 
 
 class NameTakenError(Exception):
-    """An equal job has the name."""
-
-    def __init__(self, where: str) -> None:
-        super().__init__(where)
-        self.where = where
-        """Its place in the job file."""
+    """An equal job, whose place in the job file this is, has the name."""
 
 
 class JobNames:
@@ -52,7 +45,7 @@ class JobNames:
         """The job that has a job_id, by that in lower case."""
 
     def take(self, name: str, suffix: str, point: str, seed: int, where: str) -> str:
-        """The job_id of a job, which no other one gets from now on.
+        """Return the job_id of a job, which no other one gets from now on.
 
         Different jobs whose ids would be equal, or would differ in case only, are distinguished by
         a hash of name and matrix point; the first in the file keeps the plain id.
@@ -62,36 +55,36 @@ class JobNames:
         :param where: place of the job in the job file.
         :raises NameTakenError: an equal job has its name already.
         """
-        own = _NamedJob(name=name, point=point, where=where)
+        own = _NamedJob(name, point, where)
         stem = safe_name(name) + suffix
         for candidate in (stem, f"{stem}-{digest(canonical([name, point]))}"):
             job_id = with_seed(candidate, seed)
             owner = self._taken.setdefault(job_id.lower(), own)
             if owner is own:
                 return job_id
-            if (owner.name, owner.point) == (own.name, own.point):
+            if owner[:2] == own[:2]:
                 break
         raise NameTakenError(owner.where)
 
 
 def with_seed(name: str, seed: int) -> str:
-    """The job_id of the job with this seed, of those that have the name together."""
+    """Return the job_id of the job with this seed, of those that have the name together."""
     return f"{name}-s{seed}"
 
 
 def without_seed(job_id: str, seed: int) -> str:
-    """The name of the jobs that differ from this one in their seed alone: name and point of the
-    matrix.
+    """Return the name of the jobs that differ from this one in their seed alone: name and point of
+    the matrix.
     """
     return job_id.removesuffix(with_seed("", seed))
 
 
 def _short(key: str) -> str:
-    """``ppo.n_steps`` → ``n_steps``; ``model.geom.thigh.size`` → ``thigh.size``; ``*`` is left
-    out.
+    """Return ``n_steps`` for ``ppo.n_steps``, and ``thigh.size`` for ``model.geom.thigh.size``; ``*``
+    is left out.
     """
-    table, _, rest = key.partition(".")
-    *above, last = rest.split(".") if rest else [table]
+    table, *rest = key.split(".")
+    *above, last = rest or [table]
     name = ".".join(above[1:]) if table in ("model", "randomize") else ""
     name = re.sub(r"[^A-Za-z0-9._-]+", "", name).strip("-._")
     return f"{name}.{last}" if name else last
@@ -116,18 +109,11 @@ def _value_text(value: Any) -> str:
             return safe_name(value)
         case list() if all(isinstance(part, (int, float, str)) for part in value):
             return "x".join(_value_text(part) for part in value) or "none"
-        case _:
-            return digest(canonical(value))
+    return digest(canonical(value))
 
 
 def _shortest(number: float) -> str:
-    """The shorter of ``0.0001`` and ``1e-4``; both are read as the same number."""
+    """Return the shorter of ``0.0001`` and ``1e-4``; both are read as the same number."""
     plain = repr(number)
-    if "e" not in plain and "." not in plain:
-        return plain
-    sign, digits, exponent = Decimal(plain).as_tuple()
-    mantissa = "".join(map(str, digits)).rstrip("0") or "0"
-    assert isinstance(exponent, int)
-    power = exponent + len(digits) - 1
-    scientific = f"{'-' * sign}{mantissa[0]}{'.' * (len(mantissa) > 1)}{mantissa[1:]}e{power}"
+    scientific = f"{Decimal(plain).normalize():e}".replace("e+", "e")
     return min(plain, scientific, key=len)

@@ -8,7 +8,7 @@ begun (:mod:`orchestrator.experiment.begun_source`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -59,7 +59,7 @@ class JobSource:
         """
         return False
 
-    # While the job file is read. The first four are asked only where it makes jobs.
+    # While the job file is read. The first three are asked only where it makes jobs.
 
     def check_entry(
         self, entry: Mapping[str, Any], matrix: Mapping[str, Any], where: str, problems: Problems
@@ -70,10 +70,6 @@ class JobSource:
         """The keys that it sets in a job, with values that stand for all: with these the entry is
         checked.
         """
-        return ()
-
-    def values_of(self, key: str) -> Collection[Any]:
-        """What it may set this key to; empty where it leaves it alone."""
         return ()
 
     def check_settings(self, settings: Mapping[str, Any], problems: Problems) -> None:

@@ -20,6 +20,7 @@ _NOT_IN_MATRIX = {
     "seeds": "seeds make several jobs without a matrix; set seeds = [0, 1, 2] on the job",
     "after": "cannot vary; set it on the job",
     "matrix": "a matrix cannot hold a matrix",
+    "evaluate": "cannot vary: the final evaluation changes no training; set it on the job",
 }
 
 Tree = dict[str, Any]
@@ -40,52 +41,42 @@ class Choice:
 def matrix_choices(
     matrix: Mapping[str, Any], where: str, problems: Problems
 ) -> dict[str, list[Choice]]:
-    """The valid values of every key of a matrix; an invalid key is left out."""
-    others = check_family(Layer(matrix, f"{where}.matrix.{{}}".format), problems)
-    found: dict[str, list[Choice]] = {}
-    for key, values in matrix.items():
-        choices = [] if key in others else _choices_of(key, values, where, problems)
-        if choices:
-            found[key] = choices
-    return found
+    """Return the valid values of every key of a matrix; an invalid key is left out."""
+    too_many = check_family(Layer(matrix, f"{where}.matrix.{{}}".format), problems)
+    found = {
+        key: _choices_of(key, values, f"{where}.matrix.{place(key)}", problems)
+        for key, values in matrix.items()
+        if key not in too_many
+    }
+    return {key: choices for key, choices in found.items() if choices}
 
 
 def _choices_of(key: str, values: Any, where: str, problems: Problems) -> list[Choice]:
-    there = f"{where}.matrix.{place(key)}"
-    fault = matrix_fault(key, values)
+    fault = matrix_fault(key)
+    if not fault and not (isinstance(values, list) and values):
+        fault = "expected a list of values with at least one, for example [1e-4, 3e-4]"
     if fault:
-        problems.add(there, fault)
+        problems.add(where, fault)
         return []
     if not is_key(key):
-        check_one(key, values[0], there, problems)
+        check_one(key, values[0], where, problems)
         return []
-    choices: list[Choice] = []
-    seen: set[str] = set()
-    # Message → its first place: a fault of the key is the same for all values.
-    faults: dict[str, str] = {}
+    choices: dict[str, Choice] = {}
     for number, value in enumerate(values):
-        own = Problems()
-        tree = check_one(key, value, f"{there}[{number}]", own)
+        there = f"{where}[{number}]"
+        tree = check_one(key, value, there, problems)
         if tree is None:
-            for problem in own.in_order():
-                faults.setdefault(problem.message, problem.where)
             continue
         checked = _value_at(tree, key)
-        if canonical(checked) in seen:
-            problems.add(
-                f"{there}[{number}]",
-                "the same value is earlier in the list; each value makes its own jobs",
-            )
-            continue
-        seen.add(canonical(checked))
-        choices.append(Choice(key, checked, tree, f"{there}[{number}]"))
-    for message, first in faults.items():
-        problems.add(first, message)
-    return choices
+        identity = canonical(checked)
+        if identity in choices:
+            problems.add(there, "the same value is earlier in the list")
+        choices[identity] = Choice(key, checked, tree, there)
+    return list(choices.values())
 
 
 def _value_at(tree: Tree, dotted: str) -> Any:
-    """The value of a dotted key in nested tables that have it."""
+    """Return the value of a dotted key in nested tables that have it."""
     value: Any = tree
     for part in dotted.split("."):
         value = value[part]
@@ -93,8 +84,8 @@ def _value_at(tree: Tree, dotted: str) -> Any:
 
 
 def is_key(dotted: str) -> bool:
-    """Whether a job has a single key of this name; those of the free tables are known only to who
-    reads them.
+    """Return whether a job has a single key of this name; those of the free tables are known only to
+    who reads them.
     """
     top, *rest = dotted.split(".")
     if top in FREE_TABLES:
@@ -104,54 +95,37 @@ def is_key(dotted: str) -> bool:
     return not rest and top in Settings.model_fields
 
 
-def matrix_fault(key: str, values: Any) -> str:
-    """Why a matrix cannot hold this key; empty when it can, or when the key is unknown."""
+def matrix_fault(key: str) -> str:
+    """Return why this key cannot vary; empty if it can, or if it is unknown."""
     top, *rest = key.split(".")
-    keys_below = 1 if top in TABLES else 0
-    if key in _NOT_IN_MATRIX:
-        return _NOT_IN_MATRIX[key]
-    if top == "evaluate":
-        return (
-            "cannot vary: the grid of the final evaluation changes no training; set it on the job"
-        )
-    if key in (*TABLES, *FREE_TABLES):
-        return f'a matrix takes single keys of a table, dotted and in quotes: "{_key_in(key, values)}" = […]'
-    if top in Settings.model_fields and top not in FREE_TABLES and len(rest) > keys_below:
-        return f"there are no keys below {'.'.join([top, *rest[:keys_below]])}"
-    if not isinstance(values, list) or not values:
-        return "expected a list of values with at least one, for example [1e-4, 3e-4]"
+    if top in _NOT_IN_MATRIX:
+        return _NOT_IN_MATRIX[top]
+    is_whole = key in (*TABLES, *FREE_TABLES)
+    is_too_long = top not in FREE_TABLES and len(rest) > (1 if top in TABLES else 0)
+    if is_whole or (is_too_long and top in Settings.model_fields):
+        return 'expected a single key, dotted and in quotes, such as "ppo.gamma"'
     return ""
 
 
-def _key_in(table: str, values: Any) -> str:
-    """The dotted key that was probably meant where a matrix has a whole table."""
-    if not isinstance(values, dict) or not values:
-        known = list(TABLES[table].model_fields) if table in TABLES else []
-        return f"{table}.{known[0] if known else 'key'}"
-    name, inner = next(iter(values.items()))
-    dotted = f"{table}.{name}"
-    while table in ("model", "randomize") and isinstance(inner, dict) and inner:
-        name, inner = next(iter(inner.items()))
-        dotted += f".{name}"
-    return dotted
-
-
 def point_layer(point: Sequence[Choice]) -> Layer:
-    """The settings of a point of a matrix."""
+    """Return the settings of a point of a matrix."""
     values: Tree = {}
     for choice in point:
         values = merge(values, choice.tree)
-    places = {choice.key: choice.where for choice in point}
-    return Layer(values, lambda key: places.get(key, key))
+
+    def where(key: str) -> str:
+        of_key = (one.where for one in point if f"{one.key}.".startswith(f"{key}."))
+        return next(of_key, key)
+
+    return Layer(values, where)
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
-    """``below`` overridden by ``above``, tables key by key."""
+    """Return ``below`` overridden by ``above``, tables key by key."""
     result = dict(below)
     for key, value in above.items():
         under = result.get(key)
+        result[key] = value
         if isinstance(under, dict) and isinstance(value, dict):
             result[key] = merge(under, value)
-        else:
-            result[key] = value
     return result

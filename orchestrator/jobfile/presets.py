@@ -52,7 +52,6 @@ PRESETS: Mapping[PresetName, Mapping[str, Any]] = {
 FOR_PPO = ("ppo", "policy_kwargs")
 FOR_ALL = ("total_timesteps", "eval_episodes")
 """What counts for every algorithm; A2C takes everything but :data:`FOR_PPO`."""
-KEYS = {key for values in PRESETS.values() for key in values}
 
 
 @functools.cache

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
-from annotated_types import MinLen, Predicate
-from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema, create_model
+from annotated_types import Predicate
+from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, create_model
 
 from orchestrator.core.job import Start
 from orchestrator.core.numbers.changing_numbers import changing_numbers, parse_number
@@ -19,11 +21,15 @@ from orchestrator.core.worker_spec import (
     OnDivergence,
 )
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
-from orchestrator.jobfile.model_edit_keys import nested_distributions, nested_edits, nested_grid
+from orchestrator.jobfile.model_edit_keys import (
+    check_axis,
+    check_change,
+    check_distribution,
+    nested,
+)
 from orchestrator.jobfile.presets import PresetName
 from orchestrator.keys import value_types
-from orchestrator.keys.feature_tables import feature_tables, job_keys, job_tables
-from orchestrator.keys.messages import Layout
+from orchestrator.keys.feature_tables import feature_tables, job_tables
 from orchestrator.keys.names import is_showable
 from orchestrator.keys.value_types import (
     MOST,
@@ -38,34 +44,45 @@ from orchestrator.keys.value_types import (
 
 ROBOT_FILES = alternatives(["MJCF", *(one.title for one in robot_formats())])
 """What files of robots are, as in "the path of an MJCF file"."""
-_ROBOTS = [
-    f"the path of an {ROBOT_FILES} file",
-    'a pattern such as "zoo/*.xml"',
-    'a function as "module:function"',
-    *(f'{one.title} as "{one.prefix}{one.example}"' for one in robot_collections()),
-]
+_NAMED_ROBOTS = "".join(f", or {one.title} as {one.prefix}NAME" for one in robot_collections())
 RobotName = Annotated[
     str,
-    MinLen(1),
     Predicate(str.strip),
     Predicate(is_showable),
-    value_types.Expected(f"{', '.join(_ROBOTS[:-1])}, or {_ROBOTS[-1]}, in quotes"),
+    value_types.Expected(
+        f'in quotes the path of an {ROBOT_FILES} file, a pattern such as "zoo/*.xml", a function as '
+        f'"module:function"{_NAMED_ROBOTS}'
+    ),
+    WithJsonSchema({"type": "string", "minLength": 1}),
 ]
 ModelEdits = Annotated[
-    dict[str, Any], PlainValidator(nested_edits), WithJsonSchema({"type": "object"}), AnyKeys()
+    dict[str, JsonValue],
+    WithJsonSchema({"type": "object"}),
+    AfterValidator(functools.partial(nested, check_change)),
+    value_types.Expected('a table of changes, such as { "geom.thigh.size" = "*1.2" }'),
+    AnyKeys(),
 ]
 Randomized = Annotated[
-    dict[str, Any],
-    PlainValidator(nested_distributions),
+    dict[str, JsonValue],
     WithJsonSchema({"type": "object"}),
+    AfterValidator(functools.partial(nested, check_distribution)),
+    value_types.Expected(
+        'a table of distributions, such as { "body.trunk.mass" = "scale(0.8, 1.2)" }'
+    ),
     AnyKeys(),
 ]
 Evaluated = Annotated[
-    dict[str, Any], PlainValidator(nested_grid), WithJsonSchema({"type": "object"}), AnyKeys()
+    dict[str, JsonValue],
+    WithJsonSchema({"type": "object"}),
+    AfterValidator(functools.partial(nested, check_axis)),
+    value_types.Expected(
+        'a table of lists of values, such as { "body.trunk.mass" = ["*0.7", "*1"] }'
+    ),
+    AnyKeys(),
 ]
 
 
-def _with_changing_numbers(options: dict[Any, Any]) -> dict[Any, Any]:
+def _with_changing_numbers(options: dict[str, Any]) -> dict[str, Any]:
     for dotted, text in changing_numbers(options):
         try:
             parse_number(text)
@@ -180,27 +197,6 @@ class Retry(TomlTable):
 
 class CommonSettings(TomlTable):
     """The keys of [defaults], but for the tables of the algorithms."""
-
-    instead: ClassVar = {
-        "seed": "unknown key; use seeds, a list: seeds = [0]",
-        "device": "unknown key; resources.gpus = 1 trains on a GPU",
-        "xml": "belongs in a [[jobs]] table",
-        "name": "belongs in a [[jobs]] table",
-    }
-    synonyms: ClassVar = {
-        "steps": "total_timesteps",
-        "timesteps": "total_timesteps",
-        "env_steps": "total_timesteps",
-        "num_timesteps": "total_timesteps",
-        "n_timesteps": "total_timesteps",
-        "budget": "total_timesteps",
-        "envs": "n_envs",
-        "num_envs": "n_envs",
-        "n_env": "n_envs",
-        "robot": "xml",
-        "file": "xml",
-        "algorithm": "algo",
-    }
 
     preset: PresetName | None = key(
         None,
@@ -319,6 +315,12 @@ class CommonSettings(TomlTable):
         "Without it, an extended job of SAC or TD3 is refused, and one of an off-policy class fails.",
         True,
     )
+    preview: bool = key(
+        True,
+        "Draw preview.png after all training: the robot during its final evaluation.",
+        False,
+    )
+    video: bool = key(False, "Make video.mp4 of every trained policy after all training.", True)
     on_divergence: OnDivergence = key(
         "fail",
         "When physics diverges: fail (the job), or end-episode: that environment starts anew, as after a fall; the job "
@@ -349,9 +351,7 @@ class CommonSettings(TomlTable):
     )
 
 
-_NAMED_ROBOTS = "".join(f"; or {one.title}, as {one.prefix}NAME" for one in robot_collections())
 JOB_TABLES = job_tables()
-JOB_KEYS = job_keys()
 
 if TYPE_CHECKING:
     Settings = CommonSettings
@@ -366,7 +366,6 @@ else:  # a table for each algorithm
             for name, table in ALGORITHMS.items()
         },
         **{name: table.field for name, table in JOB_TABLES.items()},
-        **{name: added.field for name, added in JOB_KEYS.items()},
     )
 
 
@@ -391,12 +390,6 @@ class Entry(Settings):
 
 class CommonKeys(TomlTable):
     """An experiment: many policies trained at once, each in its own process."""
-
-    instead: ClassVar = {
-        "job": "unknown key; did you mean [[jobs]]?",
-        "default": "unknown key; did you mean [defaults]?",
-        "seed": "unknown key; use seeds, a list, in [defaults] or in a [[jobs]] table: seeds = [0]",
-    }
 
     name: Name = Field(
         description="Name of the experiment; the run directory is runs/<name>.", examples=["robots"]
@@ -438,8 +431,30 @@ else:  # with the tables of features
     )
 
 
-LAYOUT = Layout(top=JobFile, settings=Settings, job=Entry)
-TABLES = LAYOUT.tables
+@functools.cache
+def tables_in(table: type[TomlTable]) -> Mapping[str, type[TomlTable]]:
+    """Return the tables that are values of keys of ``table``, by key."""
+    found = {name: _table_in(info.annotation) for name, info in table.model_fields.items()}
+    return {name: inner for name, inner in found.items() if inner is not None}
+
+
+def _table_in(annotation: Any) -> type[TomlTable] | None:
+    """Return the table that a value of this type is, or that it holds: in a list, or under any keys."""
+    if parts := get_args(annotation):
+        return next((table for part in parts if (table := _table_in(part)) is not None), None)
+    is_table = isinstance(annotation, type) and issubclass(annotation, TomlTable)
+    return annotation if is_table else None
+
+
+def has_users_keys(annotation: Any) -> bool:
+    """Return whether a value of this type has tables under keys that the user chooses."""
+    is_dict = get_origin(annotation) is dict
+    return is_dict or any(has_users_keys(part) for part in get_args(annotation))
+
+
+TABLES = tables_in(Settings)
 """Tables of a job with fixed keys."""
-FREE_TABLES = LAYOUT.free_tables
+FREE_TABLES = tuple(
+    name for name, info in Settings.model_fields.items() if AnyKeys() in info.metadata
+)
 """Tables of a job with any keys."""

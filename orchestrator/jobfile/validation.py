@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.jobfile.toml_models import LAYOUT, Entry, JobFile, Settings
-from orchestrator.keys.messages import Location, is_key_of_no_text, message_for
-from orchestrator.keys.problems import Problems, place
-
-Report = Callable[[Sequence[str], str], None]
-"""Notes a problem: the dotted keys that may be at fault, and the message."""
-_KEPT_AT_TOP = ("name", "max_parallel", "order", "on_invalid")
-"""Of a job file with problems: tables of features are not read then."""
+from orchestrator.core.text import storable
+from orchestrator.jobfile.messages import Location, message_for
+from orchestrator.jobfile.toml_models import Entry, JobFile, Settings
+from orchestrator.keys.problems import Problems, place, suggestion
+from orchestrator.keys.value_types import TomlTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +26,7 @@ class Layer:
     """The place of a dotted key of this layer, for messages."""
 
     def has(self, dotted: str) -> bool:
-        """Whether the layer sets this key."""
+        """Return whether the layer sets this key."""
         tree: Any = self.values
         for part in dotted.split("."):
             if not isinstance(tree, Mapping) or part not in tree:
@@ -43,70 +40,64 @@ class Checked:
     """A job file's tables, validated key by key.
 
     They hold only the keys that the user wrote, in the units of the program. Invalid keys are
-    removed from ``defaults`` and ``entries`` and listed in ``broken``.
+    left out.
     """
 
     top: dict[str, Any]
+    """Empty if a key at the top is missing."""
     defaults: dict[str, Any]
     entries: list[dict[str, Any]]
-    broken: dict[int | str, set[str]] = field(default_factory=dict)
-    """Invalid keys of ``"defaults"``, ``"--set"`` and each entry by number; ``"*"`` stands for all
-    of them."""
+    broken: dict[int | str, set[str]]
+    """Invalid keys of ``"defaults"``, ``"--set"`` and each entry by number, and what they were
+    probably meant to be; an empty one where there is no table."""
 
 
 def check(data: Mapping[str, Any], problems: Problems) -> Checked:
     """Validate a parsed job file: its problems are added to ``problems``, its valid keys are
     returned.
-
-    :raises UnicodeEncodeError: a text is not Unicode; :func:`not_unicode` says so.
     """
     document = as_plain(data)
-    try:
-        document_model = JobFile.model_validate(document)
-    except ValidationError as error:
-        return _salvage(document, error, problems)
-    top = document_model.model_dump(exclude_unset=True)
-    defaults = top.pop("defaults", {})
-    entries = top.pop("jobs")
-    return Checked(top=top, defaults=defaults, entries=entries)
+    of_defaults = document.pop("defaults", {})
+    jobs = document.pop("jobs", None)
+    if not isinstance(jobs, list) or not jobs:
+        message = "expected [[jobs]] tables, with double brackets, each with at least name and xml"
+        problems.add("jobs", message)
+        jobs = []
+    top, _ = _written(JobFile, {**document, "jobs": [{}]}, (), problems)
+    top.pop("jobs", None)
+    defaults, wrong_defaults = _written(Settings, of_defaults, ("defaults",), problems)
+    entries = [_written(Entry, job, ("jobs", at), problems) for at, job in enumerate(jobs)]
+    return Checked(
+        top=top,
+        defaults=defaults,
+        entries=[values for values, _ in entries],
+        broken={"defaults": wrong_defaults, **{at: bad for at, (_, bad) in enumerate(entries)}},
+    )
 
 
 def check_one(name: str, value: Any, where: str, problems: Problems) -> dict[str, Any] | None:
     """Validate one dotted key of the settings (``"ppo.n_steps"``) as if it stood in [defaults].
 
-    Returns it as nested tables, or None when it is invalid and its problem is in ``problems``.
+    Return it as nested tables, or None if it is invalid and its problem is in ``problems``.
     """
-    *tables, last = name.split(".")
-    nested: dict[str, Any] = {last: as_plain(value)}
-    for table in reversed(tables):
-        nested = {table: nested}
-    try:
-        return Settings.model_validate(nested).model_dump(exclude_unset=True)
-    except UnicodeEncodeError as error:
-        problems.add(where, not_unicode(error))
-        return None
-    except ValidationError as error:
-        for details in error.errors(include_url=False):
-            problems.add(where, message_for(LAYOUT, ("defaults", *details["loc"]), details)[0])
-        return None
-
-
-def not_unicode(error: UnicodeEncodeError) -> str:
-    """The message for text of a command line or of a program that is not Unicode, which pydantic
-    cannot take into a message.
-    """
-    text = str(error.object)[max(0, error.start - 20) : error.end + 20]
-    return f"expected Unicode text, found a character that is none in {text!a}"
+    nested = value
+    for part in reversed(name.split(".")):
+        nested = {part: nested}
+    own = Problems()
+    values, _ = _written(Settings, as_plain(nested), ("defaults",), own)
+    for problem in own.in_order():
+        problems.add(where, problem.message)
+    return None if own else values
 
 
 def as_plain(value: Any) -> Any:
-    """A copy with every table as a dict, every sequence as a list and every number of NumPy as one
-    of Python.
-
-    Nothing is shared with the caller.
+    """Return a copy with every table as a dict with keys of text, every sequence as a list, every
+    number of NumPy as one of Python, and text that UTF-8 can hold.
     """
+    if isinstance(value, str):
+        return storable(value)
     if isinstance(value, Mapping):
-        return {key: as_plain(part) for key, part in value.items()}
+        return {storable(str(key)): as_plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [as_plain(part) for part in value]
     if hasattr(value, "dtype") and getattr(value, "ndim", None) == 0:  # NumPy is not imported here
@@ -114,49 +105,24 @@ def as_plain(value: Any) -> Any:
     return value
 
 
-def _salvage(document: dict[str, Any], error: ValidationError, problems: Problems) -> Checked:
-    """Add the problems, remove the invalid keys, and keep the others for later checks."""
-    broken: dict[int | str, set[str]] = {}
-    for details in error.errors(include_url=False):
-        location = details["loc"]
-        message, intended_key = message_for(LAYOUT, location, details)
-        if is_key_of_no_text(details):
-            location = location[:-1]
-        problems.add(place(*location), message)
-        is_in_entry = location[0] == "jobs" and len(location) > 1
-        # The first part names the table, as Checked.broken does: an entry by its number.
-        table, *keys = location[1:] if is_in_entry else location
-        key = str(keys[0]) if keys else "*"
-        broken.setdefault(table, set()).update({key, intended_key or key})
-        _remove(document, location)
-    return Checked(
-        top={name: document[name] for name in _KEPT_AT_TOP if name in document},
-        defaults=_written_keys(Settings, document.get("defaults", {})),
-        entries=[_written_keys(Entry, entry) for entry in document.get("jobs", [])],
-        broken=broken,
-    )
-
-
-def _remove(document: dict[str, Any], location: Location) -> None:
-    """Take an invalid value out of a parsed job file.
-
-    A value may stand for a table, as ``reevaluate = 5`` does for ``{ n = 5 }``, whose key is in the
-    location: then the value goes.
+def _written(
+    model: type[TomlTable], table: Any, location: Location, problems: Problems
+) -> tuple[dict[str, Any], set[str]]:
+    """Return the valid keys that the user has written into a table, in the units of the program; and
+    the invalid ones, whose problems are noted, with what they were probably meant to be.
     """
-    holder: Any = document
-    *above, key = location
-    for step in above:
-        inner = holder.get(step) if isinstance(holder, dict) else holder[step]
-        if not isinstance(inner, dict | list):
-            key = step
-            break
-        holder = inner
-    if isinstance(holder, list):
-        holder[int(key)] = {}  # so that the other jobs keep their numbers
-    else:
-        holder.pop(key, None)
-
-
-def _written_keys(model: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that the user has written, in the units of the program."""
-    return model.model_validate(values).model_dump(exclude_unset=True)
+    try:
+        return model.model_validate(table).model_dump(exclude_unset=True), set()
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+    invalid: set[str] = set()
+    for details in errors:
+        there = (*location, *details["loc"])
+        problems.add(place(*there), message_for(there, details))
+        key = str(details["loc"][0]) if details["loc"] else ""
+        invalid |= {key, suggestion(key, model.model_fields) or key}
+    valid = {} if "" in invalid else {k: v for k, v in table.items() if k not in invalid}
+    try:
+        return model.model_validate(valid).model_dump(exclude_unset=True), invalid
+    except ValidationError:  # a key is missing
+        return {}, invalid

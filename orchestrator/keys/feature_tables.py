@@ -1,8 +1,8 @@
-"""What features add to a job file: tables at its top, and tables and keys of jobs."""
+"""What features add to a job file: tables at its top, and tables of jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,14 +26,9 @@ class AddedTable:
     model: type[TomlTable]
 
     @property
-    def required(self) -> Sequence[str]:
-        """Its keys without a default: who writes the table has to write these."""
-        return [name for name, one in self.model.model_fields.items() if one.is_required()]
-
-    @property
     def field(self) -> tuple[Any, Any]:
-        """Type and field of a model that has it."""
-        if self.required:
+        """Type and field of a model that has the table."""
+        if any(field.is_required() for field in self.model.model_fields.values()):
             return self.model | None, key(None, self.about, shown={})
         return self.model, key(self.model(), self.about, shown={})
 
@@ -47,15 +42,14 @@ class FeatureTable(AddedTable):
     """
 
     read: Callable[[Mapping[str, Any], Problems], Any] = lambda _table, _problems: None
-    """What it means: from the keys that the user has written, each valid by itself."""
+    """Returns what the table means, from the keys that the user has written, each valid by itself."""
     lines: Callable[[Any], Iterable[str]] = lambda _: ()
-    """Of ``run --dry-run``, from what the table means."""
+    """Lines of ``run --dry-run``, from what the table means."""
     facts: Callable[[Any], Any] | None = None
     """The same as JSON types, for ``run --dry-run --json``; None: nothing is shown."""
     job_source: Callable[[Mapping[str, Any], int, Problems], JobSource | None] | None = None
-    """What the table means for the jobs, where it is written: from all tables that the user has
-    written, and the number of ``[[jobs]]``. Tables of which one source is made have the same
-    function here."""
+    """Returns what decides which jobs there are, from all tables that the user has written and the
+    number of ``[[jobs]]``. Tables of which one source is made have the same function here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,37 +62,20 @@ class JobTable(AddedTable):
     """Asked for when a job file is read: they may import :mod:`orchestrator.jobfile`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobKey:
-    """A key of jobs and of ``[defaults]`` that is no table: a fact that every spec has, and of which
-    no result depends.
-    """
-
-    name: str
-    """That of the field of :class:`.WorkerSpec`."""
-    field: tuple[Any, Any]
-    """Type and field of a model that has it, the latter made by :func:`.key`."""
-
-
 def feature_tables() -> Mapping[str, FeatureTable]:
-    """Those at the top of a job file, by name."""
+    """Return the tables at the top of a job file, by name."""
     return added("job_file")
 
 
 def job_tables() -> Mapping[str, JobTable]:
-    """Those of jobs, by name."""
+    """Return the tables of jobs, by name."""
     return added("job_tables")
-
-
-def job_keys() -> Mapping[str, JobKey]:
-    """Those of jobs, by name."""
-    return added("job_keys")
 
 
 def read_tables(
     tables: Mapping[str, FeatureTable], top: Mapping[str, Any], problems: Problems
 ) -> dict[str, Any]:
-    """What the tables of features mean, by name; one that is not there is read as an empty one.
+    """Return what the tables of features mean, by name; one that is not there is read as an empty one.
 
     :param top: the keys at the top that the user has written, each valid by itself.
     """
@@ -107,28 +84,17 @@ def read_tables(
 
 def read_job_source(
     tables: Mapping[str, FeatureTable], top: Mapping[str, Any], entries: int, problems: Problems
-) -> tuple[str, JobSource | None]:
-    """The table that means which jobs there are, by its name, and the job source that it means. An
-    empty name: no such table is written. None: the jobs are those that are declared.
-
-    Several tables may mean one source together; then the name is that of the first one.
+) -> JobSource | None:
+    """Return what decides which jobs there are, of the first table that does; None: the jobs are
+    those that are declared.
 
     :param top: the keys at the top that the user has written, each valid by itself.
     :param entries: number of ``[[jobs]]`` tables.
     """
-    first = ""
-    made_by: Any = None
-    found: JobSource | None = None
     for name, table in tables.items():
-        if name not in top or table.job_source in (None, made_by):
-            continue
-        if made_by is not None:
-            problems.add(name, f"excludes [{first}]: each of them decides which jobs there are")
-            continue
-        first = name
-        made_by = table.job_source
-        found = made_by(top, entries, problems)
-    return first, found
+        if table.job_source is not None and name in top:
+            return table.job_source(top, entries, problems)
+    return None
 
 
 def read_kept_tables(

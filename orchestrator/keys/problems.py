@@ -5,14 +5,13 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Iterable
 
 from orchestrator.core.errors import Problem
 from orchestrator.core.text import LONGEST_LINE
 
 LONGEST_NUMBER = 20
-"""Digits of a number in a key that decide its place; Python converts no number of thousands of
-digits."""
+"""Digits of a number by which places are sorted: Python converts no number of thousands of digits."""
 
 
 class Problems:
@@ -31,35 +30,31 @@ class Problems:
         return bool(self._problems)
 
     def in_order(self) -> list[Problem]:
-        """The problems sorted by place, ``jobs[2]`` before ``jobs[10]``."""
+        """Return the problems sorted by place, ``jobs[2]`` before ``jobs[10]``."""
+        return sorted(self._problems, key=_order)
 
-        def order(problem: Problem) -> list[int | str]:
-            # Texts and numbers in turn, so that each is compared with its like.
-            parts = re.split(r"([0-9]+)", problem.where)
-            return [
-                int(part[:LONGEST_NUMBER]) if index % 2 else part
-                for index, part in enumerate(parts)
-            ]
 
-        return sorted(self._problems, key=order)
+def _order(problem: Problem) -> list[int | str]:
+    """Return texts and numbers in turn, so that each is compared with its like."""
+    parts = re.split(r"([0-9]+)", problem.where)
+    return [int(part[:LONGEST_NUMBER]) if index % 2 else part for index, part in enumerate(parts)]
 
 
 def _cut(text: str) -> str:
-    """The beginning and the end of a text that repeats a long value of the user."""
+    """Return the beginning and the end of a text that repeats a long value of the user."""
     half = LONGEST_LINE // 2
     return text if len(text) <= LONGEST_LINE else f"{text[:half]}…{text[-half:]}"
 
 
 def place(*parts: int | str) -> str:
-    """``("jobs", 3, "ppo", "n_steps")`` → ``jobs[3].ppo.n_steps``."""
+    """Return ``jobs[3].ppo.n_steps`` for ``("jobs", 3, "ppo", "n_steps")``."""
     text = ""
     for part in parts:
         if isinstance(part, int):
             text += f"[{part}]"
-            continue
-        is_bare = re.fullmatch(r"[\w-]+", part, re.ASCII) is not None
-        dot = "." if text else ""
-        text += dot + (part if is_bare else quoted(part))
+        else:
+            is_bare = re.fullmatch(r"[\w-]+", part, re.ASCII)
+            text += ("." if text else "") + (part if is_bare else quoted(part))
     return text
 
 
@@ -67,18 +62,22 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def suggestion(word: str, known: Collection[str]) -> str | None:
-    """The known word most similar to ``word``; None when none is similar."""
-    plain_word = _plain(word)
+def suggestion(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word most similar to ``word``, or None if none is similar."""
     by_plain = {_plain(name): name for name in known}
-    similar = difflib.get_close_matches(plain_word, by_plain, n=1, cutoff=0.7)
-    letters = sorted(plain_word)
-    in_another_order = [name for name in by_plain if sorted(name) == letters]
-    longer = [name for name in by_plain if len(plain_word) > 2 and name.startswith(plain_word)]
-    close = [*similar, *in_another_order, *longer]
-    return by_plain[close[0]] if close else None
+    similar = difflib.get_close_matches(_plain(word), by_plain, n=1)
+    return by_plain[similar[0]] if similar else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``did you mean "ppo"?`` for a misspelt word, or the list of the known ones."""
+    names = list(known)
+    near = suggestion(word, names)
+    return (
+        f"expected one of {', '.join(names)}" if near is None else f"did you mean {quoted(near)}?"
+    )
 
 
 def _plain(name: str) -> str:
-    """``name`` without what people mix up."""
+    """Return ``name`` without what people mix up."""
     return name.lower().replace("-", "_")

@@ -1,38 +1,42 @@
-"""Values as a user would write them in TOML, for messages."""
+"""Values as a user writes them in TOML."""
 
 from __future__ import annotations
 
-import datetime
+import json
+import re
+from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.keys.problems import place, quoted
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+\Z")
+LONGEST_SHOWN = 100
+"""Characters of a value in a message."""
 
 
-def toml_text(value: Any) -> str:
-    """``value`` as it is written; long texts are cut."""
+def toml(value: Any) -> str:
+    """Return a bool, number, text, list or table as TOML; tables are inline."""
     match value:
         case bool():
             return "true" if value else "false"
         case int():  # Python refuses to spell out numbers of thousands of digits
             return f"{value:_}" if abs(value) < 10**18 else "a number of more than 18 digits"
         case str():
-            return quoted(value if len(value) <= 60 else value[:60] + "…")
-        case list():
-            return f"[{', '.join(map(toml_text, value))}]"
-        case dict():
-            parts = ", ".join(f"{place(key)} = {toml_text(part)}" for key, part in value.items())
-            return f"{{ {parts} }}" if parts else "{}"
-        case datetime.date() | datetime.time():
-            return f"the date or time {value}"
-    return "nothing" if value is None else f"{value!r:.60}"
+            # Every escape of JSON is one of TOML, which allows DEL only as one.
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case list() | tuple():
+            return f"[{', '.join(map(toml, value))}]"
+        case Mapping():
+            entries = ", ".join(f"{_key(str(key))} = {toml(part)}" for key, part in value.items())
+            return f"{{ {entries} }}" if entries else "{}"
+        case None:
+            return "nothing"
+    return str(value)
 
 
-def toml_of(value: Any) -> str:
-    """``value`` with what it is, as after "found": ``the text "abc"``, ``a table``."""
-    text = toml_text(value)
-    if isinstance(value, str):
-        return f"the text {text}"
-    if isinstance(value, (list, dict)):
-        kind = "list" if isinstance(value, list) else "table"
-        return f"the {kind} {text}" if len(text) <= 60 else f"a {kind}"
-    return text
+def _key(name: str) -> str:
+    return name if _BARE_KEY.match(name) else toml(name)
+
+
+def shown(value: Any) -> str:
+    """Return ``value`` as TOML for a message; long ones are cut."""
+    text = toml(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"

@@ -118,12 +118,9 @@ def test_patterns_and_folders_are_their_files(here: Path) -> None:
     assert names(path for path in [HOPPER]) == ["hopper.xml"]
     (here / "empty").mkdir()
     for given, fragment in (
-        ("empty", "no \\*.xml in this folder"),
-        (["b/*.mjcf"], "no file matches the pattern"),
-        (
-            [HOPPER, "bodies:make"],
-            'train: "bodies:make" names .* a function: .* orchestrator.Search; call',
-        ),
+        ("empty", "no robot in"),
+        (["b/*.mjcf"], "no robot in"),
+        ([HOPPER, "bodies:make"], '"bodies:make" names .* a function'),
     ):
         with pytest.raises(orchestrator.UsageError, match=fragment):
             names(given)

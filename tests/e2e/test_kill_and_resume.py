@@ -32,7 +32,6 @@ from command_helpers import (
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.processes.procfs import is_running
 from orchestrator.experiment.resuming import recovery
-from orchestrator.jobfile import is_job_key
 from orchestrator.ledger import Ledger, Request
 from orchestrator.machine.process_identity import process_start
 
@@ -56,7 +55,7 @@ def experiment(cwd: Path, robots: tuple[str, ...], total_timesteps: int, **more:
             "checkpoint_every": 256,
             "eval_episodes": 1,
             "task_options": {"max_episode_steps": 200},
-            **({"preview": False} if is_job_key("preview") else {}),
+            "preview": False,
             **more,
         }
         for name in robots

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.keys.feature_tables import JobTable
@@ -11,7 +11,7 @@ from prefixed.calm import PART, CalmSettings
 
 if TYPE_CHECKING:
     from orchestrator.jobfile.job_table_rules import JobTableRules
-    from orchestrator.jobfile.validation import Layer, Report
+    from orchestrator.jobfile.merged_job import MergedJob
 
 ALGORITHMS = ("ppo", "a2c")
 
@@ -28,10 +28,9 @@ def _settings(merged: Mapping[str, Any]) -> CalmSettings:
     return CalmSettings(calm_above=merged["calm"]["above"])
 
 
-def _check(merged: Mapping[str, Any], own: Sequence[Layer], report: Report) -> None:
-    del own
-    if merged["calm"]["above"] is not None and merged["algo"] not in ALGORITHMS:
-        report(["calm.above", "algo"], f"is for {' and '.join(ALGORITHMS)}")
+def _check(job: MergedJob) -> None:
+    if job.settings["calm"]["above"] is not None and job.settings["algo"] not in ALGORITHMS:
+        job.report(["calm.above", "algo"], f"is for {' and '.join(ALGORITHMS)}")
 
 
 def _rules() -> JobTableRules:

@@ -8,12 +8,12 @@ says.
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from orchestrator.core.text import finite_number
 from orchestrator.core.worker_spec import parse_schedule
 
 FORMS = 'linear(start, end[, fraction]) over the training, or "stages(a, b, …)" with a value for each stage'
@@ -83,23 +83,11 @@ def parse_number(text: str) -> ChangingNumber:
     """
     match = _STAGES.match(text)
     if match is None:
-        linear = Linear(*parse_schedule(text))
-        return _finite(text, linear, linear.start, linear.end)
-    try:
-        values = tuple(map(float, match[1].split(",")))
-    except ValueError:
-        raise ValueError(f"{text!r}: expected numbers, such as stages(0, 0.5, 1)") from None
+        return Linear(*parse_schedule(text))
+    values = tuple(map(finite_number, match[1].split(",")))
     if len(values) < 2:
-        raise ValueError(
-            f"{text!r} has {len(values)}; expected a number for each stage, at least two"
-        )
-    return _finite(text, Stages(values), *values)
-
-
-def _finite(text: str, number: ChangingNumber, *values: float) -> ChangingNumber:
-    if not all(map(math.isfinite, values)):
-        raise ValueError(f"{text!r}: expected finite numbers")
-    return number
+        raise ValueError(f"{text!r}: expected a number for each stage, at least two")
+    return Stages(values)
 
 
 def changing_numbers(tree: object, above: str = "") -> Iterator[tuple[str, str]]:

@@ -8,20 +8,17 @@ begins narrow, and has its whole width after half of the training; ``"uniform(0,
 
 from __future__ import annotations
 
-import difflib
-import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.numbers.changing_numbers import (
     ChangingNumber,
     Linear,
     TrainingMoment,
-    is_changing,
     parse_number,
     turning_moments,
 )
+from orchestrator.core.text import finite_number
 
 FORMS = {
     "uniform": "uniform(low, high)",
@@ -57,7 +54,6 @@ NOISE = "observation.noise"
 _ANY_SIGN = (NOISE, "start.joints", "start.turn")
 MOST_DELAY = 100
 """Largest delay of observations and actions in control steps."""
-_EXPECTED = f"expected a distribution: {', '.join(FORMS.values())}"
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*\Z", re.DOTALL)
 _SEPARATOR = re.compile(r",(?![^()]*\))")
 
@@ -101,29 +97,22 @@ def parse_distribution(text: str) -> Distribution:
     """
     is_each = text.lstrip().startswith(EACH)
     match = _CALL.match(text.lstrip().removeprefix(EACH))
-    if match is None:
-        raise ValueError(f"{text!r} is no distribution; {_EXPECTED}")
-    kind = match[1]
-    arguments = match[2]
-    if is_changing(text):
-        number = text.strip()
-        raise ValueError(
-            f"{number!r} is a number, no distribution; write it inside one: uniform(0, {number})"
-        )
-    if kind not in FORMS:
-        near = difflib.get_close_matches(kind, FORMS, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ValueError(f"{text!r}: unknown distribution {kind!r}; {hint}{_EXPECTED}")
-    try:
-        numbers = tuple(_number(part) for part in _SEPARATOR.split(arguments))
-    except ValueError as error:
-        raise ValueError(f"{text!r}: {error}") from None
-    if len(numbers) != 2 and (kind != "choice" or len(numbers) < 2):
-        expected = "at least two values" if kind == "choice" else "two numbers"
-        raise ValueError(f"{text!r} has {len(numbers)}; expected {expected}, {FORMS[kind]}")
+    kind = match[1] if match else ""
+    if match is None or kind not in FORMS:
+        forms = ", ".join(FORMS.values())
+        raise ValueError(f"{text!r} is no distribution; expected one of {forms}")
+    numbers = tuple(_number(part) for part in _SEPARATOR.split(match[2]))
+    if len(numbers) < 2 or (len(numbers) > 2 and kind != "choice"):
+        raise ValueError(f"{text!r} has {len(numbers)} numbers; expected {FORMS[kind]}")
     distribution = Distribution(kind, numbers, is_each)
     for moment in turning_moments(numbers):
-        _check_numbers(text, kind, distribution.numbers(moment))
+        first, second, *_ = distribution.numbers(moment)
+        if kind == "normal" and second < 0:
+            raise ValueError(f"{text!r}: the standard deviation is below 0")
+        if kind in ("uniform", "loguniform", "scale") and first > second:
+            raise ValueError(f"{text!r}: low is {first:g} and high is {second:g}")
+        if kind == "loguniform" and first <= 0:
+            raise ValueError(f"{text!r}: low is {first:g}; a logarithm needs numbers above 0")
     return distribution
 
 
@@ -166,32 +155,4 @@ def check_disturbance(key: str, distribution: Distribution) -> None:
 
 
 def _number(text: str) -> ChangingNumber:
-    if "(" in text:
-        return parse_number(text.strip())
-    try:
-        number = float(text)
-    except ValueError:
-        raise ValueError(
-            f"{text.strip()!r} is no number; a number may be a schedule such as linear(0, 1)"
-        ) from None
-    return constant(number)
-
-
-def _check_numbers(text: str, kind: str, numbers: Sequence[float]) -> None:
-    """:raises ValueError: the numbers, those of one time of the training, do not make a
-    distribution of this kind.
-    """
-    if not all(map(math.isfinite, numbers)):
-        raise ValueError(f"{text!r}: expected finite numbers")
-    if kind == "choice":
-        return
-    first, second = numbers
-    if kind == "normal":
-        if second < 0:
-            raise ValueError(f"{text!r}: the standard deviation is {second:g}; expected at least 0")
-    elif first > second:
-        raise ValueError(
-            f"{text!r}: low is {first:g} and high is {second:g}; expected low below high"
-        )
-    elif kind == "loguniform" and first <= 0:
-        raise ValueError(f"{text!r}: low is {first:g}; a logarithm needs numbers above 0")
+    return parse_number(text.strip()) if "(" in text else constant(finite_number(text))

@@ -23,8 +23,6 @@ from orchestrator.core.numbers.distributions import (
     disturbance,
 )
 
-MOST_POINTS = 1_000
-"""Of one grid."""
 GridValue: TypeAlias = float | str
 """A number, or a factor such as ``"*1.2"``."""
 FACTOR = re.compile(r"\*\s*([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\Z")
@@ -122,16 +120,11 @@ def parse_axis(key: str, values: Any) -> GridAxis:
         raise ValueError(f"expected {_EXPECTED}, found {values!r:.60}")
     axis = GridAxis(key, tuple(values))
     numbers = list(map(_number, values))
-    if len({isinstance(value, str) for value in values}) > 1:
-        raise ValueError("mixes values and factors; write all values as numbers, or all as factors")
-    for value, number in zip(values, numbers, strict=True):
-        if numbers.count(number) > 1:
-            raise ValueError(f"{value} is there twice")
+    if len({isinstance(value, str) for value in values}) > 1 or len({*numbers}) < len(numbers):
+        raise ValueError("expected different values, all of them numbers or all of them factors")
     if disturbance(key) is not None:
-        if axis.multiplies:
-            raise ValueError(f'there is nothing that "{values[0]}" could multiply; write numbers')
-        if min(numbers) < 0:
-            raise ValueError(f"{min(numbers):g} is below 0")
+        if axis.multiplies or min(numbers) < 0:
+            raise ValueError("expected numbers of at least 0, and no factors")
         for value in values:
             check_disturbance(key, axis.at(value))
     return axis

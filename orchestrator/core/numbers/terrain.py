@@ -16,8 +16,6 @@ _EXPECTED = (
     f'expected "rough(height)" or "rough(height, cell)" in metres, with a height above 0 and up to {MOST_HEIGHT_M:g} '
     f"and cells from {LEAST_CELL_M:g} to {MOST_CELL_M:g}"
 )
-_FIXED = "a terrain cannot change over the training, as all environments share the heights that were compiled"
-_CHANGING = re.compile(r"\b(linear|stages)\b")
 _NUMBER = r"\s*(\d+(?:\.\d*)?|\.\d+)\s*"
 _ROUGH = re.compile(rf"\s*rough\s*\({_NUMBER}(?:,{_NUMBER})?\)\s*\Z")
 
@@ -40,12 +38,9 @@ def terrain_of(randomize: Mapping[str, Any]) -> Terrain | None:
 def parse_terrain(text: object) -> Terrain:
     """:raises ValueError: it is no terrain."""
     match = _ROUGH.match(text) if isinstance(text, str) else None
-    if match is None:
-        fixed = f"; {_FIXED}" if isinstance(text, str) and _CHANGING.search(text) else ""
-        raise ValueError(f"{text!r:.60} is no terrain; {_EXPECTED}{fixed}")
-    terrain = Terrain(float(match[1]), CELL_M if match[2] is None else float(match[2]))
-    if not (
-        0 < terrain.height_m <= MOST_HEIGHT_M and LEAST_CELL_M <= terrain.cell_m <= MOST_CELL_M
-    ):
-        raise ValueError(f"{text!r:.60}: {_EXPECTED}")
-    return terrain
+    if match is not None:
+        terrain = Terrain(float(match[1]), float(match[2] or CELL_M))
+        is_high = 0 < terrain.height_m <= MOST_HEIGHT_M
+        if is_high and LEAST_CELL_M <= terrain.cell_m <= MOST_CELL_M:
+            return terrain
+    raise ValueError(f"{text!r:.60} is no terrain; {_EXPECTED}")

@@ -17,10 +17,10 @@ from orchestrator.core.text import count, joined, plain, rough_duration
 from orchestrator.experiment.examination.robot_check import RobotCheck
 from orchestrator.experiment.examination.training_time import TrainingTime, estimate
 from orchestrator.features.authoring.robot_entries import RobotEntry, entries
-from orchestrator.jobfile import is_job_key
-from orchestrator.jobfile.job_file_text import LeftOut, aligned_lines, comment, toml
+from orchestrator.jobfile.job_file_text import LeftOut, aligned_lines, comment
 from orchestrator.jobfile.presets import PRESETS
 from orchestrator.keys.names import is_showable, safe_name
+from orchestrator.keys.toml_text import toml
 from orchestrator.keys.value_types import MOST
 
 PRESET = PRESETS["quick"]
@@ -210,13 +210,12 @@ def _defaults(timesteps: int | None) -> list[tuple[str, str]]:
             )
         )
     defaults.append(("seeds = [0]", "[0, 1, 2] would train every robot three times"))
-    if is_job_key("video"):
-        defaults.append(
-            (
-                "video = false",
-                "true makes a video of every policy, which takes about 15 s of CPU time each",
-            )
+    defaults.append(
+        (
+            "video = false",
+            "true makes a video of every policy, which takes about 15 s of CPU time each",
         )
+    )
     return defaults
 
 

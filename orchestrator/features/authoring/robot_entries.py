@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.jobfile.robot_globs import Robots
+from orchestrator.jobfile.robot_globs import find_robots
 from orchestrator.keys.names import is_showable
 from orchestrator.keys.problems import Problems
 
@@ -48,14 +48,13 @@ def entries(kinds: Mapping[Path, str], base: Path, folders: Iterable[Path]) -> l
     :param base: folder of the job file, absolute and without links.
     :param folders: absolute paths of folders of which every file may be looked at.
     """
-    finder = Robots(base, skip_invalid=False)
     left = dict(kinds)
     names = set[str]()
     made = list[RobotEntry]()
     for find in (_whole_folders, _parts_of_folders):
         for pattern in find(dict(left), base, list(folders)):
             problems = Problems()
-            robots = finder.find(pattern, None, 0, problems)
+            robots = find_robots(pattern, None, "", problems, base=base)
             if problems or len(robots) < LEAST:
                 continue
             paths = [robot.xml for robot in robots if robot.xml in left]

@@ -91,7 +91,7 @@ def _unfit(number: int, work: Work, machine: Machine) -> str:
         ("batch_size", work.hyperparameter("batch_size")),
     ):
         if value % number:
-            return uneven(f"{name} = {value}", value, number)
+            return uneven(name, value, number)
     return ""
 
 

@@ -4,74 +4,81 @@ columns.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.core.numbers.changing_numbers import Stages, changing_numbers, parse_number
+from orchestrator.core.numbers.distributions import parse_distribution
+from orchestrator.core.numbers.terrain import TERRAIN
 from orchestrator.core.progress_columns import progress_columns
 from orchestrator.core.text import count
-from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.features.curriculum.conditions import parse_condition, resolve_column
-from orchestrator.features.curriculum.part import PART, CurriculumSettings
+from orchestrator.features.curriculum.part import CurriculumSettings
 from orchestrator.jobfile.hyperparameters import DEFAULTS
-from orchestrator.jobfile.job_table_rules import JobTableRules, numbers_with_stages
-from orchestrator.jobfile.validation import Layer, Report
-from orchestrator.keys.problems import Problems
+from orchestrator.jobfile.job_table_rules import JobTableRules
+from orchestrator.jobfile.merged_job import MergedJob
+from orchestrator.jobfile.model_edit_keys import flat
 
 _DIVERGENCES = "rollout/divergences"
 _ONLY_LEARNT = "train/ent_coef_loss"
 """A column of SAC and its kin that is there where ``ent_coef`` is learnt."""
 
 
-def _check(merged: Mapping[str, Any], own: Sequence[Layer], report: Report) -> None:
-    has_table = any(layer.has("curriculum") for layer in own)
-    if "task" not in merged:
-        if has_table:
-            report(
-                ["curriculum"],
-                "is for tasks, built-in or your own; an environment of its own has none",
-            )
-        return
+def _check(job: MergedJob) -> None:
+    merged = job.settings
     written = merged["curriculum"]["advance"]
-    stages = numbers_with_stages(merged)
+    stages = _numbers_with_stages(merged) if "task" in merged else []
     if not stages:
-        if has_table and written:
-            message = 'is for numbers with stages, and this job has none; such as push_speed = "stages(0, 0.5, 1)"'
-            report(["curriculum.advance", "curriculum"], message)
+        if job.sets("curriculum.advance"):
+            message = 'is for numbers with stages, such as push_speed = "stages(0, 0.5, 1)"'
+            job.report(["curriculum.advance", "task_options", "randomize"], message)
         return
     keys = [dotted for dotted, _ in stages]
     number = stages[0][1]
     if any(other != number for _, other in stages):
         each = ", ".join(f"{dotted} has {other}" for dotted, other in stages)
-        report(keys, f"all numbers of a job have the same stages: {each}")
+        job.report(keys, f"all numbers of a job have the same stages: {each}")
         return
     if not written:
         message = f'has {number} stages, and nothing advances them; set curriculum.advance, such as "ep_rew_mean > 800"'
-        report(keys, message)
+        job.report(keys, message)
         return
     if len(written) not in (1, number - 1):
         message = f"has {count(len(written), 'condition')} for {number} stages; expected one, or {number - 1}"
-        report(["curriculum.advance"], message)
-    _check_episodes(merged, report)
+        job.report(["curriculum.advance"], message)
+    _check_episodes(job)
     columns = _columns(merged)
     for text in written:
         try:
             resolve_column(parse_condition(text).column, columns)
         except ValueError as error:
-            report(["curriculum.advance"], f'"{text}": {error}')
+            job.report(["curriculum.advance"], f'"{text}": {error}')
 
 
-def _check_episodes(merged: Mapping[str, Any], report: Report) -> None:
-    algo = merged["algo"]
-    episodes = merged["curriculum"]["episodes"]
+def _numbers_with_stages(merged: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Return the numbers of a job with a task that have stages: dotted key, and how many."""
+    numbers = [
+        (f"task_options.{dotted}", parse_number(text))
+        for dotted, text in changing_numbers(merged["task_options"])
+    ]
+    for dotted, text in flat(merged["randomize"]).items():
+        if dotted != TERRAIN:
+            distribution = parse_distribution(text)
+            numbers += [(f"randomize.{dotted}", number) for number in distribution.changing]
+    return [(dotted, len(one.values)) for dotted, one in numbers if isinstance(one, Stages)]
+
+
+def _check_episodes(job: MergedJob) -> None:
+    algo = job.settings["algo"]
+    episodes = job.settings["curriculum"]["episodes"]
     table = algo if algo in DEFAULTS else "algo_kwargs"
-    window = {**DEFAULTS.get(algo, {}), **merged[table]}.get("stats_window_size", 100)
+    window = {**DEFAULTS.get(algo, {}), **job.settings[table]}.get("stats_window_size", 100)
     if episodes > window:
         message = (
             f"is {episodes}, and returns are averaged over {table}.stats_window_size = {window} episodes; "
             "expected at most as many"
         )
-        report(["curriculum.episodes", "curriculum.advance"], message)
+        job.report(["curriculum.episodes", "curriculum.advance"], message)
 
 
 def _settings(merged: Mapping[str, Any]) -> CurriculumSettings:
@@ -85,7 +92,7 @@ def _settings(merged: Mapping[str, Any]) -> CurriculumSettings:
 def _conditions(merged: Mapping[str, Any]) -> tuple[str, ...]:
     """The conditions of a job that has passed the checks, one for each stage after the first."""
     written = merged["curriculum"]["advance"]
-    stages = numbers_with_stages(merged) if "task" in merged else []
+    stages = _numbers_with_stages(merged) if "task" in merged else []
     if not written or not stages:
         return ()
     one_each = written if len(written) > 1 else written * (stages[0][1] - 1)
@@ -100,20 +107,6 @@ def _conditions(merged: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _check_length(spec: WorkerSpec, where: str, problems: Problems) -> None:
-    """Check that a training is long enough for each of its stages to have an iteration."""
-    settings: CurriculumSettings = spec.parts.get(PART.name, CurriculumSettings())
-    stages = len(settings.advance) + 1
-    iterations = math.ceil(spec.total_timesteps / spec.steps_an_iteration)
-    if stages > iterations:
-        message = (
-            f"there are {stages} stages, and total_timesteps = {spec.total_timesteps:_} makes "
-            f"{count(iterations, 'iteration')} of {spec.steps_an_iteration:_} env_steps; expected one for each stage "
-            "at least: train for longer, or make the iterations shorter"
-        )
-        problems.add(f"{where}.curriculum.advance", message)
-
-
 def _columns(merged: Mapping[str, Any]) -> list[str]:
     columns = progress_columns(merged["algo"])
     if not str(merged.get(merged["algo"], {}).get("ent_coef", "auto")).startswith("auto"):
@@ -124,8 +117,5 @@ def _columns(merged: Mapping[str, Any]) -> list[str]:
 RULES = JobTableRules(
     settings=_settings,
     check=_check,
-    reads=frozenset(("task_options", "randomize", "on_divergence")),
-    check_spec=_check_length,
     is_for_tasks=True,
-    begins_stages=True,
 )

@@ -74,6 +74,5 @@ MENAGERIE = RobotCollection(
     name="menagerie",
     title="a robot of MuJoCo Menagerie",
     prefix=PREFIX,
-    example="unitree_go1",
     find=_find,
 )

@@ -4,7 +4,7 @@ and ``video`` of jobs), and all robots in one video (``play --all``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +13,6 @@ from orchestrator.core.feature import Feature
 if TYPE_CHECKING:
     from orchestrator.experiment.beside_run import BesideRun, RunFacts
     from orchestrator.experiment.processes.policy_process import PlayRequest
-    from orchestrator.keys.feature_tables import JobKey
-
-
-def _job_keys() -> Iterable[JobKey]:
-    from orchestrator.features.pictures.job_keys import KEYS
-
-    return KEYS
 
 
 def _beside_run(_: RunFacts) -> BesideRun:
@@ -39,7 +32,6 @@ def _play_all(
 FEATURE = Feature(
     name="pictures",
     about="Previews and videos of policies after a run, and `play --all`: all robots in one video.",
-    job_keys=_job_keys,
     beside_run=_beside_run,
     play_all=_play_all,
 )

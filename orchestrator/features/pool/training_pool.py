@@ -54,7 +54,8 @@ from orchestrator.features.pool.pool_jobs import (
 )
 from orchestrator.features.pool.submitted_files import contents, digests
 from orchestrator.features.pool.supervisor_process import SupervisorProcess
-from orchestrator.jobfile import Experiment, from_mapping, is_job_key
+from orchestrator.jobfile import Experiment, from_mapping
+from orchestrator.jobfile.messages import NO_SUCH_KEY
 from orchestrator.jobfile.robot_arguments import (
     NO_FUNCTIONS,
     RobotArgument,
@@ -64,9 +65,7 @@ from orchestrator.jobfile.robot_arguments import (
 )
 from orchestrator.jobfile.toml_models import Settings
 from orchestrator.jobfile.validation import as_plain
-from orchestrator.keys.messages import NO_SUCH_KEY
 from orchestrator.keys.problems import place
-from orchestrator.keys.value_types import keys_that_are_no_text
 from orchestrator.machine import topology
 from orchestrator.machine.slots import MaxParallel
 from orchestrator.results import Result, Results
@@ -120,7 +119,6 @@ class TrainingPool:
         **defaults: Any,
     ) -> None:
         api.refuse_unknown("TrainingPool", defaults, OF_POOL)
-        _refuse_keys_that_are_no_text("TrainingPool", defaults)
         max_parallel = api.checked_max_parallel(max_parallel)
         resources = defaults.get("resources", {})
         self._defaults = {**defaults, "resources": resources}
@@ -212,7 +210,6 @@ class TrainingPool:
                 f"TrainingPool.submit: xml is of type {type(xml).__name__}; {expected}"
             )
         api.refuse_unknown("TrainingPool.submit", settings.keys() - {"name"}, OF_SUBMIT)
-        _refuse_keys_that_are_no_text("TrainingPool.submit", settings)
         seed = _checked_seed(seed)
         said = checked_meta({} if meta is None else meta)
         if init is not None:
@@ -423,8 +420,7 @@ class TrainingPool:
         used = {**self._defaults, **settings}
         # A program that trains hundreds of robots does not look at each: it would wait for the
         # pictures at the end.
-        without_pictures = {"preview": False} if is_job_key("preview") else {}
-        defaults = {**without_pictures, **self._defaults}
+        defaults = {"preview": False, **self._defaults}
         data = {
             "name": plain(self.run_dir.name),
             "on_invalid": "skip",
@@ -559,14 +555,6 @@ class TrainingPool:
 def _jobs_at_once(max_parallel: MaxParallel) -> int:
     """The most of a pool; what its supervisor finds room for may be fewer."""
     return max_parallel if isinstance(max_parallel, int) else topology.detect().capacity
-
-
-def _refuse_keys_that_are_no_text(caller: str, settings: Mapping[str, Any]) -> None:
-    """:raises UsageError: a table within ``settings`` has one, which no job file can have."""
-    for key, value in settings.items():
-        for where, found in keys_that_are_no_text(value, key):
-            text = f"a key must be text, found {shortened(repr(found))}"
-            raise UsageError(f"{caller}: {plain(where)}: {text}; put it in quotes")
 
 
 def _checked_seed(seed: object) -> int:

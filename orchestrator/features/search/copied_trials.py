@@ -17,9 +17,10 @@ from orchestrator.core.paths import JobPaths, RunPaths, absolute
 from orchestrator.core.worker_spec import INIT_JOB
 from orchestrator.features.search.history import Trial
 from orchestrator.jobfile.expand import SAME_IN_SPEC
-from orchestrator.jobfile.job_file_text import comment, toml, write
+from orchestrator.jobfile.job_file_text import comment, write
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.jobfile.toml_models import Settings
+from orchestrator.keys.toml_text import toml
 
 JOB_FILE = "jobs.toml"
 _SAME_IN_JOB_FILE = (

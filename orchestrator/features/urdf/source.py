@@ -8,7 +8,6 @@ from orchestrator.features.urdf.part import MJCF_PART, PART
 MJCF = RobotFormat(
     name=MJCF_PART.name,
     title="MJCF",
-    article="an",
     suffix=MJCF_SUFFIX,
     root=MJCF_ROOT,
     worker="orchestrator.features.urdf.worker.mjcf_robot",

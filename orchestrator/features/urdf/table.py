@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from orchestrator.features.urdf.part import MJCF_PART, PART
 from orchestrator.features.urdf.settings import MjcfSettings, UrdfSettings
 from orchestrator.features.urdf.value_types import (
     AboveZeroByJoint,
     Actuators,
+    Folders,
     Frequency,
     FromZeroByJoint,
+    Patterns,
     Pose,
 )
 from orchestrator.keys.feature_tables import JobTable
-from orchestrator.keys.value_types import Folders, Patterns, TomlTable, key
+from orchestrator.keys.value_types import TomlTable, key
 
 if TYPE_CHECKING:
     from orchestrator.jobfile.job_table_rules import JobTableRules
 
 DEFAULTS = UrdfSettings()
 MJCF_DEFAULTS = MjcfSettings()
-SYNONYMS = {
-    "ground": "floor",
-    "hz": "frequency",
-    "kv": "kd",
-    "stiffness": "kp",
-    "damping": "kd",
-    "home": "pose",
-}
 
 
 class UrdfTable(TomlTable):
     """What a URDF does not describe and a robot needs; check shows what was added."""
-
-    synonyms: ClassVar = {
-        "package_paths": "asset_paths",
-        "package_dirs": "asset_paths",
-        **SYNONYMS,
-    }
 
     base: Literal["fixed", "floating"] | None = key(
         None,
@@ -103,8 +91,6 @@ class UrdfTable(TomlTable):
 
 class MjcfTable(TomlTable):
     """What an MJCF lacks and a robot needs; check shows what was added."""
-
-    synonyms: ClassVar = SYNONYMS
 
     actuators: Actuators | None = key(
         MJCF_DEFAULTS.actuators,

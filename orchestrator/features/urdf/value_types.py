@@ -32,3 +32,9 @@ Pose = Annotated[
     Expected('a table of positions by joint or pattern, such as { "*_calf_joint" = -1.5 }'),
     AnyKeys(),
 ]
+Folders = Annotated[
+    list[Annotated[str, MinLen(1)]], Expected('a list of folders in quotes, such as ["../robots"]')
+]
+Patterns = Annotated[
+    list[Annotated[str, MinLen(1)]], Expected('a list of names or patterns, such as ["caster_*"]')
+]

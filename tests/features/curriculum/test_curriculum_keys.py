@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -95,41 +94,12 @@ def test_randomised_numbers_have_stages_too_and_a_matrix_may_vary_conditions(pla
 
 
 @pytest.mark.parametrize(
-    ("job", "where", "message"),
+    ("job", "where"),
     [
-        (
-            {**STAGES},
-            "task_options.push_speed",
-            "has 3 stages, and nothing advances them; set curriculum.advance",
-        ),
-        ({**RETURN}, "curriculum.advance", "is for numbers with stages, and this job has none"),
-        (
-            {**STAGES, **RETURN, "randomize": {"push.speed": "uniform(0, stages(0, 1))"}},
-            "task_options.push_speed",
-            "task_options.push_speed has 3, randomize.push.speed has 2",
-        ),
-        (
-            {**STAGES, "curriculum": {"advance": ["ep_rew_mean > 1"] * 3}},
-            "curriculum.advance",
-            "has 3 conditions for 3 stages; expected one, or 2",
-        ),
-        (
-            {"curriculum": {"advance": "ep_rew_mean"}},
-            "curriculum.advance",
-            "is no condition: expected a column of prog",
-        ),
-        ({"curriculum": {"advance": "loss > many"}}, "curriculum.advance", "is no condition"),
-        ({"curriculum": {"advance": 800}}, "curriculum.advance", "expected a condition such as"),
-        ({"curriculum": {"advence": "loss > 1"}}, "curriculum.advence", 'did you mean "advance"?'),
-        (
-            {**STAGES, "curriculum": {"advance": "ep_rew_men > 1"}},
-            "curriculum.advance",
-            'no column "ep_rew_men"; did you mean "ep_rew_mean"? It has rollout/ep_rew_mean, rollout/ep_len_mean, time',
-        ),
+        ({"curriculum": {"advance": "loss > many"}}, "curriculum.advance"),
         (
             {**STAGES, "algo": "sac", "curriculum": {"advance": "approx_kl < 1"}},
             "curriculum.advance",
-            'no column "approx_kl"; It has rollout/ep_rew_mean',
         ),
         (
             {
@@ -139,7 +109,6 @@ def test_randomised_numbers_have_stages_too_and_a_matrix_may_vary_conditions(pla
                 "curriculum": {"advance": "ent_coef_loss < 1"},
             },
             "curriculum.advance",
-            'no column "ent_coef_loss"; did you mean "ent_coef"?',
         ),
         (
             {
@@ -148,28 +117,12 @@ def test_randomised_numbers_have_stages_too_and_a_matrix_may_vary_conditions(pla
                 **RETURN,
             },
             "task_options.max_episode_steps",
-            "randomize.geom.a.friction has 2",
         ),
         (
             {"randomize": {"push.speed": "uniform(stages(0, 1), stages(1, 2, 3))"}, **RETURN},
             "randomize.push.speed",
-            "randomize.push.speed has 2, randomize.push.speed has 3",
         ),
-        (
-            {"randomize": {"push.speed": "uniform(stages(0, -1, 0), 2)"}, **RETURN},
-            "randomize",
-            '"push.speed": may draw -1; expected at least 0',
-        ),
-        (
-            {**STAGES, "curriculum": {"advance": "fps > 1"}},
-            "curriculum.advance",
-            "depends on the speed of the machine",
-        ),
-        (
-            {**STAGES, "curriculum": {"advance": "loss < 1", "episodes": 200}},
-            "curriculum.episodes",
-            "is 200, and returns are averaged over ppo.stats_window_size = 100 episodes",
-        ),
+        ({"randomize": {"push.speed": "uniform(stages(0, -1, 0), 2)"}, **RETURN}, "randomize"),
         (
             {
                 **STAGES,
@@ -178,34 +131,11 @@ def test_randomised_numbers_have_stages_too_and_a_matrix_may_vary_conditions(pla
                 "curriculum": {"advance": "ep_rew_mean > 1", "episodes": 10},
             },
             "curriculum.episodes",
-            "is 10, and returns are averaged over algo_kwargs.stats_window_size = 9 episodes",
-        ),
-        (
-            {**STAGES, **RETURN, "total_timesteps": 4096, "n_envs": 1, "ppo": {"n_steps": 2048}},
-            "curriculum.advance",
-            "there are 3 stages, and total_timesteps = 4_096 makes 2 iterations",
-        ),
-        *(
-            (
-                {**STAGES, **RETURN, "total_timesteps": endless},
-                "total_timesteps",
-                "expected a whole number from 1 to",
-            )
-            for endless in (math.inf, 0, 10**13)
-        ),
-        (
-            {"task": None, "env": "Hopper-v5", **RETURN},
-            "curriculum",
-            "is for tasks, built-in or your own",
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_key_and_cure(
-    place: Path, job: dict[str, Any], where: str, message: str
-) -> None:
-    given = {key: value for key, value in {**STAND, **job}.items() if value is not None}
+def test_what_is_wrong_is_refused_at_its_key(place: Path, job: dict[str, Any], where: str) -> None:
+    """The mistakes whose messages ``problems.txt`` has not."""
     with pytest.raises(SpecError) as error:
-        resolve(place, given)
-    assert any(
-        place == f"jobs[0].{where}" and message in text for place, text in problems(error)
-    ), problems(error)
+        resolve(place, {**STAND, **job})
+    assert [place for place, _ in problems(error)] == [f"jobs[0].{where}"]

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobfile_helpers import problems, resolve
+from jobfile_helpers import resolve
 
 from orchestrator.core import robot_sources
-from orchestrator.core.errors import SpecError
 from orchestrator.core.job import Job
 from orchestrator.core.robot_sources import NamedRobot, RobotCollection
 from orchestrator.experiment.examination.examination_requests import requests_of
@@ -76,7 +75,6 @@ def zoo(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         name="zoo",
         title="a robot of our zoo",
         prefix="zoo:",
-        example="spot",
         find=lambda name: NamedRobot(name, place / "pony.urdf"),
     )
     sources = {**robot_sources.robot_sources(), "zoo": collection}
@@ -95,49 +93,6 @@ def test_a_robot_that_a_name_or_a_pattern_finds_takes_the_table(
     for jobs in (found, set_there.jobs):
         of_urdf = [one for one in jobs if one.xml_source == place / "pony.urdf"]
         assert [table_of(one)["base"] for one in of_urdf] == ["floating"]
-    assert "has no effect" not in str(set_there.warnings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "where", "message"),
-    [
-        ({"urdf": {"bass": "floating"}}, "jobs[0].urdf.bass", 'did you mean "base"?'),
-        (
-            {"urdf": {"package_dirs": ["a"]}},
-            "jobs[0].urdf.package_dirs",
-            'did you mean "asset_paths"?',
-        ),
-        ({"urdf": {"base": "flaoting"}}, "jobs[0].urdf.base", 'did you mean "floating"?'),
-        (
-            {"urdf": {"actuators": "velocity"}},
-            "jobs[0].urdf.actuators",
-            'one of "motor", "position"',
-        ),
-        ({"urdf": {"frequency": 0}}, "jobs[0].urdf.frequency", "from 0.1 to 100"),
-        ({"urdf": {"effort": -1.0}}, "jobs[0].urdf.effort", "above 0"),
-        ({"urdf": {"asset_paths": "robots"}}, "jobs[0].urdf.asset_paths", "a list of folders"),
-        ({"urdf": {"passive": [1]}}, "jobs[0].urdf.passive", "a list of names or patterns"),
-        ({"asset_paths": ["robots"]}, "jobs[0].asset_paths", "urdf.asset_paths"),
-        (
-            {"xml": "pony.xml", "urdf": {"base": "floating"}},
-            "jobs[0].urdf",
-            "file name ends with .urdf",
-        ),
-        (
-            {"xml": "pony.x*", "urdf": {"base": "floating"}},
-            "jobs[0].urdf",
-            "file name ends with .urdf",
-        ),
-    ],
-)
-def test_mistakes_are_answered_with_what_would_be_right(
-    place: Path, settings: dict[str, Any], where: str, message: str
-) -> None:
-    with pytest.raises(SpecError) as refused:
-        job(place, **settings)
-    found = problems(refused)
-    assert [one for one, _ in found] == [where]
-    assert message in found[0][1]
 
 
 def test_shipped_job_file_has_five_urdf_robots() -> None:

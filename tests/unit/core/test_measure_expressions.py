@@ -82,7 +82,6 @@ def test_what_has_no_value(text: str) -> None:
         "distance_m + True",
         "min(distance_m)",
         "distance_m + 1e999",
-        "distance_m / 0",
         "3",
         "-" * 150 + "distance_m" + "/" * 80,
         "(" * 99 + "distance_m" + ")" * 90,

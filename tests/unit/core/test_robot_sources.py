@@ -41,9 +41,7 @@ def find(name: str) -> NamedRobot:
     raise UsageError(f"the zoo has no {name}")
 
 
-ZOO = RobotCollection(
-    name="zoo", title="a robot of the zoo", prefix="zoo:", example="crab", find=find
-)
+ZOO = RobotCollection(name="zoo", title="a robot of the zoo", prefix="zoo:", find=find)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,12 +70,12 @@ def test_a_matrix_may_hold_algorithms_and_hyperparameters() -> None:
 def test_a_wrong_table_of_another_algorithm_keeps_nobody_from_being_judged() -> None:
     with pytest.raises(SpecError) as error:
         resolve(
-            {"algo": "sac", "n_envs": 3, "sac": {"learning_starts": 5000}},
+            {"algo": "sac", "policy_kwargs": {"ortho_init": False}},
             defaults={"ppo": {"gamma": 2}},
         )
     assert [one.where for one in error.value.problems] == [
         "defaults.ppo.gamma",
-        "jobs[0].sac.learning_starts",
+        "jobs[0].policy_kwargs.ortho_init",
     ]
 
 

@@ -36,11 +36,6 @@ def falls(top: Mapping[str, Any], entries: int, problems: Problems) -> JobSource
     raise ValueError("the knee fell off")
 
 
-def asks_twice(top: Mapping[str, Any], entries: int, problems: Problems) -> JobSource | None:
-    problems.add("draw", "asked")
-    return Source()
-
-
 def read(entries: int = 1, **made: Any) -> tuple[JobSource | None, list[str]]:
     """What a job file with tables of these sources means, and its problems."""
     tables = {
@@ -48,7 +43,7 @@ def read(entries: int = 1, **made: Any) -> tuple[JobSource | None, list[str]]:
         for name, source in made.items()
     }
     problems = Problems()
-    _, found = read_job_source(tables, {name: {} for name in tables}, entries, problems)
+    found = read_job_source(tables, {name: {} for name in tables}, entries, problems)
     return found, list(map(str, problems.in_order()))
 
 
@@ -63,22 +58,11 @@ def test_a_table_may_decide_which_jobs_there_are() -> None:
 def test_a_table_that_is_not_written_is_not_asked() -> None:
     table = FeatureTable(name="draw", about="x", model=TomlTable, job_source=falls)
     problems = Problems()
-    assert read_job_source({"draw": table}, {}, 1, problems) == ("", None)
+    assert read_job_source({"draw": table}, {}, 1, problems) is None
     draw = FeatureTable(name="draw", about="x", model=TomlTable, job_source=draws)
-    table_of, source = read_job_source({"plain": table, "draw": draw}, {"draw": {}}, 1, problems)
-    assert (table_of, type(source)) == ("draw", Source)
-    assert not problems
-
-
-def test_tables_with_one_source_make_it_once() -> None:
-    source, problems = read(draw=asks_twice, rungs=asks_twice)
+    source = read_job_source({"plain": table, "draw": draw}, {"draw": {}}, 1, problems)
     assert isinstance(source, Source)
-    assert problems == ["draw: asked"]
-
-
-def test_two_sources_exclude_each_other() -> None:
-    _, problems = read(draw=draws, lottery=asks_twice)
-    assert problems == ["lottery: excludes [draw]: each of them decides which jobs there are"]
+    assert not problems
 
 
 def run_directory(root: Path, states: Mapping[str, tuple[Job, State]]) -> tuple[RunPaths, Ledger]:

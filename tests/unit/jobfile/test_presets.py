@@ -110,14 +110,12 @@ def test_a_preset_itself_is_set_like_any_key(place: Path) -> None:
     assert of_jobs == {"a": steps["quick"], "b": steps["standard"]}
     given = resolve(place, *jobs, defaults=defaults, preset="thorough")
     assert {job.spec.total_timesteps for job in given.jobs} == {steps["thorough"]}
-    assert given.warnings == ()
     varied = resolve(
         place, {**jobs[1], "matrix": {"preset": list(PRESETS)}}, defaults=defaults, preset="quick"
     )
     assert {job.job_id: job.spec.total_timesteps for job in varied.jobs} == {
         f"b-preset_{name}-s0": number for name, number in steps.items()
     }
-    assert varied.warnings == ("--set preset has no effect on jobs[0]: its matrix varies it",)
 
 
 @pytest.mark.parametrize(
@@ -137,4 +135,4 @@ def test_an_unknown_preset_is_one_problem_that_names_the_three(place: Path, wher
         resolve(place, job, defaults=defaults, **given)
     ((found, message),) = problems(error)
     assert found == where
-    assert [name for name in PRESETS if f'"{name}"' not in message] == []
+    assert [name for name in PRESETS if name not in message] == []

@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from orchestrator.core.errors import SpecError
 from orchestrator.core.job import Job
 from orchestrator.jobfile import from_mapping
-from orchestrator.jobfile.rank_rules import uneven
 
 PENDULUM: dict[str, Any] = {"name": "pendulum", "env": "Pendulum-v1"}
 
@@ -74,11 +71,3 @@ def test_a_wrong_default_is_one_problem_where_it_stands() -> None:
         "defaults.n_envs",
         "defaults.resources.ranks",
     ]
-
-
-@given(st.integers(1, 10**12), st.integers(2, 64), st.sampled_from([0, 2304, 2048 * 8, 10**12]))
-def test_what_is_offered_is_divisible_and_soon_found(value: int, ranks: int, whole: int) -> None:
-    offered = uneven("", value, ranks, whole).partition("; ")[2].split()
-    numbers = [int(word) for word in offered if word.isdecimal()]
-    assert 1 <= len(numbers) <= 2
-    assert all(number > 0 and number % ranks == 0 for number in numbers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -16,7 +16,7 @@ from orchestrator.features.search.declaration.initial_points import initial_poin
 from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
 from orchestrator.features.search.declaration.summary import SearchLimits, limits, sentences
 from orchestrator.jobfile import Experiment
-from orchestrator.jobfile.expand import JobTemplate
+from orchestrator.jobfile.expand import JobTemplate, builtin_settings
 from orchestrator.jobfile.job_source import JobSource
 from orchestrator.jobfile.matrix import Choice
 from orchestrator.keys.problems import Problems
@@ -61,15 +61,6 @@ class SearchDeclaration(JobSource):
     def example(self, problems: Problems) -> Sequence[Choice]:
         assert self.search is not None
         return rules.space_point(self.search.space, self.search.middle, problems)
-
-    def values_of(self, key: str) -> Collection[Any]:
-        assert self.search is not None
-        return [
-            value
-            for dimension in self.search.space
-            if dimension.key == key
-            for value in dimension.choices
-        ]
 
     def check_settings(self, settings: Mapping[str, Any], problems: Problems) -> None:
         assert self.search is not None
@@ -272,11 +263,11 @@ def lengths_of(search: SearchSpec, template: JobTemplate) -> set[int]:
     for dimension in search.space:
         if dimension.key == "total_timesteps":
             return set(dimension.choices or (int(dimension.low), int(dimension.high)))
-    settings = template.settings
-    if declared := settings.settled.get("total_timesteps"):
+    settled = template.layers.settled
+    if declared := settled.get("total_timesteps"):
         return {declared}
-    presets: Sequence[Any] = [settings.settled.get("preset")]
+    presets: Sequence[Any] = [settled.get("preset")]
     for dimension in search.space:
         if dimension.key == "preset":
             presets = dimension.choices
-    return {settings.with_preset(preset, "ppo")["total_timesteps"] for preset in presets}
+    return {builtin_settings(preset, "ppo")["total_timesteps"] for preset in presets}

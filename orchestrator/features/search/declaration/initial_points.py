@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.features.search.declaration.spec import Dimension, SearchSpec, identity
-from orchestrator.jobfile.expand import JobTemplate
+from orchestrator.jobfile.expand import JobTemplate, merged_settings
 from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.keys.problems import Problems, place, quoted, suggestion
@@ -68,7 +68,8 @@ def unchanged_values(space: Sequence[Dimension], template: JobTemplate) -> dict[
 
     A key that multiplies what the robot has is 1 there.
     """
-    settings = template.settings.at((), Problems())  # a problem is one of the job without a point
+    # A problem is one of the job without a point.
+    settings = merged_settings(template.layers, (), Problems())
     found: dict[str, Any] = {}
     for dimension in space:
         top, _, rest = dimension.key.partition(".")

@@ -39,7 +39,7 @@ from orchestrator.features.search.declaration.spec import (
 from orchestrator.jobfile.expand import JobTemplate
 from orchestrator.jobfile.joint_rules import FAMILY, check_family
 from orchestrator.jobfile.matrix import Choice, is_key, matrix_fault
-from orchestrator.jobfile.toml_models import FREE_TABLES, TABLES
+from orchestrator.jobfile.toml_models import FREE_TABLES
 from orchestrator.jobfile.validation import Layer, check_one
 from orchestrator.keys.problems import Problems, place, quoted, suggestion
 from orchestrator.keys.value_types import MOST
@@ -527,10 +527,7 @@ def _measure(name: str, table: Mapping[str, Any], problems: Problems) -> Archive
 
 def _dimension(key: str, table: Mapping[str, Any], problems: Problems) -> Dimension | None:
     there = f"search.space.{place(key)}"
-    fault = _NOT_IN_SPACE.get(key) or matrix_fault(key, [None])
-    if key in (*TABLES, *FREE_TABLES):
-        fault = f'expected a single key of the table {key}, dotted and in quotes: "{key}.NAME"'
-    if fault:
+    if fault := _NOT_IN_SPACE.get(key) or matrix_fault(key):
         problems.add(there, fault)
         return None
     if not is_key(key):

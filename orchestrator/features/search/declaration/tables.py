@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import MinLen
 from pydantic import (
@@ -90,8 +90,6 @@ class MeasureTable(TomlTable):
 
 class ConstraintTable(TomlTable):
     """Bounds of a measure of the compiled model, one or both."""
-
-    synonyms: ClassVar = {"max": "high", "min": "low"}
 
     low: Number | None = key(None, "Lowest value that is allowed.", 3.0)
     high: Number | None = key(None, "Highest value that is allowed.", 12.0)
