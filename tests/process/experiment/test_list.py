@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from supervisor_helpers import Experiment, make_job
 
 from orchestrator.core.job import Cause, Failed, Paused, State, Succeeded
 from orchestrator.experiment.directory import run_directory, run_index
-from orchestrator.machine.cpu_holders import CpuHolders
+from orchestrator.machine.cpu_locks import CpuLocks
 from orchestrator.machine.users import user_name
 
 
@@ -108,21 +109,25 @@ def test_a_run_directory_is_listed_once_and_a_damaged_one_with_its_problem(
 def test_all_users_are_listed_by_the_cpus_that_they_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ORCHESTRATOR_CPU_HOLDERS", str(tmp_path / "cpus"))
+    monkeypatch.setenv("ORCHESTRATOR_CPU_LOCKS", str(tmp_path / "cpus"))
     assert "no experiment" in succeed("list", "--all-users", cwd=tmp_path).stdout
     run_dir = tmp_path / "not-there"  # no run directory is looked into
-    holders = CpuHolders(tmp_path / "cpus", experiment="walkers", run_dir=str(run_dir))
-    holders.publish({5: 1, 3: 2})
+    locks = CpuLocks(tmp_path / "cpus", experiment="walkers", run_dir=str(run_dir))
+    held = [locks.take(cpu, (), job_id) for cpu, job_id in ((5, "a-s0"), (3, "b-s0"), (3, "a-s1"))]
     done = succeed("list", "--all-users", "--json", cwd=tmp_path)
     shown = succeed("list", "--all-users", cwd=tmp_path).stdout
-    holders.close()
+    for cpu in held:
+        locks.give_back(cpu)
     assert "CPUs 3 and 5" in shown
-    assert json.loads(done.stdout) == [
+    (found,) = json.loads(done.stdout)
+    assert found.pop("since") == pytest.approx(time.time(), abs=600)
+    assert [found] == [
         {
             "name": "walkers",
             "user": user_name(os.getuid()),
             "uid": os.getuid(),
             "cpus": [3, 5],
+            "jobs": ["a-s0", "a-s1", "b-s0"],
             "pid": os.getpid(),
             "run_dir": str(run_dir),
         }

@@ -341,7 +341,7 @@ class TestSlotPool:
             (made(), 4, []),
             (made(smt=2), None, []),
             (made(smt=2), 6, ["8 usable CPUs are 4 physical cores"]),
-            (made(smt=2), 9, ["only 8 CPUs are usable: up to 2 jobs share a CPU"]),
+            (made(smt=2), 9, ["8 usable CPUs are 4 physical cores"]),
             (made(quota=2.5), None, []),
             (made(quota=2.5), 4, ["quota is 2.5 CPUs: 2 at once"]),
         ],
