@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.files.own_files import kept_from_forks
-from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.processes.environment_variables import CPU_LOCKS_VARIABLE
 from orchestrator.core.text import plain
 from orchestrator.machine.users import user_name
@@ -36,8 +35,6 @@ FILE_NAME = re.compile(r"(\d{1,5})\.(\d{1,4})")
 MOST_BYTES = 8192
 """The part of a file that is read."""
 LONGEST_NAME = 200
-TOUCHES = Pace(every_s=3600.0)
-"""How often locked files are touched: systems remove old files from their temporary directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +77,8 @@ class HeldCpu:
     cpu: int
     place: int | None = None
     """None: it is not locked, since the folder cannot be used."""
-    descriptor: int = -1
-    """The locked file."""
     closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-    """Closes that file."""
+    """Closes the locked file."""
 
 
 def locks_folder() -> Path:
@@ -103,7 +98,6 @@ class CpuLocks:
         self._said = {"experiment": experiment, "run_dir": run_dir}
         self._held: dict[tuple[int, int | None], HeldCpu] = {}
         """By CPU and place."""
-        self._touches = Pacer(TOUCHES)
 
     def problem(self) -> str | None:
         """Return why runs of several users cannot lock CPUs in the folder, or None."""
@@ -155,21 +149,13 @@ class CpuLocks:
         with contextlib.suppress(OSError):  # the disk is full: it is held by nobody known
             os.pwrite(descriptor, content, 0)
             os.ftruncate(descriptor, len(content))
-        held = HeldCpu(cpu, place, descriptor, closing)
+        held = HeldCpu(cpu, place, closing)
         self._held[cpu, place] = held
         return held
 
     def give_back(self, held: HeldCpu) -> None:
         self._held.pop((held.cpu, held.place), None)
         held.closing.close()
-
-    def touch(self) -> None:
-        """Keep locked files from looking old. To be called again and again."""
-        if self._held and self._touches.is_due():
-            self._touches.wait()
-            for held in self._held.values():
-                with contextlib.suppress(OSError):  # a file system that is read-only now
-                    os.utime(held.descriptor)
 
     @contextlib.contextmanager
     def _opened_folder(self) -> Iterator[int]:

@@ -261,21 +261,20 @@ class SlotPool:
             if cpus is None:
                 return None
             held = self._take(cpus, use, job_id)
-            if held is not None:
-                break
-        else:  # somebody keeps the files from being locked
-            held = [HeldCpu(cpu) for cpu in cpus]
-        slot = Slot(
-            index=self._free_index(),
-            cpus=cpus,
-            gpus=gpu_names,
-            gpu_share=min(gpus, 1),
-            shares_with=use.names_on(cpus),
-            expected_share=1 / (1 + max(map(use.total, cpus))),
-        )
-        self._held[slot.index] = _HeldSlot(slot, held, job_id)
-        self._gpus.change(slot.gpus, slot.gpu_share, -1)
-        return slot
+            if held is None:
+                continue
+            slot = Slot(
+                index=self._free_index(),
+                cpus=cpus,
+                gpus=gpu_names,
+                gpu_share=min(gpus, 1),
+                shares_with=use.names_on(cpus),
+                expected_share=1 / (1 + max(map(use.total, cpus))),
+            )
+            self._held[slot.index] = _HeldSlot(slot, held, job_id)
+            self._gpus.change(slot.gpus, slot.gpu_share, -1)
+            return slot
+        return None
 
     def has_cores(self, cores: int, *, ranks: int = 1) -> bool:
         return self._has_room(cores) and self._choose(cores, self.look()) is not None
@@ -356,7 +355,6 @@ class SlotPool:
         """Keep up with what other programs do. To be called again and again."""
         if self._load is not None:
             self._load.tick(lambda: self._held_elsewhere(self._locks.others()))
-        self._locks.touch()
 
     def close(self) -> None:
         """Give back all CPUs: other runs see them as free."""
