@@ -4,6 +4,7 @@ them fail.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes.util
 import json
 import math
@@ -48,8 +49,8 @@ MOST_NAMES = 6
 """Of other runs or programs, in a finding."""
 LOOK_S = 0.3
 """For so long other programs are watched."""
-BUSY_PERCENT = 20
-"""Of a CPU: a program that uses less is not named."""
+BUSY_CORES = 0.2
+"""A program that uses less is not named."""
 IMPORTS_LIMIT_S = 120.0
 
 COUNT_THREADS = """
@@ -122,17 +123,16 @@ def cores(machine: Machine) -> Iterator[Finding]:
     jobs = count(len(slots), "one-core job")
     text = f"{jobs} at once: {cpu_text(cpus)}. Largest job: ranks × cores = {largest_job(machine)}."
     yield Finding("ok", "Will be used", text)
-    physical = count(machine.physical_cores, "physical core")
-    logical = count(len(machine.cpus), "logical CPU")
-    nodes = count(len({cpu.numa_node for cpu in machine.cpus}), "NUMA node")
-    text = f"{physical}, {logical}, {nodes}."
-    if machine.physical_cores == len(machine.cpus):
-        yield Finding("ok", "Cores", text)
-        return
-    cure = f"measure whether the experiment finishes sooner with --max-parallel {len(machine.cpus)}"
-    yield Finding(
-        "note", "Cores", f"{text} By default the second threads of cores stay idle.", cure
+    parts = (
+        count(machine.physical_cores, "physical core"),
+        count(len(machine.cpus), "logical CPU"),
+        count(len({cpu.numa_node for cpu in machine.cpus}), "NUMA node"),
     )
+    yield Finding("ok", "Cores", f"{', '.join(parts)}.")
+    if machine.physical_cores < len(machine.cpus):
+        text = "by default the second threads of cores stay idle."
+        cure = f"measure whether the experiment finishes sooner with --max-parallel {len(machine.cpus)}"
+        yield Finding("note", "SMT", text, cure)
 
 
 def limits(found: Sequence[str]) -> Finding:
@@ -165,33 +165,28 @@ def programs(machine: Machine) -> Finding:
     import psutil
 
     own = set(with_descendants(os.getpid()))
-    watched = [process for process in psutil.process_iter() if process.pid not in own]
-    used = dict.fromkeys(watched, 0.0)
-    for wait_s in (0.0, LOOK_S):
-        time.sleep(wait_s)
-        for process in watched:
-            try:
-                used[process] = process.cpu_percent()  # since the call before
-            except psutil.Error:  # it has ended
-                used[process] = 0.0
-    busy = sorted((one for one in used if used[one] >= BUSY_PERCENT), key=lambda one: -used[one])
-    names = []
-    for process in busy:
-        try:
-            user, name = process.username(), process.name()
-        except psutil.Error:
-            continue
-        names.append(f"{name} (pid {process.pid}) of {user} {used[process] / 100:.1f} cores")
-    total = sum(used[process] for process in busy) / 100
+    others = [process for process in psutil.process_iter(["username"]) if process.pid not in own]
+    busy = {}
+    for pause_s in (0.0, LOOK_S):
+        time.sleep(pause_s)
+        for process in others:
+            with contextlib.suppress(psutil.Error):  # it has ended
+                cores = process.cpu_percent() / 100  # since the call before
+                if cores >= BUSY_CORES:
+                    who = f"{process.name()} (pid {process.pid}) of {process.info['username']}"
+                    busy[f"{who} {cores:.1f} cores"] = cores
     average = f"load average {os.getloadavg()[0]:.2f} over the last minute"
-    if not names:
+    if not busy:
         return Finding("ok", "Other work", f"no other program keeps a CPU busy; {average}.")
+    total = sum(busy.values())
+    names = listed(sorted(busy, key=lambda name: -busy[name]), MOST_NAMES)
     cpus = count(len(machine.cpus), "CPU")
-    who = listed(names, MOST_NAMES)
-    text = f"other programs use {total:.1f} of {cpus} now: {who}; {average}."
     left = max(1, machine.capacity - round(total))
     return Finding(
-        "warning", "Other work", text, f"stop them, or leave them room with --max-parallel {left}"
+        "warning",
+        "Other work",
+        f"other programs use {total:.1f} of {cpus} now: {names}; {average}.",
+        f"stop them, or leave them room with --max-parallel {left}",
     )
 
 

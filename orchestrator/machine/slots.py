@@ -363,21 +363,20 @@ class SlotPool:
 
     def warnings(self) -> tuple[str, ...]:
         """What is wrong with the number of jobs at once, and who uses CPUs and GPUs."""
-        asked = self._asked
-        usable = {cpu.index for cpu in self._machine.cpus}
-        cpus = count(len(usable), "usable CPU")
+        asked = self._asked or 0
+        machine = self._machine
         texts = []
-        if asked is not None and asked > self.jobs_at_once:
-            texts.append(
-                f"max_parallel = {asked}, but the cgroup CPU quota is {self._machine.quota:g} CPUs:"
-                f" {self.jobs_at_once} at once. To run more, raise the quota"
+        if asked > min(self.jobs_at_once, machine.physical_cores):
+            quota = (
+                "" if machine.quota is None else f" and a cgroup quota of {machine.quota:g} CPUs"
             )
-        if self.jobs_at_once > self._machine.physical_cores:
             texts.append(
-                f"max_parallel = {asked}, but the {cpus} are {self._machine.physical_cores} physical cores: jobs that"
-                f" share one slow each other. max_parallel = {self._machine.capacity} avoids this"
+                f"max_parallel = {asked}, but there are {count(machine.physical_cores, 'physical core')}{quota}:"
+                f" jobs that share one slow each other. {self.jobs_at_once} run at once;"
+                f" {machine.capacity} would not share"
             )
         use = self.look()
+        usable = [cpu.index for cpu in machine.cpus]
         taken = [cpu for cpu in usable if use.others(cpu)]
         if (
             len(usable) - len(taken) < self.jobs_at_once <= len(usable)
@@ -385,15 +384,13 @@ class SlotPool:
         ):
             who = listed(use.names_on(taken), MOST_NAMES)
             texts.append(
-                f"{len(taken)} of {cpus} are in use now, by {who}: jobs will share cores with them."
+                f"{len(taken)} of {count(len(usable), 'usable CPU')} are in use now, by {who}: jobs will share them."
                 f" {option('max_parallel', 'idle')} runs as many at once as there are idle cores"
             )
-        texts += [
-            f"other programs use GPU {gpu.index} ({gpu.name}): jobs are given it last."
-            " CUDA_VISIBLE_DEVICES leaves it out"
-            for gpu in self._machine.gpus
-            if gpu.is_in_use
-        ]
+        for gpu in machine.gpus:
+            if gpu.is_in_use:
+                text = f"other programs use GPU {gpu.index} ({gpu.name}): jobs are given it last"
+                texts.append(f"{text}. CUDA_VISIBLE_DEVICES leaves it out")
         return tuple(texts)
 
     def _has_room(self, cores: int) -> bool:

@@ -17,6 +17,7 @@ from orchestrator.core.job import Cause, Failed, Paused, State, Succeeded
 from orchestrator.experiment.directory import run_directory, run_index
 from orchestrator.machine.cpu_locks import CpuLocks
 from orchestrator.machine.users import user_name
+from orchestrator.terminal import list_view
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +91,20 @@ def test_entries_of_what_is_gone_are_removed_and_those_of_other_machines_are_lef
     (index / "damaged.json").write_text("{")
     assert listed("--all", cwd=tmp_path) == {}
     assert {path.name for path in index.iterdir()} == {"elsewhere.json", "damaged.json"}
-    assert "no experiment" in invoke("list", cwd=tmp_path).stdout
+    assert f"no experiment is listed in {index}" in invoke("list", cwd=tmp_path).stdout
+
+
+def test_without_a_home_nothing_is_said_of_experiments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME")
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    list_view.show(run_index.listed_runs(), is_all=False)
+    assert capsys.readouterr().out.startswith("experiments cannot be listed")
 
 
 def test_a_run_directory_is_listed_once_and_a_damaged_one_with_its_problem(

@@ -25,7 +25,7 @@ def levels(findings: Iterable[Finding]) -> list[str]:
 def test_what_will_be_used_is_said_first() -> None:
     used, *_ = doctor.cores(made())
     assert used.detail.startswith("2 one-core jobs at once: CPUs 0 and 1.")
-    assert levels(doctor.cores(made(smt=2))) == ["ok", "note"]
+    assert levels(doctor.cores(made(smt=2))) == ["ok", "ok", "note"]
 
 
 def test_a_quota_and_throttling_are_told() -> None:

@@ -338,10 +338,10 @@ class TestSlotPool:
             (made(), None, []),
             (made(), 4, []),
             (made(smt=2), None, []),
-            (made(smt=2), 6, ["8 usable CPUs are 4 physical cores"]),
-            (made(smt=2), 9, ["8 usable CPUs are 4 physical cores"]),
+            (made(smt=2), 6, ["there are 4 physical cores"]),
+            (made(smt=2), 9, ["there are 4 physical cores"]),
             (made(quota=2.5), None, []),
-            (made(quota=2.5), 4, ["quota is 2.5 CPUs: 2 at once"]),
+            (made(quota=2.5), 4, ["quota of 2.5 CPUs"]),
         ],
     )
     def test_warnings(self, of: Machine, max_parallel: int | None, words: list[str]) -> None:
