@@ -71,7 +71,8 @@ def groups(root: Path, controller: Controller) -> tuple[Cgroup, ...]:
             candidates = [mount for mount in mounts if mount.version == 2]
         # A hierarchy may be mounted several times: read the mount that shows most of it.
         chains = [_chain(mount, path) for mount in candidates]
-        found += max(chains, key=len, default=[])
+        if chains:
+            found += max(chains, key=len)
     return tuple(found)
 
 

@@ -243,7 +243,7 @@ def executor(paths: RunPaths) -> Mapping[str, Any]:
     return _latest(paths, {"executor": str})
 
 
-def _latest(paths: RunPaths, kinds: Mapping[str, type]) -> Mapping[str, Any]:
+def _latest(paths: RunPaths, kinds: Mapping[str, type]) -> dict[str, Any]:
     """The last session that has recorded all keys of ``kinds``; empty where there is none."""
     for session in reversed(_sessions(paths)):
         if all(isinstance(session.get(key), kind) for key, kind in kinds.items()):
