@@ -45,7 +45,8 @@ from orchestrator.executors.local import LocalExecutor
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine import topology
-from orchestrator.machine.neighbours import Neighbours
+from orchestrator.machine.cpu_load import CpuLoad
+from orchestrator.machine.cpu_locks import CpuLocks, locks_folder
 from orchestrator.machine.slots import SlotPool
 from orchestrator.supervisor.events import SilentReporter
 from orchestrator.supervisor.supervisor import Supervisor
@@ -244,7 +245,9 @@ def instant_jobs(repeats: int) -> list[Line]:
                 rows=ledger.jobs(),
                 ledger=ledger,
                 executor=LocalExecutor(worker_command=("/bin/true",)),
-                slots=SlotPool(here, neighbours=Neighbours.of_this_machine(experiment="benchmark")),
+                slots=SlotPool(
+                    here, locks=CpuLocks(locks_folder(), experiment="benchmark"), load=CpuLoad()
+                ),
                 reporter=SilentReporter(),
                 exit_record_expected=False,
             ).run()

@@ -67,7 +67,7 @@ if not {"PYTEST_XDIST_WORKER", "TMPDIR"} & os.environ.keys() and has_room_in_mem
 
 # The CPUs that runs of tests hold are none of other runs' business, and the other way round.
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    os.environ["ORCHESTRATOR_CPU_HOLDERS"] = f"{os.environ['XDG_STATE_HOME']}/cpu-holders"
+    os.environ["ORCHESTRATOR_CPU_LOCKS"] = f"{os.environ['XDG_STATE_HOME']}/cpu-locks"
 
 # No feature of others that happens to be installed takes part, but where a test names it.
 os.environ["ORCHESTRATOR_FEATURES"] = ""

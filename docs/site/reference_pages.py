@@ -120,7 +120,7 @@ def plug_points() -> str:
         "experiment.begun_source.BegunSource",
         "experiment.processes.policy_process.PlayRequest",
         "worker.training.trained_policy.ReadPolicy",
-        "machine.doctor_checks.Finding",
+        "machine.doctor.Finding",
         "machine.topology.Machine",
         "core.paths.RunPaths",
         "ledger.Ledger",

@@ -188,11 +188,11 @@ def list_experiments(
 
 
 def _list_all_users(*, as_json: bool) -> None:
-    from orchestrator.machine.cpu_holders import CpuHolders, holders_folder
+    from orchestrator.machine.cpu_locks import CpuLocks, locks_folder
     from orchestrator.terminal import holders_view
 
-    holders = CpuHolders(holders_folder()).others()
+    runs = holders_view.by_run(CpuLocks(locks_folder()).others())
     if as_json:
-        shared.print_json([holders_view.facts(holder) for holder in holders])
+        shared.print_json([holders_view.facts(run) for run in runs])
     else:
-        holders_view.show(holders)
+        holders_view.show(runs)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # each of them belongs to the package that asks
     from orchestrator.experiment.processes.policy_process import PlayRequest
     from orchestrator.keys.feature_tables import FeatureTable, JobTable
     from orchestrator.ledger import Ledger
-    from orchestrator.machine.doctor_checks import Finding
+    from orchestrator.machine.doctor import Finding
     from orchestrator.machine.topology import Machine
     from orchestrator.report.document import Section
 

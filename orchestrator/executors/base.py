@@ -14,11 +14,12 @@ from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job
 from orchestrator.core.messages import Progress
 from orchestrator.core.text import count
+from orchestrator.machine.cpu_load import CpuLoad
+from orchestrator.machine.cpu_locks import CpuLocks, locks_folder
 from orchestrator.machine.gpu import detect_gpus
-from orchestrator.machine.neighbours import Neighbours
 from orchestrator.machine.slots import (
-    CpuReservation,
     MaxParallel,
+    Moved,
     RankSlot,
     Slot,
     SlotPool,
@@ -215,14 +216,16 @@ class BackendSettings:
 
     def local_slots(self, max_parallel: MaxParallel) -> SlotPool:
         """Slots on this machine."""
-        neighbours = None
+        locks = load = None
         if self.sees_neighbours:
             run_dir = str(self.final_run_dir.absolute())
-            neighbours = Neighbours.of_this_machine(experiment=self.name, run_dir=run_dir)
+            locks = CpuLocks(locks_folder(), experiment=self.name, run_dir=run_dir)
+            load = CpuLoad()
         return SlotPool(
             self.machine,
             max_parallel,
-            neighbours,
+            locks=locks,
+            load=load,
             # A job that comes later may be the first one that asks for any.
             find_gpus=None if self.machine.gpus else detect_gpus,
         )
@@ -231,36 +234,17 @@ class BackendSettings:
 class CpuMoves(Protocol):
     """Moves attempts of this machine to other CPUs while they run."""
 
-    def competitors_on(self, cpus: Collection[int]) -> tuple[str, ...]:
-        """Who else uses ``cpus``, for people."""
+    def names_on(self, cpus: Collection[int]) -> tuple[str, ...]:
+        """Return who else uses ``cpus``, for people."""
 
-    def reserve_idle(self, slot: Slot, contended: Collection[int]) -> CpuReservation | None:
-        """Idle CPUs in place of those of ``contended`` that others use; None where there is none of
-        those or of these.
+    def move(self, handle: Handle, slot: Slot, contended: Collection[int]) -> Moved | None:
+        """Move all threads of an attempt and of its descendants to idle CPUs.
 
-        Other runs see them as held from now on.
+        Return None if nothing has changed: nobody else uses ``contended``, no CPU is idle, the
+        attempt has ended, or the kernel refuses.
 
         :param contended: CPUs of ``slot`` on which the attempt waits.
         """
-
-    def is_measured_since(self, reservation: CpuReservation) -> bool:
-        """Whether the load of others is known over a time that began after the reservation."""
-
-    def is_still_idle(self, reservation: CpuReservation) -> bool:
-        """Whether nobody else has come to use the reserved CPUs, and others still use those to be
-        left.
-        """
-
-    def move(self, handle: Handle, reservation: CpuReservation) -> Slot | None:
-        """Move all threads of an attempt and of its descendants; None where it has ended or the
-        kernel refuses.
-
-        The reservation is over: the slot that is returned has the new CPUs, or the earlier one
-        keeps its own.
-        """
-
-    def give_up(self, reservation: CpuReservation) -> None:
-        """Reserve the CPUs no longer."""
 
 
 class Backend(Protocol):

@@ -115,7 +115,7 @@ class ClusterSlots:
         return len(self._held) >= self.jobs_at_once or not any(self._by_cores)
 
     def acquire(
-        self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1
+        self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1, job_id: str = ""
     ) -> Slot | None:
         if len(self._held) >= self.jobs_at_once:
             return None

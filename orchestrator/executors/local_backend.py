@@ -12,7 +12,7 @@ from orchestrator.core.text import count
 from orchestrator.executors.base import BackendSettings, Handle, resource_problem
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.machine import topology
-from orchestrator.machine.slots import CpuReservation, Slot, SlotPool
+from orchestrator.machine.slots import Moved, Slot, SlotPool
 from orchestrator.machine.topology import Machine
 
 
@@ -23,26 +23,11 @@ class LocalCpuMoves:
     slots: SlotPool
     executor: LocalExecutor
 
-    def competitors_on(self, cpus: Collection[int]) -> tuple[str, ...]:
-        return self.slots.competitors_on(cpus)
+    def names_on(self, cpus: Collection[int]) -> tuple[str, ...]:
+        return self.slots.look().names_on(cpus)
 
-    def reserve_idle(self, slot: Slot, contended: Collection[int]) -> CpuReservation | None:
-        return self.slots.reserve_idle(slot, contended)
-
-    def is_measured_since(self, reservation: CpuReservation) -> bool:
-        return self.slots.is_measured_since(reservation)
-
-    def is_still_idle(self, reservation: CpuReservation) -> bool:
-        return self.slots.is_still_idle(reservation)
-
-    def move(self, handle: Handle, reservation: CpuReservation) -> Slot | None:
-        if not self.executor.move(handle, reservation.to):
-            self.give_up(reservation)
-            return None
-        return self.slots.move(reservation)
-
-    def give_up(self, reservation: CpuReservation) -> None:
-        self.slots.give_up(reservation)
+    def move(self, handle: Handle, slot: Slot, contended: Collection[int]) -> Moved | None:
+        return self.slots.move(slot, contended, lambda to: self.executor.move(handle, to))
 
 
 class LocalBackend:

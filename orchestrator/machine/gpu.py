@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from orchestrator.core.job import GPU_PARTS
 
@@ -74,20 +73,6 @@ def _parts(gpus: float) -> int:
     return round(min(gpus, 1) * GPU_PARTS)
 
 
-class _ListedGpu(NamedTuple):
-    """A line of nvidia-smi's answer to :data:`GPU_QUERY`."""
-
-    number: str
-    uuid: str
-    name: str
-    memory_total: str
-    memory_free: str
-
-    def is_named(self, entry: str) -> bool:
-        """:param entry: of ``CUDA_VISIBLE_DEVICES``: a number, or the beginning of a UUID."""
-        return entry == self.number or (entry.startswith("GPU-") and self.uuid.startswith(entry))
-
-
 GPU_QUERY = (
     "--query-gpu=index,uuid,name,memory.total,memory.free",
     "--format=csv,noheader,nounits",
@@ -102,7 +87,7 @@ def detect_gpus(
     """
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     program = shutil.which("nvidia-smi", path=environment.get("PATH"))
-    if program is None or (visible is not None and not visible.strip()):
+    if program is None or visible == "":
         return ()
     try:
         answer = subprocess.check_output(
@@ -114,43 +99,28 @@ def detect_gpus(
         )
     except (OSError, subprocess.SubprocessError):  # without a driver it fails, or hangs
         return ()
-    listed = _listed_gpus(answer)
+    rows = [[field.strip() for field in line.split(",")] for line in answer.splitlines()]
+    rows = [row for row in rows if len(row) == 5]
     if visible is None:
-        return tuple(_gpu(one.uuid, one) for one in listed)
-    return _named_gpus(visible, listed)
-
-
-def _listed_gpus(answer: str) -> list[_ListedGpu]:
-    found = []
-    for line in answer.splitlines():
-        fields = [field.strip() for field in line.split(",")]
-        if len(fields) == len(_ListedGpu._fields):
-            found.append(_ListedGpu(*fields))
-    return found
-
-
-def _named_gpus(visible: str, listed: Sequence[_ListedGpu]) -> tuple[Gpu, ...]:
-    """By CUDA's rule, the first entry that names no device hides itself and all entries after
-    it.
-    """
+        return tuple(_gpu(row[1], row) for row in rows)
     gpus: list[Gpu] = []
     for entry in (part.strip() for part in visible.split(",")):
-        named = next((one for one in listed if one.is_named(entry)), None)
-        if named is not None:
-            gpus.append(_gpu(entry, named))
+        # A number, or the beginning of a UUID.
+        named = [
+            row
+            for row in rows
+            if entry == row[0] or (entry.startswith("GPU-") and row[1].startswith(entry))
+        ]
+        if named:
+            gpus.append(_gpu(entry, named[0]))
         elif entry.startswith("MIG-"):
             gpus.append(Gpu(index=entry, name="MIG instance", memory_mib=None))
-        else:
+        else:  # CUDA hides what comes after an entry that names no device
             break
     return tuple(gpus)
 
 
-def _gpu(index: str, one: _ListedGpu) -> Gpu:
-    memory_mib = _integer(one.memory_total)
-    return Gpu(
-        index=index, name=one.name, memory_mib=memory_mib, free_mib=_integer(one.memory_free)
-    )
-
-
-def _integer(text: str) -> int | None:
-    return int(text) if text.isdecimal() else None
+def _gpu(index: str, row: Sequence[str]) -> Gpu:
+    """:param row: the answer to :data:`GPU_QUERY` for one GPU."""
+    total, free = (int(text) if text.isdecimal() else None for text in row[3:])
+    return Gpu(index=index, name=row[2], memory_mib=total, free_mib=free)

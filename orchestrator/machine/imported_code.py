@@ -51,31 +51,24 @@ def python_files(folder: Path) -> Files:
     """
     files: dict[str, bytes] = {}
     size = 0
-    for folders, (root, subfolders, names) in enumerate(os.walk(folder, followlinks=True), start=1):
+    for n_folders, (root, subfolders, names) in enumerate(os.walk(folder, followlinks=True), 1):
         parent = Path(root)
         subfolders[:] = [name for name in subfolders if _may_contain_code(parent / name)]
         for name in names:
             path = parent / name
             is_code = name.endswith(".py") and not name.startswith(".")
             if is_code and path.is_file() and os.access(path, os.R_OK):
-                size += path.stat().st_size
-                if size <= MOST_MIB * MIB:
-                    with errors_name(path):
-                        files[path.relative_to(folder).as_posix()] = path.read_bytes()
-        if folders > MOST_FOLDERS:
-            raise _too_much(folder, f"{MOST_FOLDERS:,} folders")
-        if len(files) > MOST_FILES:
-            raise _too_much(folder, f"{MOST_FILES:,} Python files")
-        if size > MOST_MIB * MIB:
-            raise _too_much(folder, f"{MOST_MIB} MiB of Python files")
+                with errors_name(path):
+                    content = path.read_bytes()
+                files[path.relative_to(folder).as_posix()] = content
+                size += len(content)
+        if n_folders > MOST_FOLDERS or len(files) > MOST_FILES or size > MOST_MIB * MIB:
+            raise UsageError(
+                f"{folder}: jobs import code from this folder, so its Python files are copied to the"
+                f" nodes of the cluster, and there are more than {MOST_FOLDERS:,} folders, {MOST_FILES:,}"
+                f" Python files or {MOST_MIB} MiB of them below it. Put job file and code into a separate folder"
+            )
     return files
-
-
-def _too_much(folder: Path, what: str) -> UsageError:
-    return UsageError(
-        f"{folder}: jobs import code from this folder, so its Python files are copied to the nodes of the"
-        f" cluster, and there are more than {what} below it. Put job file and code into a separate folder"
-    )
 
 
 def named_code(jobs: Iterable[Job]) -> dict[str, set[str]]:

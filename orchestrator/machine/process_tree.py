@@ -30,7 +30,7 @@ def with_descendants(pid: int) -> list[int]:
     """``pid`` and all of its descendants that still run."""
     pids = [pid]
     for parent in pids:  # grows during the loop
-        for thread in _threads(parent):
+        for thread in threads(parent):
             pids += map(int, content_of(f"/proc/{parent}/task/{thread}/children").split())
     return pids
 
@@ -48,7 +48,7 @@ def move(pid: int, to: Mapping[int, int]) -> None:
     moved: set[int] = set()
     passes_without_new = 0
     for _ in range(MOST_PASSES):
-        found = {thread for member in with_descendants(pid) for thread in _threads(member)}
+        found = {thread for member in with_descendants(pid) for thread in threads(member)}
         if found <= moved:
             passes_without_new += 1
             if passes_without_new == 2:
@@ -62,7 +62,7 @@ def move(pid: int, to: Mapping[int, int]) -> None:
         moved |= found
 
 
-def _threads(pid: int) -> list[int]:
+def threads(pid: int) -> list[int]:
     return [int(thread) for thread in names_in(f"/proc/{pid}/task")]
 
 
@@ -72,7 +72,7 @@ def waited_ns(pid: int) -> dict[int, int]:
     """
     waited = {}
     for member in with_descendants(pid):
-        for thread in _threads(member):
+        for thread in threads(member):
             if (so_far := _waited_ns(member, thread)) is not None:
                 waited[thread] = so_far
     return waited

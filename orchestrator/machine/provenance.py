@@ -120,34 +120,30 @@ class Repository:
     """
 
     def __init__(self, base: Path) -> None:
-        questions = (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._child: subprocess.Popen[bytes] | None = None
+        # With optional locks git could make a command of the user fail.
+        command = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40"]
         with contextlib.suppress(OSError):  # git is not installed
-            for question in questions:
-                # With optional locks git could make a command of the user fail.
-                command = ["git", "--no-optional-locks", *question]
-                self._children.append(spawn(command, folder=base, stdout=subprocess.PIPE))
+            self._child = spawn([*command, "--exclude=*"], folder=base, stdout=subprocess.PIPE)
 
     def facts(self) -> dict[str, Any] | None:
         """Commit, and whether files were changed since; None outside of a repository, or when git
         does not answer.
         """
+        if self._child is None:
+            return None
         try:
-            answers = [child.communicate(timeout=GIT_PATIENCE_S)[0] for child in self._children]
+            answer = self._child.communicate(timeout=GIT_PATIENCE_S)[0].decode().strip()
         except subprocess.TimeoutExpired:
             return None
-        if len(answers) < 2 or any(child.returncode for child in self._children):
+        if self._child.returncode != 0:
             return None
-        return {
-            "commit": answers[0].decode(errors="replace").strip(),
-            "dirty": bool(answers[1].strip()),
-        }
+        return {"commit": answer.removesuffix("-dirty"), "dirty": answer.endswith("-dirty")}
 
     def close(self) -> None:
-        for child in self._children:
-            if child.returncode is None:
-                child.kill()
-                child.communicate()
+        if self._child is not None and self._child.returncode is None:
+            self._child.kill()
+            self._child.communicate()
 
 
 def record(
@@ -198,19 +194,20 @@ def record(
         **backend,
         "thread_variables": {name: os.environ.get(name) for name in THREAD_VARIABLES},
     }
-    changed = _changes(sessions[-1], session) if sessions and isinstance(sessions[-1], dict) else []
+    changed = _changes(sessions[-1], session) if sessions else []
     sessions.append(session)
     write_whole(paths.provenance, json.dumps(sessions, indent=1) + "\n")
     return changed
 
 
-def _sessions(paths: RunPaths) -> list[Any]:
-    if not paths.provenance.exists():
-        return []
+def _sessions(paths: RunPaths) -> list[dict[str, Any]]:
     try:
-        return list(parsed_json(read_regular(paths.provenance)))
-    except (OSError, ValueError, TypeError):  # damaged, by a full disk for example
+        found = parsed_json(read_regular(paths.provenance))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError):  # damaged, by a full disk for example
         return [{"note": "an earlier provenance.json could not be read"}]
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
 def declaration(paths: RunPaths) -> Mapping[str, Any]:
@@ -224,10 +221,9 @@ def resumed_by(paths: RunPaths) -> str | None:
     """What resumes the run of the last session: a clause with ``{run_dir}``; None where none is
     recorded.
     """
-    match _sessions(paths)[-1:]:
-        case [{"resumed_by": str(text)}]:
-            return text
-    return None
+    sessions = _sessions(paths)
+    text = sessions[-1].get("resumed_by") if sessions else None
+    return text if isinstance(text, str) else None
 
 
 def started_with(paths: RunPaths) -> Mapping[str, Any]:
@@ -247,23 +243,18 @@ def executor(paths: RunPaths) -> Mapping[str, Any]:
     return _latest(paths, {"executor": str})
 
 
-def _latest(paths: RunPaths, kinds: Mapping[str, type]) -> Mapping[str, Any]:
+def _latest(paths: RunPaths, kinds: Mapping[str, type]) -> dict[str, Any]:
     """The last session that has recorded all keys of ``kinds``; empty where there is none."""
     for session in reversed(_sessions(paths)):
-        if isinstance(session, dict) and all(
-            isinstance(session.get(key), kind) for key, kind in kinds.items()
-        ):
+        if all(isinstance(session.get(key), kind) for key, kind in kinds.items()):
             return session
     return {}
 
 
 def experiment_name(paths: RunPaths) -> str:
     """The name of the experiment in ``paths``; that of the directory where none is recorded."""
-    for session in reversed(_sessions(paths)):
-        name = session.get("experiment") if isinstance(session, dict) else None
-        if isinstance(name, str) and name:
-            return name
-    return paths.root.resolve().name
+    name: str = _latest(paths, {"experiment": str}).get("experiment", "")
+    return name or paths.root.resolve().name
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

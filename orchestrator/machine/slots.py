@@ -1,31 +1,33 @@
-"""Slots: places for attempts, each with CPUs and GPUs of its own."""
+"""Slots: places for attempts, each with CPUs and GPUs of its own.
+
+A slot takes CPUs that no run holds and no program loads, physical cores first. If there are too few,
+it shares those with the least competition.
+"""
 
 from __future__ import annotations
 
-import itertools
 import math
-import random
-import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import count as numbers
 from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from orchestrator.core.front_end import option
 from orchestrator.core.text import count, listed
-from orchestrator.machine import placement, topology
+from orchestrator.machine import topology
+from orchestrator.machine.cpu_load import CpuLoad
+from orchestrator.machine.cpu_locks import CpuLocks, HeldCpu, Holder
 from orchestrator.machine.gpu import FreeGpus, Gpu
-from orchestrator.machine.neighbours import Neighbours
-from orchestrator.machine.placement import CpuUse
 from orchestrator.machine.topology import Cpu, Machine
 
 MaxParallel: TypeAlias = int | Literal["idle"] | None
 """Jobs at once: a number; as many as there are idle cores; None: as many as there are cores."""
-MOST_CHOICES = 3
-"""How often CPUs are chosen anew because another run has chosen the same at the same moment."""
-LONGEST_PAUSE_S = 0.003
+MOST_CHOICES = 10
+"""How often CPUs are chosen anew because another run has come first."""
 MOST_NAMES = 3
 """Of those who use CPUs, in a message."""
+PROGRAMS = "other programs"
 
 
 Item = TypeVar("Item")
@@ -85,29 +87,6 @@ class Slot:
     """On several machines: in place of ``cpus`` and ``gpus``, which each machine chooses."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuReservation:
-    """Idle CPUs that are held for a slot beside its own, until its attempt has moved there."""
-
-    slot: Slot
-    to: Mapping[int, int]
-    """CPU of the slot to be left → the one in its place."""
-    because_of: tuple[str, ...]
-    """Who uses the CPUs to be left, for people."""
-    at: float
-    """Monotonic seconds."""
-
-    @property
-    def moved_slot(self) -> Slot:
-        """The slot with the new CPUs, in the order of the earlier ones: each rank has its own."""
-        return replace(
-            self.slot,
-            cpus=tuple(self.to.get(cpu, cpu) for cpu in self.slot.cpus),
-            shares_with=(),
-            expected_share=1,
-        )
-
-
 class Slots(Protocol):
     """The room for attempts, as the supervisor sees it. Not thread-safe."""
 
@@ -124,10 +103,12 @@ class Slots(Protocol):
         """Whether there is no slot for a job of one core."""
 
     def acquire(
-        self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1
+        self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1, job_id: str = ""
     ) -> Slot | None:
         """A slot with these resources for all ranks together; None while there is none. Slots that
         grow may take note of what they have refused.
+
+        :param job_id: for whom it is, for other runs.
         """
 
     def has_cores(self, cores: int, *, ranks: int = 1) -> bool:
@@ -155,6 +136,53 @@ class Slots(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuUse:
+    """Who uses the CPUs of this machine at one moment."""
+
+    own: Mapping[int, int] = field(default_factory=dict)
+    """CPU → number of own jobs there."""
+    holders: Sequence[Holder] = ()
+    """Jobs of other runs."""
+    load: Mapping[int, float] = field(default_factory=dict)
+    """CPU → share of its time that it is busy for other programs."""
+
+    def others(self, cpu: int) -> float:
+        """Return the number of jobs of other runs on a CPU, or its load by programs in halves:
+        smaller differences must not outweigh the order of preference.
+        """
+        jobs = sum(holder.cpu == cpu for holder in self.holders)
+        return jobs or round(2 * self.load.get(cpu, 0.0)) / 2
+
+    def total(self, cpu: int) -> float:
+        return self.own.get(cpu, 0) + self.others(cpu)
+
+    def names_on(self, cpus: Collection[int]) -> tuple[str, ...]:
+        """Return who else uses ``cpus``, those with the most jobs first."""
+        names = Counter(holder.name for holder in self.holders if holder.cpu in cpus)
+        found = [name for name, _ in names.most_common()]
+        held = {holder.cpu for holder in self.holders}
+        if any(self.others(cpu) for cpu in cpus if cpu not in held):
+            found.append(PROGRAMS)
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """A slot that has other CPUs now."""
+
+    slot: Slot
+    because_of: tuple[str, ...]
+    """Who uses the CPUs that it has left, for people; empty: another job of this run."""
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldSlot:
+    slot: Slot
+    cpus: Sequence[HeldCpu]
+    job_id: str
+
+
 class SlotPool:
     """The slots of one machine. Not thread-safe.
 
@@ -168,38 +196,40 @@ class SlotPool:
         self,
         machine: Machine,
         max_parallel: MaxParallel = None,
-        neighbours: Neighbours | None = None,
         *,
-        waits_for_others: bool = False,
+        locks: CpuLocks | None = None,
+        load: CpuLoad | None = None,
+        starts_workers: bool = True,
+        is_exclusive: bool = False,
         find_gpus: Callable[[], Sequence[Gpu]] | None = None,
     ) -> None:
         """:param max_parallel: most jobs at once; None: the capacity of the machine; ``"idle"``: as
             many as there are idle cores, but at least one, and at most that capacity.
-        :param neighbours: tells who else uses the CPUs; None: nobody does.
-        :param waits_for_others: CPUs of other runs of this user are never shared, unless this
-            pool's own jobs share CPUs too.
+        :param locks: None: neither sees other runs nor is seen by them.
+        :param load: None: other programs are not looked at.
+        :param starts_workers: whether workers descend from this process, as other programs do not.
+        :param is_exclusive: CPUs of other runs of this user are never shared, unless this pool's own
+            jobs share CPUs too.
         :param find_gpus: asked for the GPUs when the first job needs one; None: those of
             ``machine`` are all.
         """
         self._machine = machine
-        self._neighbours = neighbours or Neighbours()
+        self._locks = locks or CpuLocks(None)
+        self._load = load
+        self._starts_workers = starts_workers
         self._asked = None if max_parallel == "idle" else max_parallel
         """``max_parallel``, where it is a number."""
         self._takes_idle_only = max_parallel == "idle"
-        limits = [
-            machine.capacity if self._asked is None else max(1, self._asked),
-            machine.quota_cores,
-        ]
-        self.jobs_at_once = min(limit for limit in limits if limit)
+        limit = machine.capacity if self._asked is None else max(1, self._asked)
+        self.jobs_at_once = min(limit, machine.quota_cores or limit)
         self._capacity = max(self.jobs_at_once, machine.capacity)
         """Most jobs at once that :meth:`resize` gives, and most CPUs in use over all slots; a
         larger job runs alone."""
         self._users_per_cpu = math.ceil(self.jobs_at_once / len(machine.cpus))
         """Most slots on one CPU."""
-        self._is_exclusive = waits_for_others and self._users_per_cpu == 1
-        self._held: dict[int, Slot] = {}
-        self._reserved: dict[int, CpuReservation] = {}
-        """By the index of their slot."""
+        self._is_exclusive = is_exclusive and self._users_per_cpu == 1
+        self._held: dict[int, _HeldSlot] = {}
+        """By the index of the slot."""
         self._find_gpus = find_gpus
         self._gpus = _free_gpus(machine.gpus)
 
@@ -214,42 +244,40 @@ class SlotPool:
         *,
         memory_mib: int = 0,
         ranks: int = 1,
-        in_use_elsewhere: Collection[int] = (),
+        job_id: str = "",
     ) -> Slot | None:
         """A slot with ``cores`` CPUs and ``gpus`` GPUs (below 1: a share of one); None while there
-        is none.
-
-        Memory and ranks are ignored. CPUs that the fewest compete for are preferred
-        (:func:`.placement.choose`).
-
-        :param in_use_elsewhere: CPUs that others hold without saying so.
+        is none. Memory and ranks are ignored.
         """
         if not self._has_room(cores):
             return None
         self._look_for_gpus(gpus)
-        self._neighbours.refresh()  # first, since others of this user wait meanwhile
-        for choice in range(1, MOST_CHOICES + 1):
-            with self._neighbours.turn():
-                use = self._neighbours.look(self._own(), in_use_elsewhere)
-                slot = self._choose(cores, gpus, use)
-                if slot is None:
-                    return None
-                self._hold(slot)
-            jobs_before = use.jobs_of_runs(slot.cpus)
-            has_come_another = self._neighbours.jobs_of_runs(slot.cpus) > jobs_before
-            if choice == MOST_CHOICES or not has_come_another:
-                return slot
-            # A run of another user has chosen the same CPUs at the same moment. Two that give way
-            # must not go on in step.
-            self.release(slot)
-            time.sleep(random.uniform(0, LONGEST_PAUSE_S))
+        gpu_names = self._gpus.find(gpus)
+        if gpu_names is None:
+            return None
+        for _ in range(MOST_CHOICES):
+            use = self.look()
+            cpus = self._choose(cores, use)
+            if cpus is None:
+                return None
+            held = self._take(cpus, use, job_id)
+            if held is None:
+                continue
+            slot = Slot(
+                index=self._free_index(),
+                cpus=cpus,
+                gpus=gpu_names,
+                gpu_share=min(gpus, 1),
+                shares_with=use.names_on(cpus),
+                expected_share=1 / (1 + max(map(use.total, cpus))),
+            )
+            self._held[slot.index] = _HeldSlot(slot, held, job_id)
+            self._gpus.change(slot.gpus, slot.gpu_share, -1)
+            return slot
         return None
 
     def has_cores(self, cores: int, *, ranks: int = 1) -> bool:
-        return (
-            self._has_room(cores)
-            and self._choose(cores, 0, self._neighbours.look(self._own())) is not None
-        )
+        return self._has_room(cores) and self._choose(cores, self.look()) is not None
 
     def fits_ever(
         self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1
@@ -258,78 +286,23 @@ class SlotPool:
         self._look_for_gpus(gpus)
         return cores <= topology.largest_job(self._machine) and gpus <= len(self._machine.gpus)
 
-    def _look_for_gpus(self, asked: float) -> None:
-        """Find the GPUs, where that was left until a job asks for one."""
-        if asked and self._find_gpus is not None:
-            self._machine = replace(self._machine, gpus=tuple(self._find_gpus()))
-            self._gpus = _free_gpus(self._machine.gpus)
-            self._find_gpus = None
-
-    def _has_room(self, cores: int) -> bool:
-        in_use = sum(len(slot.cpus) for slot in self._held.values())
-        return len(self._held) < self.jobs_at_once and (
-            not self._held or in_use + cores <= self._capacity
-        )
-
-    def _hold(self, slot: Slot) -> None:
-        """``slot`` is held from now on, which other runs see."""
-        self._held[slot.index] = slot
-        self._gpus.change(slot.gpus, slot.gpu_share, -1)
-        self._publish()
-
-    def _publish(self) -> None:
-        self._neighbours.publish(self._own())
-
-    def _own(self) -> Counter[int]:
-        """CPU → the number of slots that have it, or for which it is reserved."""
-        own = Counter(cpu for slot in self._held.values() for cpu in slot.cpus)
-        own.update(
-            cpu for reservation in self._reserved.values() for cpu in reservation.to.values()
-        )
-        return own
-
-    def _choose(self, cores: int, gpus: float, use: CpuUse) -> Slot | None:
-        """A slot with the CPUs that are best by ``use``, not held yet; None while there is none."""
-        free = [
-            cpu for cpu in self._machine.cpus if use.own.get(cpu.index, 0) < self._users_per_cpu
-        ]
-        if self._is_exclusive:
-            locked = {cpu for other in use.competitors if other.is_own_user for cpu in other.demand}
-            free = [cpu for cpu in free if cpu.index not in locked]
-        if self._takes_idle_only and self._held:
-            idle = {cpu.index for cpu in self._idle(use)}
-            free = [cpu for cpu in free if cpu.index in idle]
-        cpus = placement.choose(cores, free, self._machine.cpus, use)
-        names = self._gpus.find(gpus)
-        if cpus is None or names is None:
-            return None
-        index = next(index for index in range(self.jobs_at_once) if index not in self._held)
-        return Slot(
-            index=index,
-            cpus=cpus,
-            gpus=names,
-            gpu_share=min(gpus, 1),
-            shares_with=use.names_on(cpus),
-            expected_share=use.expected_share(cpus),
-        )
-
     def resume(self, cpus: tuple[int, ...]) -> Slot:
         """A slot with exactly these CPUs, for an attempt that already has them from an earlier
         pool.
         """
-        index = next(index for index in itertools.count() if index not in self._held)
-        slot = Slot(index=index, cpus=cpus)
-        self._hold(slot)
+        held = self._take(cpus, self.look(), "") or [HeldCpu(cpu) for cpu in cpus]
+        slot = Slot(index=self._free_index(), cpus=cpus)
+        self._held[slot.index] = _HeldSlot(slot, held, "")
         return slot
 
     def release(self, slot: Slot) -> None:
         """:raises ValueError: when ``slot`` is not held: released before, or of another pool."""
-        if self._held.get(slot.index) != slot:
+        held = self._held.get(slot.index)
+        if held is None or held.slot != slot:
             raise ValueError(f"{slot} is not held")
         del self._held[slot.index]
-        self._reserved.pop(slot.index, None)
+        self._give_back(held.cpus)
         self._gpus.change(slot.gpus, slot.gpu_share, 1)
-        self._publish()
 
     def resize(self, max_parallel: int) -> int:
         """At most the capacity of the machine, or the jobs at once with which the pool was made
@@ -338,124 +311,182 @@ class SlotPool:
         self.jobs_at_once = max(1, min(max_parallel, self._capacity))
         return self.jobs_at_once
 
-    def competitors_on(self, cpus: Collection[int]) -> tuple[str, ...]:
-        """See :class:`orchestrator.executors.base.CpuMoves`, also for :meth:`reserve_idle`,
-        :meth:`is_measured_since`, :meth:`is_still_idle` and :meth:`give_up`.
+    def look(self) -> CpuUse:
+        """Return who uses which CPUs now. Measures the load, if it was not measured lately."""
+        own = Counter(cpu for held in self._held.values() for cpu in held.slot.cpus)
+        holders = self._locks.others()
+        load: Mapping[int, float] = {}
+        if self._load is not None:
+            load = self._load.shares(self._held_elsewhere(holders))
+        return CpuUse(own=own, holders=holders, load=load)
+
+    def move(
+        self, slot: Slot, contended: Collection[int], put: Callable[[Mapping[int, int]], bool]
+    ) -> Moved | None:
+        """Give a slot idle CPUs in place of those of ``contended`` that others use, too.
+
+        Return None if there are none of these or of those, or the attempt cannot be moved.
+
+        :param put: moves the attempt. CPU → the one in its place. Returns whether it has moved.
         """
-        return self._neighbours.look(self._own()).names_on(cpus)
-
-    def reserve_idle(self, slot: Slot, contended: Collection[int]) -> CpuReservation | None:
-        if self._held.get(slot.index) != slot or slot.index in self._reserved:
+        held = self._held[slot.index]
+        use = self.look()
+        leaving = [cpu for cpu in slot.cpus if cpu in contended and use.total(cpu) > 1]
+        chosen = choose(len(leaving), self._idle(use), self._machine.cpus, use) or ()
+        taken = self._take(chosen, use, held.job_id)
+        if not taken:
             return None
-        with self._neighbours.turn():
-            use = self._neighbours.look(self._own())
-            left = [
-                cpu for cpu in dict.fromkeys(slot.cpus) if cpu in contended and use.is_shared(cpu)
-            ]
-            if not left:
-                return None
-            chosen = placement.choose(len(left), self._idle(use), self._machine.cpus, use)
-            if chosen is None:
-                return None
-            to = dict(zip(left, chosen, strict=True))
-            reservation = CpuReservation(
-                slot=slot, to=to, because_of=use.names_on(left), at=time.monotonic()
-            )
-            self._reserved[slot.index] = reservation
-            self._publish()
-        return reservation
-
-    def _idle(self, use: CpuUse) -> list[Cpu]:
-        """CPUs of cores on which nothing runs."""
-        total = use.total()
-        busy_cores = {cpu.core for cpu in self._machine.cpus if total[cpu.index]}
-        return [cpu for cpu in self._machine.cpus if cpu.core not in busy_cores]
-
-    def is_measured_since(self, reservation: CpuReservation) -> bool:
-        return self._neighbours.measured_from >= reservation.at
-
-    def is_still_idle(self, reservation: CpuReservation) -> bool:
-        use = self._neighbours.look(self._own())
-        are_left_contended = all(use.is_shared(cpu) for cpu in reservation.to)
-        are_reserved_idle = not any(use.is_shared(cpu) for cpu in reservation.to.values())
-        return are_left_contended and are_reserved_idle
-
-    def move(self, reservation: CpuReservation) -> Slot:
-        """The slot has the reserved CPUs from now on, in place of those that it leaves."""
-        del self._reserved[reservation.slot.index]
-        slot = reservation.moved_slot
-        self._held[slot.index] = slot
-        self._publish()
-        return slot
-
-    def give_up(self, reservation: CpuReservation) -> None:
-        self._reserved.pop(reservation.slot.index, None)
-        self._publish()
+        to = dict(zip(leaving, chosen, strict=True))
+        if not put(to):
+            self._give_back(taken)
+            return None
+        self._give_back([cpu for cpu in held.cpus if cpu.cpu in to])
+        moved = replace(
+            slot,
+            cpus=tuple(to.get(cpu, cpu) for cpu in slot.cpus),
+            shares_with=(),
+            expected_share=1,
+        )
+        kept = [cpu for cpu in held.cpus if cpu.cpu not in to]
+        self._held[slot.index] = _HeldSlot(moved, [*kept, *taken], held.job_id)
+        return Moved(slot=moved, because_of=use.names_on(leaving))
 
     def tick(self) -> None:
         """Keep up with what other programs do. To be called again and again."""
-        self._neighbours.tick()
+        if self._load is not None:
+            self._load.tick(lambda: self._held_elsewhere(self._locks.others()))
 
     def close(self) -> None:
-        """Tell other runs that this one holds no CPUs any more."""
-        self._neighbours.close()
+        """Give back all CPUs: other runs see them as free."""
+        for held in self._held.values():
+            self._give_back(held.cpus)
 
     def warnings(self) -> tuple[str, ...]:
-        """What is wrong with the number of jobs at once."""
-        asked = self._asked
-        capacity = self._machine.capacity
-        cpus = len(self._machine.cpus)
-        physical = self._machine.physical_cores
+        """What is wrong with the number of jobs at once, and who uses CPUs and GPUs."""
+        asked = self._asked or 0
+        machine = self._machine
         texts = []
-        if asked is not None and asked > self.jobs_at_once:
-            texts.append(
-                f"max_parallel = {asked}, but the cgroup CPU quota is {self._machine.quota:g} CPUs:"
-                f" {self.jobs_at_once} at once. To run more, raise the quota:"
-                " docker --cpus, Kubernetes limits.cpu, systemd CPUQuota=."
+        if asked > min(self.jobs_at_once, machine.physical_cores):
+            quota = (
+                "" if machine.quota is None else f" and a cgroup quota of {machine.quota:g} CPUs"
             )
-        if self.jobs_at_once > cpus:
             texts.append(
-                f"max_parallel = {asked}, but only {count(cpus, 'CPU is', 'CPUs are')} usable: up to"
-                f" {self._users_per_cpu} jobs share a CPU, and the experiment does not finish sooner."
-                f" max_parallel = {capacity} avoids this."
+                f"max_parallel = {asked}, but there are {count(machine.physical_cores, 'physical core')}{quota}:"
+                f" jobs that share one slow each other. {self.jobs_at_once} run at once;"
+                f" {machine.capacity} would not share"
             )
-        elif self.jobs_at_once > physical:
+        use = self.look()
+        usable = [cpu.index for cpu in machine.cpus]
+        taken = [cpu for cpu in usable if use.others(cpu)]
+        if (
+            len(usable) - len(taken) < self.jobs_at_once <= len(usable)
+            and not self._takes_idle_only
+        ):
+            who = listed(use.names_on(taken), MOST_NAMES)
             texts.append(
-                f"max_parallel = {asked}, but the {cpus} usable CPUs are {physical} physical cores: jobs on SMT"
-                f" siblings of one core slow each other. max_parallel = {capacity} gives each a core of its own."
+                f"{len(taken)} of {count(len(usable), 'usable CPU')} are in use now, by {who}: jobs will share them."
+                f" {option('max_parallel', 'idle')} runs as many at once as there are idle cores"
             )
-        use = self._neighbours.look({})
-        taken = {cpu.index for cpu in self._machine.cpus} & use.competition().keys()
-        free = cpus - len(taken)
-        if free < self.jobs_at_once <= cpus and not self._takes_idle_only:
-            texts.append(_taken_text(use.names_on(taken), len(taken), cpus, self.jobs_at_once))
-        in_use = [gpu for gpu in self._machine.gpus if gpu.is_in_use]
-        texts += [_in_use_text(gpu) for gpu in in_use]
+        for gpu in machine.gpus:
+            if gpu.is_in_use:
+                text = f"other programs use GPU {gpu.index} ({gpu.name}): jobs are given it last"
+                texts.append(f"{text}. CUDA_VISIBLE_DEVICES leaves it out")
         return tuple(texts)
+
+    def _has_room(self, cores: int) -> bool:
+        in_use = sum(len(held.slot.cpus) for held in self._held.values())
+        return len(self._held) < self.jobs_at_once and (
+            not self._held or in_use + cores <= self._capacity
+        )
+
+    def _look_for_gpus(self, asked: float) -> None:
+        """Find the GPUs, where that was left until a job asks for one."""
+        if asked and self._find_gpus is not None:
+            self._machine = replace(self._machine, gpus=tuple(self._find_gpus()))
+            self._gpus = _free_gpus(self._machine.gpus)
+            self._find_gpus = None
+
+    def _free_index(self) -> int:
+        return next(index for index in numbers() if index not in self._held)
+
+    def _choose(self, cores: int, use: CpuUse) -> tuple[int, ...] | None:
+        """Return the CPUs that are best for a further slot; None while there are too few."""
+        is_idle_asked = self._takes_idle_only and self._held
+        free = self._idle(use) if is_idle_asked else self._machine.cpus
+        refused = {cpu for cpu, number in use.own.items() if number >= self._users_per_cpu}
+        if self._is_exclusive:
+            refused |= {holder.cpu for holder in use.holders if holder.is_own_user}
+        free = [cpu for cpu in free if cpu.index not in refused]
+        return choose(cores, free, self._machine.cpus, use)
+
+    def _idle(self, use: CpuUse) -> list[Cpu]:
+        """Return the CPUs of cores on which nothing runs."""
+        busy_cores = {cpu.core for cpu in self._machine.cpus if use.total(cpu.index)}
+        return [cpu for cpu in self._machine.cpus if cpu.core not in busy_cores]
+
+    def _take(self, cpus: Sequence[int], use: CpuUse, job_id: str) -> list[HeldCpu] | None:
+        """Lock all of ``cpus``, or none of them if another run has come first to one."""
+        taken: list[HeldCpu] = []
+        for cpu in cpus:
+            held = self._locks.take(cpu, use.holders, job_id)
+            if held is None:
+                self._give_back(taken)
+                return None
+            taken.append(held)
+        return taken
+
+    def _give_back(self, cpus: Sequence[HeldCpu]) -> None:
+        for cpu in cpus:
+            self._locks.give_back(cpu)
+        if self._load is not None:
+            self._load.note_left([cpu.cpu for cpu in cpus])
+
+    def _held_elsewhere(self, holders: Sequence[Holder]) -> set[int]:
+        """Return the CPUs whose load is that of jobs that are known, but no processes of this one."""
+        held = {holder.cpu for holder in holders}
+        if not self._starts_workers:
+            held.update(cpu for own in self._held.values() for cpu in own.slot.cpus)
+        return held
+
+
+def choose(
+    cores: int, free: Sequence[Cpu], machine: Sequence[Cpu], use: CpuUse
+) -> tuple[int, ...] | None:
+    """Return ``cores`` of the CPUs ``free``, those with the least competition; None if they are too
+    few.
+
+    Among equals, idle cores come before siblings of busy ones, and then the order of ``free``
+    decides. Several CPUs come from one NUMA node if that does not mean more competition, and are
+    otherwise sorted by node.
+
+    :param machine: all usable CPUs, in order of preference.
+    """
+    on_cpu = {cpu: use.total(cpu.index) for cpu in machine}
+    on_core: dict[int, float] = defaultdict(float)
+    for cpu, total in on_cpu.items():
+        on_core[cpu.core] += total
+
+    def cost(chosen: Sequence[Cpu]) -> tuple[float, ...]:
+        return (
+            sum(on_cpu[cpu] for cpu in chosen),
+            sum(on_core[cpu.core] for cpu in chosen),
+            -len({cpu.core for cpu in chosen}),
+            len({cpu.numa_node for cpu in chosen}),
+        )
+
+    best_first = sorted(free, key=lambda cpu: (on_cpu[cpu], on_core[cpu.core]))
+    parts = [best_first]
+    for node in sorted({cpu.numa_node for cpu in free}):
+        parts.append([cpu for cpu in best_first if cpu.numa_node == node])
+    parts.sort(key=len)  # nodes with few free CPUs first: larger jobs may need the others
+    choices = [part[:cores] for part in parts if len(part) >= cores]
+    if not choices:
+        return None
+    best = best_first[:1] if cores == 1 else min(choices, key=cost)
+    # CPUs of one node are adjacent, because ranks take theirs in this order.
+    return tuple(cpu.index for cpu in sorted(best, key=lambda cpu: cpu.numa_node))
 
 
 def _free_gpus(gpus: Sequence[Gpu]) -> FreeGpus:
     """All of ``gpus``, those last that others use."""
     return FreeGpus(gpu.index for gpu in sorted(gpus, key=lambda gpu: gpu.is_in_use))
-
-
-def _in_use_text(gpu: Gpu) -> str:
-    """What is said of a GPU that others use."""
-    free = f"{gpu.free_mib:,} of {gpu.memory_mib:,} MiB"
-    return (
-        f"other programs use GPU {gpu.index} ({gpu.name}, {free} are free): jobs are given it last."
-        " CUDA_VISIBLE_DEVICES leaves it out."
-    )
-
-
-def _taken_text(names: Sequence[str], taken: int, cpus: int, jobs_at_once: int) -> str:
-    """What is said where some of up to ``jobs_at_once`` jobs will share their cores."""
-    who = listed(names, MOST_NAMES)
-    text = f"{taken} of {count(cpus, 'usable CPU')} {'is' if taken == 1 else 'are'} in use now, by {who}: "
-    if jobs_at_once == 1:
-        return text + "a job will share its core until one is idle, and has a part of its time."
-    consequence = (
-        f"some of up to {jobs_at_once} jobs at once will share a core, and have a part of its time."
-    )
-    idle = option("max_parallel", "idle")
-    return f"{text}{consequence} {idle} runs as many at once as there are idle cores."

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from orchestrator.core.errors import OrchestratorError, is_disk_full
-from orchestrator.core.job import AttemptOutcome, Cause, Job, Resources
+from orchestrator.core.job import AttemptOutcome, Cause, Job
 from orchestrator.executors.base import Executor, Handle, Launch, amounts
 from orchestrator.machine import imported_code
 from orchestrator.machine.slots import Slot, Slots
@@ -78,7 +78,7 @@ class Launcher:
         self.awaits_template = start.is_forked and not self.executor.prepare_to_fork()
         if self.awaits_template:
             return "template"
-        slot = self._acquire(job.resources, available_memory_mib)
+        slot = self._acquire(job, available_memory_mib)
         if not isinstance(slot, Slot):
             return slot
         return self._start(job, slot, start)
@@ -130,10 +130,9 @@ class Launcher:
             )
         )
 
-    def _acquire(
-        self, resources: Resources, available_memory_mib: Callable[[], int]
-    ) -> Slot | Shortage:
-        """A slot with these resources, or which of them there is too little of now."""
+    def _acquire(self, job: Job, available_memory_mib: Callable[[], int]) -> Slot | Shortage:
+        """A slot for the job, or of what there is too little now."""
+        resources = job.resources
         cores = resources.all_cores
         gpus = resources.all_gpus
         memory_mib = resources.all_memory_mib
@@ -143,7 +142,9 @@ class Launcher:
             memory_mib, available_memory_mib(), self.active.promised_mib
         )
         if has_memory:
-            slot = self.slots.acquire(cores, gpus, memory_mib=memory_mib, ranks=ranks)
+            slot = self.slots.acquire(
+                cores, gpus, memory_mib=memory_mib, ranks=ranks, job_id=job.job_id
+            )
             if slot is not None:
                 return slot
         if not self.slots.fits_ever(cores, gpus, memory_mib=memory_mib, ranks=ranks):

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
-from orchestrator.experiment.directory import resume_advice
+from orchestrator.experiment.directory import resume_advice, run_index
 from orchestrator.experiment.directory.run_index import FINISHED, ListedRun
 from orchestrator.terminal.jobs_table import counts_text
 from orchestrator.terminal.output import show_table
@@ -35,7 +35,10 @@ def show(runs: Sequence[ListedRun], *, is_all: bool) -> None:
         print(f"no experiment runs or can be resumed; {more}")
         return
     if not shown:
-        print("no experiment was started here")
+        try:
+            print(f"no experiment is listed in {run_index.folder()}")
+        except RuntimeError:
+            print("experiments cannot be listed: you have no home; set XDG_STATE_HOME to a folder")
         return
     remarks: list[Text] = []
     for run in shown:

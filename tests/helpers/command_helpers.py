@@ -306,8 +306,8 @@ def bow_to_permissions() -> None:
 
 
 DOCTOR = """
-from orchestrator.machine import doctor_checks
-doctor_checks.worker_threads = lambda *_, **__: ()
+from orchestrator.machine import doctor
+doctor.worker_threads = lambda *_, **__: ()
 from orchestrator import __main__
 __main__.main()
 """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.executors.kinds import ExecutorKind
     from orchestrator.experiment.beside_run import BesideRun, RunFacts
     from orchestrator.keys.feature_tables import FeatureTable, JobTable
-    from orchestrator.machine.doctor_checks import Finding
+    from orchestrator.machine.doctor import Finding
     from orchestrator.machine.topology import Machine
 
 

@@ -13,7 +13,7 @@ from orchestrator.executors.base import BackendSettings
 from orchestrator.executors.kinds import ExecutorKind, ExecutorOption
 from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
 from orchestrator.executors.local_backend import LocalBackend
-from orchestrator.machine.doctor_checks import Finding
+from orchestrator.machine.doctor import Finding
 from orchestrator.machine.topology import Machine
 
 PREFIX = ExecutorOption(

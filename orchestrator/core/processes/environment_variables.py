@@ -23,9 +23,8 @@ START_VARIABLE = "ORCHESTRATOR_START"
 unset: exec'ed."""
 FORKED = "fork"
 
-HOLDERS_VARIABLE = "ORCHESTRATOR_CPU_HOLDERS"
-"""Folder in which experiments of all users say which CPUs they hold, in place of the fixed one: for
-tests."""
+CPU_LOCKS_VARIABLE = "ORCHESTRATOR_CPU_LOCKS"
+"""Folder in which experiments of all users lock CPUs, in place of the fixed one: for tests."""
 
 FEATURES_VARIABLE = "ORCHESTRATOR_FEATURES"
 """Names of the installed features of others to load, with commas between them; unset: all of them,

@@ -31,7 +31,7 @@ from orchestrator.features.bench.measurement_window import TimeSeries, Window
 from orchestrator.features.bench.samples import MeasurementRecord, Throughput
 from orchestrator.features.bench.supervised_jobs import BENCHMARK, write_request
 from orchestrator.features.bench.workload import Work
-from orchestrator.machine.cpu_holders import CpuHolders, holders_folder
+from orchestrator.machine.cpu_locks import CpuLocks, locks_folder
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Machine
 
@@ -51,7 +51,7 @@ class Setup:
     orphan_reaper: OrphanReaper
     token: str
     tell: Callable[[str], None]
-    holders: CpuHolders
+    locks: CpuLocks
     """Tells runs on this machine of measurements."""
 
     @property
@@ -66,7 +66,7 @@ def set_up(scratch: Path, machine: Machine, tell: Callable[[str], None]) -> Iter
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     orphan_reaper = OrphanReaper(token)
-    holders = CpuHolders(holders_folder(), experiment=BENCHMARK)
+    locks = CpuLocks(locks_folder(), experiment=BENCHMARK)
     try:
         yield Setup(
             scratch=scratch,
@@ -74,10 +74,9 @@ def set_up(scratch: Path, machine: Machine, tell: Callable[[str], None]) -> Iter
             orphan_reaper=orphan_reaper,
             token=token,
             tell=tell,
-            holders=holders,
+            locks=locks,
         )
     finally:
-        holders.close()
         orphan_reaper.close()
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -99,7 +98,8 @@ def measure(
     folder = setup.scratch / f"{measurement.baseline}-{measurement.level}-{measurement.repeat}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    training = _train(measurement, work, setup, folder, seconds=seconds, limit_s=limit_s)
+    with _locked_cpus(measurement, work, setup):
+        training = _train(measurement, work, setup, folder, seconds=seconds, limit_s=limit_s)
     result = _sum_up(training, seconds=seconds, limit_s=limit_s)
     shutil.rmtree(folder, ignore_errors=True)
     return {
@@ -132,7 +132,6 @@ def _train(
 ) -> _Training:
     """Start the processes of a measurement, wait, and end them."""
     token = f"{setup.token}/{secrets.token_hex(4)}"
-    setup.holders.publish(_held_cpus(measurement, work, setup))
     processes = _launch(measurement, work, setup, folder, token)
     try:
         deadline = processes.launched_at + limit_s
@@ -144,7 +143,6 @@ def _train(
     finally:
         processes.kill()
         setup.orphan_reaper.sweep(token)
-        setup.holders.close()
     await_end(pids)
     series = _time_series(processes, work, affinities, until=cut_at)
     return _Training(watched=watched, cut_at=cut_at, series=series)
@@ -185,14 +183,21 @@ def _sum_up(training: _Training, *, seconds: float, limit_s: float) -> _Result:
     )
 
 
-def _held_cpus(measurement: Measurement, work: Work, setup: Setup) -> dict[int, int]:
-    """CPU → the number of processes of the measurement there, for other runs on this machine; none
-    where a supervisor is measured, which tells them itself.
+@contextlib.contextmanager
+def _locked_cpus(measurement: Measurement, work: Work, setup: Setup) -> Iterator[None]:
+    """Lock each CPU as often as it has processes of the measurement; none where a supervisor is
+    measured, which locks them itself.
     """
     if ALL_BASELINES[measurement.baseline].how == "supervised":
-        return {}
+        yield
+        return
     cores = measurement.level * work.job.resources.all_cores
-    return dict.fromkeys(setup.cpus, math.ceil(cores / len(setup.cpus)))
+    with contextlib.ExitStack() as held:
+        for cpu in setup.cpus * math.ceil(cores / len(setup.cpus)):
+            taken = setup.locks.take(cpu, setup.locks.others())
+            if taken is not None:  # else another run takes it at this moment
+                held.callback(setup.locks.give_back, taken)
+        yield
 
 
 def _launch(

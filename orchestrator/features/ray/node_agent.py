@@ -28,7 +28,8 @@ from orchestrator.features.ray.scratch_directory import (
 )
 from orchestrator.features.ray.transport import Transport
 from orchestrator.machine import topology
-from orchestrator.machine.neighbours import Neighbours
+from orchestrator.machine.cpu_load import CpuLoad
+from orchestrator.machine.cpu_locks import CpuLocks, locks_folder
 from orchestrator.machine.provenance import Versions, installed_versions
 from orchestrator.machine.slots import Slot, SlotPool
 
@@ -87,14 +88,19 @@ class NodeAgent:
         """
         self._driver_directory = driver_directory
         self._machine = topology.detect()
-        neighbours = Neighbours.of_this_machine(
+        locks = CpuLocks(
+            locks_folder(),
             experiment=driver_directory.root.name,
             run_dir=driver_directory.identity,
-            starts_workers=False,
         )
         # Ray decides how many attempts run at once; the agents of all drivers decide on which CPUs.
         self._slots = SlotPool(
-            replace(self._machine, quota=None), cpus, neighbours, waits_for_others=True
+            replace(self._machine, quota=None),
+            cpus,
+            locks=locks,
+            load=CpuLoad(),
+            starts_workers=False,
+            is_exclusive=True,
         )
         self._held: dict[str, CpuHold] = {}
         self._progress: dict[str, Progress] = {}
@@ -167,12 +173,7 @@ class NodeAgent:
         self._slots.tick()
         if self._is_cut_off:
             return None
-        # An agent that died holds no locks, but its attempts still run.
-        running = (holder for holder in self._scratch.other_sessions() if holder.is_alive())
-        in_use_elsewhere = {cpu for holder in running for cpu in holder.cpus}
-        slot = self._slots.acquire(
-            min(cores, len(self._machine.cpus)), in_use_elsewhere=in_use_elsewhere
-        )
+        slot = self._slots.acquire(min(cores, len(self._machine.cpus)), job_id=job_id)
         if slot is None:
             return None
         cpus = tuple(islice(cycle(slot.cpus), cores))

@@ -28,7 +28,7 @@ from orchestrator.core.feature import Feature
 if TYPE_CHECKING:
     from orchestrator.executors.kinds import ExecutorKind
     from orchestrator.keys.feature_tables import FeatureTable
-    from orchestrator.machine.doctor_checks import Finding
+    from orchestrator.machine.doctor import Finding
     from orchestrator.machine.topology import Machine
 
 

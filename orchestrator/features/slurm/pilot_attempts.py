@@ -22,7 +22,8 @@ from orchestrator.core.paths import JobPaths
 from orchestrator.executors.base import Event, Exited, Handle, Placed
 from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
 from orchestrator.features.slurm.pilot_messages import LaunchOrder, spec_digest
-from orchestrator.machine.neighbours import Neighbours
+from orchestrator.machine.cpu_load import CpuLoad
+from orchestrator.machine.cpu_locks import CpuLocks, locks_folder
 from orchestrator.machine.slots import Slot, SlotPool
 from orchestrator.machine.topology import Machine
 
@@ -59,10 +60,10 @@ class PilotAttempts:
     """
 
     def __init__(self, machine: Machine, cores: int, node: str, run_dir: Path) -> None:
-        neighbours = Neighbours.of_this_machine(experiment=run_dir.name, run_dir=str(run_dir))
+        locks = CpuLocks(locks_folder(), experiment=run_dir.name, run_dir=str(run_dir))
         self._cpus = len(machine.cpus)
         self._node = node
-        self._slots = SlotPool(replace(machine, quota=None), cores, neighbours)
+        self._slots = SlotPool(replace(machine, quota=None), cores, locks=locks, load=CpuLoad())
         self._executor = LocalExecutor()
         self._waiting: dict[Handle, _Waiting] = {}
         self._running: dict[Handle, _Running] = {}
@@ -135,7 +136,7 @@ class PilotAttempts:
     def _start(self, handle: Handle, order: LaunchOrder) -> None:
         if order.fork and not self._executor.prepare_to_fork():
             return
-        slot = self._slots.acquire(min(order.cores, self._cpus), order.gpus)
+        slot = self._slots.acquire(min(order.cores, self._cpus), order.gpus, job_id=handle.job_id)
         if slot is None:
             return
         del self._waiting[handle]

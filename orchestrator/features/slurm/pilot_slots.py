@@ -32,7 +32,7 @@ class PilotSlots(ClusterSlots):
         return min(self._max_parallel, self._cores + self.expected_cores)
 
     def acquire(
-        self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1
+        self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1, job_id: str = ""
     ) -> Slot | None:
         slot = super().acquire(cores, gpus, memory_mib=memory_mib, ranks=ranks)
         if slot is None and len(self._held) < self._max_parallel:

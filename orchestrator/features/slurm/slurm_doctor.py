@@ -15,7 +15,7 @@ from orchestrator.features.slurm.allocation import (
     seconds_left,
     task_of,
 )
-from orchestrator.machine.doctor_checks import Finding
+from orchestrator.machine.doctor import Finding
 from orchestrator.machine.topology import Machine
 
 

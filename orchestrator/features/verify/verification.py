@@ -49,8 +49,9 @@ from orchestrator.features.verify.certificate import (
 from orchestrator.features.verify.verification_runs import Kill, ShortTraining
 from orchestrator.machine import provenance
 from orchestrator.machine import topology as machines
+from orchestrator.machine.cpu_load import CpuLoad
+from orchestrator.machine.cpu_locks import CpuLocks, locks_folder
 from orchestrator.machine.gpu import FreeGpus
-from orchestrator.machine.neighbours import Neighbours
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Machine
 from orchestrator.supervisor.stop_signals import StopRequests
@@ -284,10 +285,10 @@ class _Verification:
 
     def _slots(self, jobs_at_once: int) -> SlotPool:
         cpus = len(self.machine.cpus)
-        neighbours = Neighbours.of_this_machine(experiment="verify")
-        usable = {cpu.index for cpu in self.machine.cpus}
-        use = neighbours.look({})
-        if taken := usable & use.competition().keys():
+        locks = CpuLocks(locks_folder(), experiment="verify")
+        slots = SlotPool(self.machine, jobs_at_once, locks=locks, load=CpuLoad())
+        use = slots.look()
+        if taken := [cpu.index for cpu in self.machine.cpus if use.others(cpu.index)]:
             text = "slow-downs are unreliable, weights must nevertheless be equal"
             who = ", ".join(use.names_on(taken)[:3])
             self._warn(f"{len(taken)} of {cpus} CPUs are in use by others ({who}): {text}")
@@ -295,7 +296,7 @@ class _Verification:
             self._warn(
                 f"only {cpus} CPU is usable: {jobs_at_once} trainings share it and slow each other down"
             )
-        return SlotPool(self.machine, jobs_at_once, neighbours)
+        return slots
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:

@@ -9,7 +9,7 @@ import resource
 import time
 
 from orchestrator.core.processes.procfs import content_of, names_in
-from orchestrator.machine.cgroup import ThrottleMeter
+from orchestrator.machine.cgroup import throttled_s
 
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
@@ -20,30 +20,25 @@ def run_delay_s() -> float | None:
     return int(fields[1]) / 1e9 if len(fields) > 1 else None
 
 
-class UsageReader:
-    """Reads what this process has used, in about 50 microseconds."""
+def totals() -> dict[str, float | None]:
+    """Return totals since the start of the process, by their columns of ``timings.csv``;
+    ``run_delay_s`` is that of the main thread.
+    """
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "cpu_s": time.process_time(),
+        "run_delay_s": run_delay_s(),
+        "voluntary_switches": usage.ru_nvcsw,
+        "involuntary_switches": usage.ru_nivcsw,
+        "throttled_s": throttled_s(),
+    }
 
-    def __init__(self) -> None:
-        self._throttle = ThrottleMeter()
 
-    def totals(self) -> dict[str, float | None]:
-        """Return totals since the start of the process, by their columns of ``timings.csv``;
-        ``run_delay_s`` is that of the main thread.
-        """
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        return {
-            "cpu_s": time.process_time(),
-            "run_delay_s": run_delay_s(),
-            "voluntary_switches": usage.ru_nvcsw,
-            "involuntary_switches": usage.ru_nivcsw,
-            "throttled_s": self._throttle.read(),
-        }
-
-    def present(self) -> dict[str, float | None]:
-        """Return memory, threads and the CPUs that the main thread may run on, likewise."""
-        pages = content_of("/proc/self/statm").split()
-        return {
-            "rss_mib": round(int(pages[1]) * _PAGE_MIB, 1) if pages else None,
-            "n_threads": len(names_in("/proc/self/task")) or None,
-            "n_cpus": len(os.sched_getaffinity(0)),
-        }
+def present() -> dict[str, float | None]:
+    """Return memory, threads and the CPUs that the main thread may run on, likewise."""
+    pages = content_of("/proc/self/statm").split()
+    return {
+        "rss_mib": round(int(pages[1]) * _PAGE_MIB, 1) if pages else None,
+        "n_threads": len(names_in("/proc/self/task")) or None,
+        "n_cpus": len(os.sched_getaffinity(0)),
+    }

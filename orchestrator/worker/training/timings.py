@@ -12,8 +12,8 @@ from typing import Literal
 
 from orchestrator.core.timing_columns import COLUMNS
 from orchestrator.worker.ranks.ranks import Ranks
+from orchestrator.worker.runtime import resources
 from orchestrator.worker.runtime.csv_tables import CsvTable
-from orchestrator.worker.runtime.resources import UsageReader
 from orchestrator.worker.training.algorithms import Model
 from orchestrator.worker.training.fast.ppo import FastPPO
 from orchestrator.worker.training.recorder import Recorder
@@ -39,7 +39,6 @@ class Timings:
         self._model = model
         self._recorder = recorder
         self._ranks = ranks
-        self._reader = UsageReader()
         self._of_model: dict[str, float] = {}
         """Phases within rollout and update, which the fast learner measures itself."""
         if isinstance(model, FastPPO):
@@ -55,7 +54,7 @@ class Timings:
         for phase in self._of_model:
             self._of_model[phase] = 0.0
         self._recorder.env_s = 0.0
-        self._totals = self._reader.totals()
+        self._totals = resources.totals()
         self._collectives_s = self._ranks.seconds
         self._began = self._phase_began = perf_counter()
 
@@ -77,14 +76,14 @@ class Timings:
             **self._seconds,
             **self._of_model,
         }
-        totals = self._reader.totals()
+        totals = resources.totals()
         self._table.append(
             {
                 "iteration": iteration,
                 "env_steps": self._model.num_timesteps,
                 **{name: round(value, DIGITS) for name, value in seconds.items()},
                 **{name: _growth(before, totals[name]) for name, before in self._totals.items()},
-                **self._reader.present(),
+                **resources.present(),
             }
         )
 

@@ -21,7 +21,7 @@ from orchestrator.features.bench import (
 from orchestrator.features.bench.measurement import Measurement
 from orchestrator.jobfile import load
 from orchestrator.machine import topology
-from orchestrator.machine.cpu_holders import CpuHolders, Holder, holders_folder
+from orchestrator.machine.cpu_locks import CpuLocks, locks_folder
 
 pytestmark = pytest.mark.nightly
 
@@ -113,18 +113,17 @@ def test_other_runs_are_told_of_the_cpus_of_a_measurement_while_it_lasts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where a supervisor is measured, it tells them itself."""
-    others = CpuHolders(holders_folder())
-    seen: list[list[Holder]] = []
+    others = CpuLocks(locks_folder())
+    seen: list[list[int]] = []
     launch = runner._launch
 
     def launched(*arguments: Any) -> Any:
-        seen.append([holder for holder in others.others() if holder.pid == os.getpid()])
+        seen.append([holder.cpu for holder in others.others() if holder.pid == os.getpid()])
         return launch(*arguments)
 
     monkeypatch.setattr(runner, "_launch", launched)
     measure(baseline, 1, staged, setup)
-    [holders] = seen
-    assert [dict(holder.cpus) for holder in holders] == [dict.fromkeys(setup.cpus, 1)] * is_told
+    assert [sorted(cpus) for cpus in seen] == [sorted(setup.cpus) * is_told]
     assert not [holder for holder in others.others() if holder.pid == os.getpid()]
 
 

@@ -34,7 +34,7 @@ from orchestrator.executors.base import Event, Exited, Launch, Placed, Progresse
 from orchestrator.features.ray.compatible_nodes import CompatibleNodes
 from orchestrator.features.ray.ray_executor import RayExecutor
 from orchestrator.features.ray.transport import Transport
-from orchestrator.machine.cpu_load import LoadSampler
+from orchestrator.machine.cpu_load import CpuLoad
 from orchestrator.machine.slots import RankSlot
 
 pytestmark = pytest.mark.nightly
@@ -84,8 +84,8 @@ def test_attempts_on_a_node_have_different_cpus(tmp_path: Path, executor: RayExe
     assert [len(cpus) for cpus in taken] == [1] * at_once
     assert {cpu for (cpu,) in taken} <= os.sched_getaffinity(0)
     if len({*taken}) < at_once:  # right only where other programs keep the remaining CPUs busy
-        load = LoadSampler().measure()
-        busy = {cpu for process in load.processes for cpu in process.demand} | {*load.unexplained}
+        load = CpuLoad().shares(())
+        busy = {cpu for cpu, share in load.items() if share > 0.2}
         assert os.sched_getaffinity(0) - {cpu for (cpu,) in taken} <= busy, load
 
 

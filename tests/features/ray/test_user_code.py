@@ -79,14 +79,14 @@ def test_only_python_files_are_copied(folder: Path) -> None:
     [
         ("MOST_FILES", 2, "2 Python files"),
         ("MOST_FOLDERS", 1, "1 folders"),
-        ("MOST_MIB", 0, "0 MiB of Python files"),
+        ("MOST_MIB", 0, "0 MiB"),
     ],
 )
 def test_too_many_files_are_refused_with_the_limit_and_a_hint(
     folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int, message: str
 ) -> None:
     monkeypatch.setattr(imported_code, limit, most)
-    with pytest.raises(UsageError, match=f"^{folder}: jobs import .* more than {message} below it"):
+    with pytest.raises(UsageError, match=f"^{folder}: jobs import .* more than .*{message}"):
         python_files(folder)
 
 

@@ -106,7 +106,7 @@ def test_what_waits_at_rungs_is_not_to_be_trained_and_the_rest_only_to_its_rung(
 def noted(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> str:
     """The state in which `list` shows the run directory."""
     monkeypatch.setenv("XDG_STATE_HOME", str(paths.root.parent / "state"))
-    monkeypatch.setenv("ORCHESTRATOR_CPU_HOLDERS", str(paths.root.parent / "cpu-holders"))
+    monkeypatch.setenv("ORCHESTRATOR_CPU_LOCKS", str(paths.root.parent / "cpu-locks"))
     run_index.note(paths.root, "it")
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         summary.write(paths, ledger)

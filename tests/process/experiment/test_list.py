@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from supervisor_helpers import Experiment, make_job
 
 from orchestrator.core.job import Cause, Failed, Paused, State, Succeeded
 from orchestrator.experiment.directory import run_directory, run_index
-from orchestrator.machine.cpu_holders import CpuHolders
+from orchestrator.machine.cpu_locks import CpuLocks
 from orchestrator.machine.users import user_name
+from orchestrator.terminal import list_view
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +91,20 @@ def test_entries_of_what_is_gone_are_removed_and_those_of_other_machines_are_lef
     (index / "damaged.json").write_text("{")
     assert listed("--all", cwd=tmp_path) == {}
     assert {path.name for path in index.iterdir()} == {"elsewhere.json", "damaged.json"}
-    assert "no experiment" in invoke("list", cwd=tmp_path).stdout
+    assert f"no experiment is listed in {index}" in invoke("list", cwd=tmp_path).stdout
+
+
+def test_without_a_home_nothing_is_said_of_experiments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME")
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    list_view.show(run_index.listed_runs(), is_all=False)
+    assert capsys.readouterr().out.startswith("experiments cannot be listed")
 
 
 def test_a_run_directory_is_listed_once_and_a_damaged_one_with_its_problem(
@@ -108,21 +123,25 @@ def test_a_run_directory_is_listed_once_and_a_damaged_one_with_its_problem(
 def test_all_users_are_listed_by_the_cpus_that_they_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ORCHESTRATOR_CPU_HOLDERS", str(tmp_path / "cpus"))
+    monkeypatch.setenv("ORCHESTRATOR_CPU_LOCKS", str(tmp_path / "cpus"))
     assert "no experiment" in succeed("list", "--all-users", cwd=tmp_path).stdout
     run_dir = tmp_path / "not-there"  # no run directory is looked into
-    holders = CpuHolders(tmp_path / "cpus", experiment="walkers", run_dir=str(run_dir))
-    holders.publish({5: 1, 3: 2})
+    locks = CpuLocks(tmp_path / "cpus", experiment="walkers", run_dir=str(run_dir))
+    held = [locks.take(cpu, (), job_id) for cpu, job_id in ((5, "a-s0"), (3, "b-s0"), (3, "a-s1"))]
     done = succeed("list", "--all-users", "--json", cwd=tmp_path)
     shown = succeed("list", "--all-users", cwd=tmp_path).stdout
-    holders.close()
+    for cpu in held:
+        locks.give_back(cpu)
     assert "CPUs 3 and 5" in shown
-    assert json.loads(done.stdout) == [
+    (found,) = json.loads(done.stdout)
+    assert found.pop("since") == pytest.approx(time.time(), abs=600)
+    assert [found] == [
         {
             "name": "walkers",
             "user": user_name(os.getuid()),
             "uid": os.getuid(),
             "cpus": [3, 5],
+            "jobs": ["a-s0", "a-s1", "b-s0"],
             "pid": os.getpid(),
             "run_dir": str(run_dir),
         }

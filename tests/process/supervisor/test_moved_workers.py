@@ -17,11 +17,10 @@ from executor_helpers import ASLEEP, family, local, make_launch, make_rank_group
 
 import orchestrator
 from orchestrator import ExperimentProgress
-from orchestrator.core.processes.environment_variables import HOLDERS_VARIABLE
+from orchestrator.core.processes.environment_variables import CPU_LOCKS_VARIABLE
 from orchestrator.ledger import Ledger
 from orchestrator.machine import topology
-from orchestrator.machine.neighbours import Neighbours
-from orchestrator.machine.placement import Competitor
+from orchestrator.machine.cpu_load import CpuLoad
 from orchestrator.machine.process_tree import with_descendants
 
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
@@ -154,14 +153,10 @@ def test_a_training_that_was_moved_has_the_weights_of_one_that_was_not(
     """A program comes to use its core. That the other core is idle is made up: this machine may be
     busy."""
     monkeypatch.setenv(
-        HOLDERS_VARIABLE, str(tmp_path / "holders")
+        CPU_LOCKS_VARIABLE, str(tmp_path / "holders")
     )  # runs of other tests are none of this one's
     at: set[int] = set()
-    monkeypatch.setattr(
-        Neighbours,
-        "_programs",
-        lambda *_: [Competitor(name="a hog", demand=dict.fromkeys(at, 1.0))] if at else [],
-    )
+    monkeypatch.setattr(CpuLoad, "shares", lambda *_: dict.fromkeys(at, 1.0))
     monkeypatch.chdir(tmp_path)
     write_experiment(tmp_path, odd("unused", "nothing"))
     (tmp_path / "spinning.py").write_text(SPINNING)
@@ -201,5 +196,5 @@ def test_a_training_that_was_moved_has_the_weights_of_one_that_was_not(
     assert [span["cpus"] for span in attempt["cpu_spans"]] == [
         [cpu.index] for cpu in topology.detect().cpus[:2]
     ]
-    assert attempt["competitors"] == ["a hog"]
+    assert attempt["competitors"] == ["other programs"]
     assert moved["weights_sha256"] == undisturbed["weights_sha256"] is not None

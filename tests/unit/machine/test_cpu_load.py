@@ -1,141 +1,92 @@
-"""Who keeps CPUs busy, from the files of a kernel that is made up."""
+"""How busy others keep CPUs, from figures of a kernel that is made up."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
+from orchestrator.core.processes.procfs import TICKS_PER_S
 from orchestrator.machine import cpu_load
-from orchestrator.machine.cpu_holders import CpuHolders
-from orchestrator.machine.cpu_load import LoadSampler
-from orchestrator.machine.neighbours import Neighbours
-
-TICKS = os.sysconf("SC_CLK_TCK")
-OTHERS = 900_000_000
-"""A pid that no process of this machine has."""
+from orchestrator.machine.cpu_load import CpuLoad
 
 
 class Kernel:
-    """A folder such as /proc, and a clock."""
+    """Times of CPUs and own threads, and a clock."""
 
-    def __init__(self, proc: Path, cpus: int = 4) -> None:
-        self.proc, self.now = proc, 100.0
-        self.busy = [0.0] * cpus
-        self.processes: dict[int, dict[str, float | int | str]] = {}
-
-    def clock(self) -> float:
-        return self.now
-
-    def process(self, pid: int, *, used_s: float = 0.0, cpu: int = 0, **values: int | str) -> None:
-        """One that has used ``used_s`` more since it was written last."""
-        known = self.processes.setdefault(
-            pid, {"used_s": 0.0, "allowed": f"0-{len(self.busy) - 1}", "parent": 1}
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.busy_s = dict.fromkeys(range(4), 50.0)
+        self.threads: dict[int, tuple[int, float]] = {}
+        monkeypatch.setattr(
+            cpu_load,
+            "busy_ticks",
+            lambda: {cpu: round(used * TICKS_PER_S) for cpu, used in self.busy_s.items()},
         )
-        known |= {"cpu": cpu, **values}
-        known["used_s"] = float(known["used_s"]) + used_s
-        self.busy[cpu] += used_s
+        monkeypatch.setattr(
+            cpu_load,
+            "_threads",
+            lambda _: {
+                thread: (cpu, round(used * TICKS_PER_S))
+                for thread, (cpu, used) in self.threads.items()
+            },
+        )
 
-    def write(self) -> None:
-        self.proc.mkdir(exist_ok=True)
-        rows = [
-            f"cpu{cpu} {round(used * TICKS)} 0 0 9999 0 0 0 0 0 0"
-            for cpu, used in enumerate(self.busy)
-        ]
-        (self.proc / "stat").write_text("\n".join(["cpu  1 2 3 4 5 6 7 8 9 10", *rows, "intr 1"]))
-        for pid, known in self.processes.items():
-            folder = self.proc / str(pid)
-            folder.mkdir(exist_ok=True)
-            fields = ["0"] * 50
-            fields[0] = str(known.get("state", "S"))
-            fields[1] = str(known["parent"])
-            fields[6] = str(known.get("flags", 0))
-            fields[11] = str(round(float(known["used_s"]) * TICKS))
-            fields[17] = "1"
-            fields[36] = str(known["cpu"])
-            fields[38] = str(known.get("policy", 0))
-            (folder / "stat").write_text(f"{pid} (a (b) c) {' '.join(fields)}")
-            (folder / "status").write_text(f"Name:\tx\nCpus_allowed_list:\t{known['allowed']}\n")
-            (folder / "cmdline").write_text(str(known.get("command", "hog")))
+    def run(self, cpu: int, used_s: float, thread: int | None = None) -> None:
+        """Somebody uses a CPU: a thread of this run, or another program."""
+        self.busy_s[cpu] += used_s
+        if thread is not None:
+            before = self.threads.get(thread, (cpu, 0.0))[1]
+            self.threads[thread] = cpu, before + used_s
 
 
 @pytest.fixture
-def kernel(tmp_path: Path) -> Kernel:
-    return Kernel(tmp_path / "proc")
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    return Kernel(monkeypatch)
 
 
-def sampler(kernel: Kernel) -> LoadSampler:
-    kernel.write()
-    return LoadSampler(kernel.proc, kernel.clock)
+def after(kernel: Kernel, load: CpuLoad, held: set[int] = frozenset()) -> dict[int, float]:
+    kernel.now += 2.0
+    load.tick(lambda: held)
+    return {cpu: share for cpu, share in load.shares(held).items() if share}
 
 
-def after(kernel: Kernel, seconds: float, of: LoadSampler) -> cpu_load.CpuLoad:
-    kernel.now += seconds
-    kernel.write()
-    of.tick()
-    return of.measure()
+def test_what_own_threads_used_is_left_out(kernel: Kernel) -> None:
+    load = CpuLoad(now=lambda: kernel.now)
+    kernel.run(0, 2.0, thread=1)
+    kernel.run(1, 1.0, thread=2)
+    kernel.run(1, 1.0)
+    kernel.run(3, 2.0)
+    assert after(kernel, load) == pytest.approx({1: 0.5, 3: 1.0})
+    assert after(kernel, load) == {}
 
 
-def test_a_program_that_is_bound_to_a_cpu_wants_that_one(kernel: Kernel) -> None:
-    kernel.process(OTHERS, allowed="2")
-    of = sampler(kernel)
-    kernel.process(OTHERS, used_s=2.0, cpu=2)
-    (found,) = after(kernel, 2.0, of).processes
-    assert (found.name, found.cores, found.demand) == ("a (b) c", 1.0, {2: 1.0})
+def test_a_cpu_that_another_run_held_is_not_loaded_by_programs(kernel: Kernel) -> None:
+    load = CpuLoad(now=lambda: kernel.now)
+    kernel.run(0, 2.0)
+    assert after(kernel, load, held={0}) == {}
+    kernel.run(0, 1.0)  # until the job ended
+    assert after(kernel, load) == {}
 
 
-def test_a_program_that_gets_little_of_a_contended_cpu_wants_all_of_it(kernel: Kernel) -> None:
-    kernel.process(OTHERS, allowed="2", state="R")
-    of = sampler(kernel)
-    kernel.process(OTHERS, used_s=0.1, cpu=2)
-    (found,) = after(kernel, 2.0, of).processes
-    assert (found.cores, found.demand) == (0.05, {2: 1.0})
+def test_a_job_that_has_just_ended_was_no_other_program(kernel: Kernel) -> None:
+    load = CpuLoad(now=lambda: kernel.now)
+    kernel.run(0, 2.0, thread=1)
+    kernel.run(1, 2.0, thread=2)
+    kernel.run(1, 1.0)
+    assert after(kernel, load) == pytest.approx({1: 0.5})
+    for cpu in (0, 1):
+        kernel.run(cpu, 1.0)
+    kernel.threads.clear()
+    load.note_left([0, 1])
+    assert after(kernel, load) == pytest.approx({1: 0.5}), "as before"
+    assert after(kernel, load) == {}
 
 
-def test_a_program_that_is_free_to_move_is_where_it_ran_last(kernel: Kernel) -> None:
-    kernel.process(OTHERS)
-    of = sampler(kernel)
-    kernel.process(OTHERS, used_s=1.0, cpu=3)
-    (found,) = after(kernel, 2.0, of).processes
-    assert found.demand == {3: 0.5}
-
-
-@pytest.mark.parametrize(
-    "values",
-    [{"parent": os.getpid()}, {"policy": os.SCHED_IDLE}, {"flags": cpu_load.KERNEL_THREAD}],
-    ids=["a child of this process", "one that gives way", "a thread of the kernel"],
-)
-def test_what_takes_nothing_from_others_is_none(kernel: Kernel, values: dict[str, int]) -> None:
-    kernel.process(OTHERS, **values)
-    kernel.process(os.getpid())
-    of = sampler(kernel)
-    kernel.process(OTHERS, used_s=2.0)
-    kernel.process(os.getpid(), used_s=2.0)
-    assert after(kernel, 2.0, of).processes == ()
-
-
-def test_time_that_no_visible_process_had_is_known_by_its_cpu(kernel: Kernel) -> None:
-    kernel.process(OTHERS, allowed="0")
-    of = sampler(kernel)
-    kernel.process(OTHERS, used_s=2.0, cpu=0)
-    kernel.busy[3] += 1.8
-    kernel.busy[1] += 0.1
-    assert after(kernel, 2.0, of).unexplained == {3: pytest.approx(0.9)}
-
-
-def test_of_a_training_the_holder_of_its_cpus_speaks(kernel: Kernel, tmp_path: Path) -> None:
-    command = "python -m orchestrator.worker /somewhere 0"
-    kernel.process(OTHERS, allowed="1", command=command)
-    kernel.process(OTHERS + 1, allowed="1", parent=OTHERS, command="its environment")
-    of = sampler(kernel)
-    kernel.process(OTHERS, used_s=1.0, cpu=1)
-    kernel.process(OTHERS + 1, used_s=1.0, cpu=1)
-    after(kernel, 2.0, of)
-    holders = CpuHolders(tmp_path / "holders", experiment="theirs")
-    holders.publish({1: 1})
-    ours = Neighbours(CpuHolders(tmp_path / "holders"), of)
-    assert [other.name for other in ours.look({}).competitors] == ["run theirs"]
-    assert ours.look({}).competition() == {1: 2}
-    holders.close()
-    assert len(ours.look({}).competitors) == 2, "a training whose run nobody sees is a program"
+def test_threads_of_descendants_are_found_with_their_cpus() -> None:
+    (here,) = {
+        cpu
+        for thread, (cpu, _) in cpu_load._threads([os.getpid()]).items()
+        if thread == os.getpid()
+    }
+    assert here in range(os.cpu_count() or 1)

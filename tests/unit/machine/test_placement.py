@@ -1,15 +1,17 @@
-"""Which CPUs are chosen, from snapshots of machines of any size."""
+"""Which CPUs are chosen, on machines of any size."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from supervisor_helpers import make_machine
 
-from orchestrator.machine.placement import Competitor, CpuUse, choose
+from orchestrator.machine.cpu_locks import Holder
+from orchestrator.machine.slots import CpuUse, SlotPool, choose
 from orchestrator.machine.topology import Cpu, _preference
 
 
@@ -22,8 +24,8 @@ def machine(cores: int, smt: int = 1, nodes: int = 1) -> tuple[Cpu, ...]:
     )
 
 
-def program(*cpus: int, demand: float = 1.0) -> Competitor:
-    return Competitor(name="hog", demand=dict.fromkeys(cpus, demand))
+def loaded(*cpus: int) -> CpuUse:
+    return CpuUse(load=dict.fromkeys(cpus, 1.0))
 
 
 def place(cpus: tuple[Cpu, ...], use: CpuUse, cores: int = 1) -> tuple[int, ...]:
@@ -34,29 +36,30 @@ def place(cpus: tuple[Cpu, ...], use: CpuUse, cores: int = 1) -> tuple[int, ...]
 
 def test_an_idle_cpu_comes_before_one_that_somebody_uses() -> None:
     cpus = machine(4)
-    assert place(cpus, CpuUse(competitors=[program(0)])) == (1,)
-    assert place(cpus, CpuUse(competitors=[program(0, 1, 2)])) == (3,)
-    assert place(cpus, CpuUse(own={0: 1, 3: 1}, competitors=[program(1)])) == (2,)
+    assert place(cpus, loaded(0)) == (1,)
+    assert place(cpus, loaded(0, 1, 2)) == (3,)
+    assert place(cpus, CpuUse(own={0: 1, 3: 1}, load={1: 1.0})) == (2,)
+    assert place(cpus, CpuUse(load={0: 0.1})) == (0,), "so little is nothing"
 
 
 def test_where_all_are_used_it_is_the_one_that_the_fewest_use() -> None:
     cpus = machine(3)
-    use = CpuUse(own={2: 1}, competitors=[program(0), program(0), program(1), program(2)])
+    holders = [Holder(cpu=cpu, place=place) for cpu, place in ((0, 0), (0, 1), (2, 0))]
+    use = CpuUse(own={2: 1}, holders=holders, load={1: 1.0})
     assert place(cpus, use) == (1,)
+    assert use.names_on([0, 1]) == ("another run", "other programs")
 
 
 def test_an_idle_core_comes_before_the_sibling_of_a_busy_one() -> None:
     cpus = machine(4, smt=2)
-    assert place(cpus, CpuUse(competitors=[program(0), program(5)])) == (2,)
-    assert place(cpus, CpuUse(competitors=[program(0, 1, 2, 3)])) == (4,), (
-        "a sibling before a CPU in use"
-    )
+    assert place(cpus, loaded(0, 5)) == (2,)
+    assert place(cpus, loaded(0, 1, 2, 3)) == (4,), "a sibling before a CPU in use"
 
 
 def test_several_cores_come_from_the_node_that_is_idle() -> None:
     cpus = machine(8, nodes=2)
-    assert place(cpus, CpuUse(competitors=[program(1)]), cores=4) == (4, 5, 6, 7)
-    assert set(place(cpus, CpuUse(competitors=[program(1, 2, 5)]), cores=4)) <= {0, 3, 4, 6, 7}
+    assert place(cpus, loaded(1), cores=4) == (4, 5, 6, 7)
+    assert set(place(cpus, loaded(1, 2, 5), cores=4)) <= {0, 3, 4, 6, 7}
 
 
 def test_too_few_cpus_are_none() -> None:
@@ -79,34 +82,19 @@ def test_no_cpu_is_shared_while_another_is_idle(
     rng = random.Random(seed)
     cpus = machine(cores, smt, min(nodes, cores))
     busy = {cpu.index for cpu in cpus if rng.random() < 0.5}
-    use = CpuUse(competitors=[program(cpu) for cpu in busy])
     idle = len(cpus) - len(busy)
-    (one,) = place(cpus, use)
-    assert one not in busy or not idle
     asked = rng.randint(1, len(cpus))
-    chosen = place(cpus, use, cores=asked)
+    chosen = place(cpus, loaded(*busy), cores=asked)
     assert len(set(chosen)) == asked
-    if smt == 1:
-        assert len(busy & set(chosen)) == max(0, asked - idle)
+    assert len(busy & set(chosen)) == max(0, asked - idle)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_eight_users_and_three_hogs_are_spread_over_64_cpus(seed: int) -> None:
-    """Each user places jobs of its own, and sees those of the others and the hogs."""
-    rng = random.Random(seed)
-    cpus = machine(64, nodes=2)
-    hogs = [program(cpu) for cpu in rng.sample(range(64), 3)]
-    held: list[Counter[int]] = [Counter() for _ in range(8)]
-    jobs = [user for user in range(8) for _ in range(rng.randint(4, 16))]
-    rng.shuffle(jobs)
-    for user in jobs:
-        others = [
-            Competitor(name=f"user {other}", demand=dict(cpus_of), is_run=True)
-            for other, cpus_of in enumerate(held)
-            if other != user
-        ]
-        (chosen,) = place(cpus, CpuUse(own=held[user], competitors=[*others, *hogs]))
-        held[user][chosen] += 1
-        competitors = sum(held, Counter({cpu: 1 for hog in hogs for cpu in hog.demand}))
-        counts = [competitors[cpu.index] for cpu in cpus]
-        assert max(counts) - min(counts) <= 1
+@pytest.mark.parametrize("hogs", [{0, 1, 2}, {0, 5, 6}])
+def test_idle_means_idle_cores_and_not_their_siblings(
+    hogs: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = SlotPool(dataclasses.replace(make_machine(8), cpus=machine(4, smt=2)), "idle")
+    monkeypatch.setattr(pool, "look", lambda: loaded(*hogs))
+    assert pool.acquire(1).cpus == (3,)
+    monkeypatch.setattr(pool, "look", lambda: CpuUse(own={3: 1}, load=dict.fromkeys(hogs, 1.0)))
+    assert pool.acquire(1) is None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from supervisor_helpers import ledgers_closed, make_job, make_machine  # noqa: F401 - a fixture
@@ -14,33 +16,23 @@ from orchestrator.executors.base import Handle, Sampled
 from orchestrator.executors.local_backend import LocalCpuMoves
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import DeclaredJob
-from orchestrator.machine.neighbours import Neighbours
-from orchestrator.machine.placement import Competitor, CpuUse
-from orchestrator.machine.slots import SlotPool
-from orchestrator.supervisor import cpu_mover
+from orchestrator.machine.cpu_locks import CpuLocks
+from orchestrator.machine.slots import CpuUse, SlotPool
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
-from orchestrator.supervisor.cpu_mover import CpuMover, Move
+from orchestrator.supervisor.cpu_mover import REST_S, CpuMover, Move
 
 WAITS, HAS_IT = 0.5, 0.01
 
 
-class Hogs(Neighbours):
-    """Competitors that a test names, by CPU."""
+class HoggedPool(SlotPool):
+    """Slots beside programs that a test names by CPU."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.on: set[int] = set()
-        self.looked_from = 0.0
+    def __init__(self, *values: Any) -> None:
+        super().__init__(*values)
+        self.hogs: set[int] = set()
 
-    def look(self, own: Mapping[int, int], in_use_elsewhere: Collection[int] = ()) -> CpuUse:
-        return CpuUse(
-            own=own,
-            competitors=[Competitor(name=f"hog {cpu}", demand={cpu: 1.0}) for cpu in self.on],
-        )
-
-    @property
-    def measured_from(self) -> float:
-        return self.looked_from
+    def look(self) -> CpuUse:
+        return replace(super().look(), load=dict.fromkeys(self.hogs, 1.0))
 
 
 class NoProcesses:
@@ -62,8 +54,8 @@ class Scene:
 
     def __init__(self, cpus: int = 2, max_parallel: int | None = None) -> None:
         self.now = 0.0
-        self.hogs, self.executor, self.active = Hogs(), NoProcesses(), ActiveAttempts()
-        self.pool = SlotPool(make_machine(cpus), max_parallel, self.hogs)
+        self.executor, self.active = NoProcesses(), ActiveAttempts()
+        self.pool = HoggedPool(make_machine(cpus), max_parallel)
         moves = LocalCpuMoves(self.pool, self.executor)
         self.mover = CpuMover(moves=moves, active=self.active, now=lambda: self.now)
 
@@ -84,7 +76,6 @@ class Scene:
             if self.now % 2 == 0:
                 for attempt, shares in waits.items():
                     self.mover.note_waiting(attempt, Sampled(attempt.handle, 1.0, shares))
-                self.hogs.looked_from = time.monotonic()
             moves += self.mover.tick()
         return moves
 
@@ -93,9 +84,9 @@ def test_a_job_whose_cpu_is_taken_moves_to_an_idle_one_within_ten_seconds() -> N
     scene = Scene()
     attempt = scene.run(make_job("a"))
     assert attempt.slot.cpus == (0,)
-    scene.hogs.on = {0}
+    scene.pool.hogs = {0}
     (move,) = scene.after(10.0, {attempt: (WAITS,)})
-    assert (move.before.cpus, move.after.cpus, move.because_of) == ((0,), (1,), ("hog 0",))
+    assert (move.before.cpus, move.after.cpus, move.because_of) == ((0,), (1,), ("other programs",))
     assert attempt.slot is move.after
     assert scene.executor.moved == [(attempt.handle, {0: 1})]
     scene.pool.release(attempt.slot)
@@ -114,7 +105,7 @@ def test_a_job_whose_cpu_is_taken_moves_to_an_idle_one_within_ten_seconds() -> N
 def test_otherwise_it_stays(hogs: set[int], share: float) -> None:
     scene = Scene()
     attempt = scene.run(make_job("a"))
-    scene.hogs.on = hogs
+    scene.pool.hogs = hogs
     assert scene.after(60.0, {attempt: (share,)}) == []
     assert attempt.slot.cpus == (0,)
 
@@ -122,47 +113,66 @@ def test_otherwise_it_stays(hogs: set[int], share: float) -> None:
 def test_a_short_disturbance_moves_nothing() -> None:
     scene = Scene()
     attempt = scene.run(make_job("a"))
-    scene.hogs.on = {0}
-    assert scene.after(4.0, {attempt: (WAITS,)}) == []
+    scene.pool.hogs = {0}
+    assert scene.after(3.0, {attempt: (WAITS,)}) == []
     assert scene.after(20.0, {attempt: (HAS_IT,)}) == []
 
 
 def test_a_job_may_ask_to_stay() -> None:
     scene = Scene()
     attempt = scene.run(make_job("a", move=False))
-    scene.hogs.on = {0}
+    scene.pool.hogs = {0}
     assert scene.after(60.0, {attempt: (WAITS,)}) == []
 
 
 def test_ranks_move_in_one_step_or_not_at_all() -> None:
     scene = Scene(4)
     attempt = scene.run(make_job("a", ranks=2))
-    scene.hogs.on = {0, 1, 2}
+    scene.pool.hogs = {0, 1, 2}
     assert scene.after(30.0, {attempt: (WAITS, WAITS)}) == [], "there is room for one of them"
-    scene.hogs.on = {0, 1}
+    scene.pool.hogs = {0, 1}
     (move,) = scene.after(30.0, {attempt: (WAITS, WAITS)})
     assert move.after.cpus == (2, 3)
     assert scene.executor.moved == [(attempt.handle, {0: 2, 1: 3})]
 
 
-def test_two_runs_that_want_the_same_core_do_not_both_get_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each sees what the other has reserved; in the end one of them has moved, and both are
-    alone."""
+def test_an_attempt_that_cannot_be_moved_keeps_its_cpu_and_no_other() -> None:
+    scene = Scene()
+    attempt = scene.run(make_job("a"))
+    scene.pool.hogs = {0}
+    scene.executor.ended = {attempt.handle}
+    assert scene.after(30.0, {attempt: (WAITS,)}) == []
+    assert attempt.slot.cpus == (0,)
+    assert scene.pool.acquire(1).cpus == (1,)
+
+
+def test_an_attempt_that_has_moved_stays_for_a_while() -> None:
+    scene = Scene(3)
+    attempt = scene.run(make_job("a"))
+    moved_at = []
+    for _ in range(100):
+        scene.pool.hogs = set(attempt.slot.cpus)
+        moved_at += [scene.now] * len(scene.after(1.0, {attempt: (WAITS,)}))
+    rests = [later - earlier for earlier, later in pairwise(moved_at)]
+    assert all(rest >= REST_S * 2**number for number, rest in enumerate(rests))
+    assert len(moved_at) == 3
+
+
+def test_of_two_runs_that_share_a_core_one_moves(tmp_path: Path) -> None:
     first, second = Scene(), Scene()
-    pauses = iter([2.0, 6.0])
-    monkeypatch.setattr(cpu_mover.random, "uniform", lambda *_: next(pauses))
-    one, other = first.run(make_job("one")), second.run(make_job("other"))
+    first.pool._locks, second.pool._locks = CpuLocks(tmp_path / "cpus"), CpuLocks(tmp_path / "cpus")
+    one = first.run(make_job("one"))
+    second.pool.hogs = {1}
+    other = second.run(make_job("other"))
+    assert (one.slot.cpus, other.slot.cpus) == ((0,), (0,))
+    second.pool.hogs = set()
     moves: list[Move] = []
     for _ in range(40):
-        first.hogs.on, second.hogs.on = set(second.pool._own()), set(first.pool._own())
         shares = {True: (WAITS,), False: (HAS_IT,)}[one.slot.cpus == other.slot.cpus]
-        moves += first.after(1.0, {one: shares})
-        first.hogs.on, second.hogs.on = set(second.pool._own()), set(first.pool._own())
-        moves += second.after(1.0, {other: shares})
+        moves += first.after(1.0, {one: shares}) + second.after(1.0, {other: shares})
     assert len(moves) == 1
     assert {one.slot.cpus, other.slot.cpus} == {(0,), (1,)}
+    assert moves[0].because_of == ("another run",)
 
 
 def test_the_ledger_keeps_where_an_attempt_ran_and_since_when(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import worker_helpers as helpers
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.timing_columns import COLUMNS
+from orchestrator.worker.runtime import resources
 from orchestrator.worker.runtime.csv_tables import CsvTable
-from orchestrator.worker.runtime.resources import UsageReader
 
 HYPERPARAMETERS = {"n_steps": 256, "batch_size": 64, "n_epochs": 4}
 
@@ -29,7 +29,7 @@ def test_phases_add_up_every_cell_is_filled_and_times_come_in_their_order(tmp_pa
     text = helpers.rows(paths.timings_csv)
     assert tuple(text[0]) == COLUMNS
     assert [row["env_steps"] for row in text] == [str(512 * number) for number in range(1, 7)]
-    may_lack = set() if UsageReader().totals()["throttled_s"] is not None else {"throttled_s"}
+    may_lack = set() if resources.totals()["throttled_s"] is not None else {"throttled_s"}
     for row in [
         {name: float(cell) for name, cell in row.items() if name not in may_lack} for row in text
     ]:

@@ -16,7 +16,7 @@ import command_helpers as commands
 import pytest
 
 from orchestrator.core.errors import UsageError
-from orchestrator.core.processes.environment_variables import HOLDERS_VARIABLE
+from orchestrator.core.processes.environment_variables import CPU_LOCKS_VARIABLE
 from orchestrator.features.ray.cluster import cluster_token
 from orchestrator.features.ray.cluster.address import check_own
 
@@ -53,7 +53,7 @@ class Machine:
             "HOME": str(self.home),
             "TMPDIR": str(self.temporary),
             "PATH": path,
-            HOLDERS_VARIABLE: self.holders,
+            CPU_LOCKS_VARIABLE: self.holders,
         }
         return {**kept, **places, "PYTHONPATH": str(commands.REPOSITORY), **added}
 

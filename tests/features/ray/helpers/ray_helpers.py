@@ -22,7 +22,7 @@ import pytest
 from command_helpers import summary, wait_until
 
 from orchestrator.core.processes.child_process import package_path
-from orchestrator.core.processes.environment_variables import HOLDERS_VARIABLE
+from orchestrator.core.processes.environment_variables import CPU_LOCKS_VARIABLE
 from orchestrator.core.text import install_extra
 from orchestrator.executors.cluster_slots import ClusterSlots
 from orchestrator.features.ray import connection
@@ -118,7 +118,7 @@ class Cluster:
             # As on separate machines: supervisors coordinate through files in these directories.
             temporary = temporary or Path(tempfile.mkdtemp(dir=self.folder))
             patch.setenv("TMPDIR", str(temporary))
-            patch.setenv(HOLDERS_VARIABLE, str(temporary / "cpu-holders"))
+            patch.setenv(CPU_LOCKS_VARIABLE, str(temporary / "cpu-holders"))
             return self._cluster.add_node(**{**NODE, "temp_dir": str(self.folder)} | changes)
 
     @contextlib.contextmanager
