@@ -72,7 +72,8 @@ def groups(root: Path, controller: Controller) -> tuple[Cgroup, ...]:
         # A hierarchy may be mounted several times: read the mount that shows most of it.
         chains = [_chain(mount, path) for mount in candidates]
         if chains:
-            found += max(chains, key=len)
+            longest: list[Cgroup] = max(chains, key=len)
+            found += longest
     return tuple(found)
 
 

@@ -247,7 +247,7 @@ def _latest(paths: RunPaths, kinds: Mapping[str, type]) -> dict[str, Any]:
     """The last session that has recorded all keys of ``kinds``; empty where there is none."""
     for session in reversed(_sessions(paths)):
         if all(isinstance(session.get(key), kind) for key, kind in kinds.items()):
-            return session
+            return dict(session)
     return {}
 
 
