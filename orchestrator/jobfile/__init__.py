@@ -248,7 +248,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 def _read_error(path: Path, error: Exception) -> str:
     """Return the message for an error in reading or parsing a file."""
     match error:
-        case ValueError() if path.suffix.lower() in robot_suffixes():
+        case ValueError() if path.suffix.lower() in (".mjcf", *robot_suffixes()):
             command = f"orchestrator init {shlex.quote(str(path))}"
             return f"this is a robot, not a job file; `{command}` writes a job file"
         case FileNotFoundError():

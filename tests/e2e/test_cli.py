@@ -501,7 +501,8 @@ def test_files_have_the_modes_of_the_users_umask_and_are_never_world_writable(
 
 
 def test_a_worker_is_a_session_on_its_core_with_its_thread_budget(tmp_path: Path) -> None:
-    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 10**7})
+    hopper = {"name": "hopper", "xml": HOPPER, "total_timesteps": 10**7}
+    jobs = write_experiment(tmp_path, {**hopper, "resources": {"move": False}})
     with Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
         launch = run.until("launched")
         rows = tmp_path / f"run/jobs/{launch['job_id']}/timings.csv"

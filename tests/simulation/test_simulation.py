@@ -18,7 +18,7 @@ import pytest
 
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.ledger import Ledger, requests
-from orchestrator.machine.slots import SlotPool
+from orchestrator.machine.slots import CpuUse, SlotPool
 from orchestrator.supervisor import job_directory, retry_policy
 from orchestrator.supervisor.termination import Termination
 from tests.simulation import seams
@@ -160,8 +160,8 @@ FAULTS: dict[str, tuple[Any, str, Callable[..., Any], Scenario, str]] = {
     ),
     "a CPU that is held is given again": (
         SlotPool,
-        "_own",
-        lambda _: Counter(),
+        "look",
+        lambda _: CpuUse(),
         Scenario(jobs=(SimulatedJob(name="j0"), SimulatedJob(name="j1", iterations=2))),
         "a CPU is given too often",
     ),
