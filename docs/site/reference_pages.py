@@ -98,7 +98,6 @@ def plug_points() -> str:
         "keys.problems.Problems",
         "core.job_parts.JobPart",
         "core.job_parts.News",
-        "core.job_parts.Mark",
         "core.robot_sources.RobotSource",
         "core.robot_sources.RobotFormat",
         "worker.robots.converted_robot.ConvertedRobot",
