@@ -125,7 +125,7 @@ locks.take(0, ())
 locks.take(1, ())
 if sys.stdin.readline():
     os.fork()  # a process of the user's own, which outlives the run
-print("held", flush=True)
+os.write(1, b"held\\n")  # at once, since two processes may write
 time.sleep(600)
 """
 
@@ -152,9 +152,11 @@ def start_holder(
 def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
     with start_holder(folder, forks=True) as process:
         assert process.stdout is not None
-        assert [process.stdout.readline() for _ in range(3)] == ["[]\n", "held\n", "held\n"]
-        yield process
-        os.killpg(process.pid, signal.SIGKILL)
+        try:
+            assert [process.stdout.readline() for _ in range(3)] == ["[]\n", "held\n", "held\n"]
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_what_a_killed_process_held_is_free_although_its_fork_lives(
