@@ -41,15 +41,16 @@ from orchestrator.analysis import run_reader
 from orchestrator.core.job import Job, Resources
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.executors.base import BackendSettings
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.ledger import Ledger
+from orchestrator.executors.local_backend import LocalBackend
 from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine import topology
-from orchestrator.machine.cpu_load import CpuLoad
-from orchestrator.machine.cpu_locks import CpuLocks, locks_folder
-from orchestrator.machine.slots import SlotPool
-from orchestrator.supervisor.events import SilentReporter
-from orchestrator.supervisor.supervisor import Supervisor
+from orchestrator.server.backend_executor import BackendExecutor
+from orchestrator.server.examiner import Examiner
+from orchestrator.server.ledger import ServerLedger
+from orchestrator.server.supervisor import Supervisor
+from orchestrator.supervisor.start_policies import NoPolicies
 
 TINY = Resources(cores=1, threads=1, memory_mib=1, gpus=0, timeout_s=60, stall_timeout_s=60)
 START_LIMITS: Mapping[str, tuple[float, float | None]] = {"fast": (1.1, 280), "sb3": (1.9, None)}
@@ -179,19 +180,22 @@ def supervisor_load(_: int) -> list[Line]:
             command, stdout=out, cwd=ROOT, env={**os.environ, "TERM": "xterm"}
         ) as process:
             time.sleep(8)  # past start-up
-            supervisor = psutil.Process(process.pid)
+            client = psutil.Process(process.pid)
+            (supervisor,) = [
+                child for child in client.children() if "orchestrator.server" in child.cmdline()
+            ]
             (reaper,) = [
                 child
                 for child in supervisor.children()
                 if any("orphan_reaper" in part for part in child.cmdline())
             ]
-            share = cpu_share([supervisor, reaper], 30)
+            share = cpu_share([client, supervisor, reaper], 30)
             supervisor_mib = supervisor.memory_info().rss / 2**20
             reaper_mib = reaper.memory_info().rss / 2**20
             process.terminate()
     return [
         Line(
-            what="supervisor and orphan reaper, all slots busy, table in a terminal: share of one core",
+            what="supervisor, client and orphan reaper, all slots busy, table in a terminal: share of one core",
             measured=f"{share:.2%}",
             target="< 1 %",
             good=share < 0.01,
@@ -235,22 +239,26 @@ def instant_jobs(repeats: int) -> list[Line]:
         begun = time.perf_counter()
         with tempfile.TemporaryDirectory() as name:
             paths = RunPaths(Path(name))
-            ledger = Ledger.create(paths.ledger)
+            ledger = ServerLedger.create(paths.ledger)
+            assert isinstance(ledger, ServerLedger)
             jobs = enumerate(tiny_jobs(1000))
             ledger.put_jobs(DeclaredJob(position=place, job=job) for place, job in jobs)
             ledger.commit()
             here = topology.detect()
-            Supervisor(
+            backend = LocalBackend(
+                BackendSettings(machine=here, sees_neighbours=True, name="benchmark"),
+                LocalExecutor(worker_command=("/bin/true",)),
+            )
+            supervisor = Supervisor(
                 paths=paths,
-                rows=ledger.jobs(),
                 ledger=ledger,
-                executor=LocalExecutor(worker_command=("/bin/true",)),
-                slots=SlotPool(
-                    here, locks=CpuLocks(locks_folder(), experiment="benchmark"), load=CpuLoad()
-                ),
-                reporter=SilentReporter(),
-                exit_record_expected=False,
-            ).run()
+                executor=BackendExecutor(backend=backend, now=time.monotonic),
+                examiner=Examiner(processes=0),
+                policies=NoPolicies(),
+                holder="benchmark",
+            )
+            supervisor.jobs.load(ledger.jobs())
+            supervisor.go()
             ledger.close()
         rates.append(1000 / (time.perf_counter() - begun))
     what = "instant jobs through ledger and supervisor, jobs/s"

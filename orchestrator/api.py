@@ -1,8 +1,8 @@
 """The ``run`` command as functions, for scripts, notebooks and programs that look for robots.
 
-Both functions run the supervisor in the calling thread and return when it has ended. Every training
-has its own process, as with the command: no ``if __name__ == "__main__"`` is needed, a running
-event loop is not disturbed, and no process or open file remains.
+Both functions start a supervisor, as the command does, and return when it has ended. Every training
+has its own process: no ``if __name__ == "__main__"`` is needed, a running event loop is not
+disturbed, and no process or open file remains.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ import time
 import typing
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.errors import UNAVAILABLE, RunInterrupted, UsageError
+from orchestrator.client import run as client
+from orchestrator.client.start import SupervisorProcess
+from orchestrator.core.errors import RunInterrupted, UsageError
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import RunPaths, absolute, current_directory
@@ -29,9 +32,6 @@ from orchestrator.core.processes import users_code
 from orchestrator.core.text import count, duration, plain
 from orchestrator.core.worker_spec import INIT_JOB
 from orchestrator.executors.kinds import executor_options
-from orchestrator.experiment import session
-from orchestrator.experiment.callbacks import CallbackReporter, ExperimentProgress, JobProgress
-from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.planning import end_time, run_plan
 from orchestrator.experiment.resuming.declared_changes import OnChange
 from orchestrator.jobfile import Experiment, from_mapping, load
@@ -45,11 +45,11 @@ from orchestrator.jobfile.toml_models import FEATURE_TABLES, Settings
 from orchestrator.keys.problems import suggestion
 from orchestrator.ledger import SummaryRow
 from orchestrator.machine.slots import MaxParallel
+from orchestrator.progress import CallbackDisplay, ExperimentProgress, JobProgress
 from orchestrator.results import ExperimentResult, Result, Results, result_of
-from orchestrator.supervisor.events import DetachableReporter, Reporter, SilentReporter
-from orchestrator.terminal.background_output import in_background
+from orchestrator.terminal.jobs_table import JobsTable
 from orchestrator.terminal.notebook_view import NotebookReporter, is_notebook
-from orchestrator.terminal.run_view import LineReporter
+from orchestrator.terminal.run_view import LineReporter, Reporter, RunDisplay
 
 __all__ = [
     "ExperimentProgress",
@@ -101,8 +101,8 @@ def run(
     :param show: print one line per event; in a Jupyter notebook, show a table that is updated in
         place.
     :param on_result: called with the result of every job as soon as it has ended, in the calling
-        thread; at first with those of jobs that had ended before. An exception in it stops all
-        jobs, resumable, and is raised here.
+        thread; at first with those of jobs that had ended before. However long it takes, jobs go on.
+        An exception in it stops all jobs, resumable, and is raised here.
     :param on_progress: called about once a second in the same way, with the progress of the running
         jobs.
     :param options_of_executor: options of the executor, as the command has them: ``ray_address="auto"``
@@ -260,7 +260,8 @@ def train(
             )
             indices = {robot.name: robot.index for robot in robots}
             callbacks = _callbacks(to_result, on_result, on_progress, indices)
-            finished = _finish(experiment, options, show=show, callbacks=callbacks)
+            with contextlib.closing(SupervisorProcess()) as process:
+                finished = _finish(experiment, options, process, show=show, callbacks=callbacks)
             results |= {(row["name"], row["seed"]): to_result(row) for row in finished.rows}
     in_order = [results[robot.name, seed] for robot in robots for seed in seeds]
     return Results(in_order, run_dir=None if experiment is None else root)
@@ -427,21 +428,28 @@ def _result_of_robot(
     return result_of(paths, {**row, "xml": robot.xml}, robot.index)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callbacks:
+    """Functions of the calling program; see :class:`CallbackDisplay`."""
+
+    on_end: Callable[[SummaryRow], object] | None = None
+    on_progress: OnProgress | None = None
+    indices: Mapping[str, int] = field(default_factory=dict)
+
+
 def _callbacks(
     to_result: Callable[[SummaryRow], Result],
     on_result: OnResult | None,
     on_progress: OnProgress | None,
     indices: Mapping[str, int] | None = None,
-) -> CallbackReporter | None:
+) -> Callbacks:
     """:param to_result: the result of a job's row.
     :raises UsageError: one of them is no function.
     """
     if not all(function is None or callable(function) for function in (on_result, on_progress)):
         raise UsageError("on_result and on_progress: expected a function, or None")
-    if on_result is None and on_progress is None:
-        return None
     on_end = None if on_result is None else (lambda row: on_result(to_result(row)))
-    return CallbackReporter(on_end=on_end, on_progress=on_progress, indices=indices or {})
+    return Callbacks(on_end=on_end, on_progress=on_progress, indices=indices or {})
 
 
 def finish(
@@ -449,10 +457,13 @@ def finish(
     options: run_plan.RunOptions,
     *,
     show: bool,
-    callbacks: CallbackReporter | None,
+    callbacks: Callbacks | None,
 ) -> ExperimentResult:
     """Run ``experiment``; its results are in the order of its jobs."""
-    finished = _finish(experiment, options, show=show, callbacks=callbacks)
+    with contextlib.closing(SupervisorProcess()) as process:
+        finished = _finish(
+            experiment, options, process, show=show, callbacks=callbacks or Callbacks()
+        )
     order = {job.job_id: index for index, job in enumerate(experiment.jobs)}
     rows = sorted(finished.rows, key=lambda row: order.get(row["job_id"], len(order)))
     results = tuple(result_of(finished.paths, row) for row in rows)
@@ -464,40 +475,45 @@ def finish(
 def _finish(
     experiment: Experiment,
     options: run_plan.RunOptions,
+    process: SupervisorProcess,
     *,
     show: bool,
-    callbacks: CallbackReporter | None,
-) -> session.RunResult:
+    callbacks: Callbacks,
+) -> client.RunResult:
     root = options.run_dir
     begun = time.monotonic()
     experiment, options = run_plan.with_on_change(experiment, options)
-    with _reporter(root, show=show) as reporter:
+    with _reporter(show=show) as reporter:
         reporter.event("directory", f"results in {root}", run_dir=str(root))
-        if callbacks is not None:
-            callbacks.inner = reporter
+        shown = RunDisplay(reporter)
+        display = CallbackDisplay(
+            inner=shown,
+            on_end=callbacks.on_end,
+            on_progress=callbacks.on_progress,
+            indices=callbacks.indices,
+        )
         try:
-            finished = session.run(experiment, options, callbacks or reporter, callbacks=callbacks)
-        except BaseException as error:
-            if callbacks is not None and error is callbacks.error:
-                what = "" if isinstance(error, UNAVAILABLE) else "The experiment was stopped. "
-                error.add_note(f"{what}{_advice(root)}")
-            elif isinstance(error, KeyboardInterrupt):
-                raise RunInterrupted(
-                    root, f"stopped before anything was launched. {_advice(root)}"
-                ) from None
-            raise
+            finished = client.run(experiment, options, display, process)
+        except client.Detached as error:
+            raise RunInterrupted(root, str(error)) from None
+        except KeyboardInterrupt:
+            raise RunInterrupted(
+                root, f"stopped before anything was launched. {_advice(root)}"
+            ) from None
+        finally:
+            if display.error is not None:
+                display.error.add_note(f"The experiment was stopped. {_advice(root)}")
+                raise display.error
+        assert isinstance(finished, client.RunResult)
+        shown.finish()
         succeeded = sum(row["state"] == "SUCCEEDED" for row in finished.rows)
         took = duration(time.monotonic() - begun)
         text = f"{succeeded:,} of {count(len(finished.rows), 'job')} succeeded, {took}"
         reporter.event("ended", text, rows=finished.rows)
-    if finished.signalled and finished.interrupted:
+    if finished.is_signalled and finished.is_stopped:
         unfinished = sum(row["state"] in ("PENDING", "RUNNING") for row in finished.rows)
         jobs = count(unfinished, "job is", "jobs are")
         raise RunInterrupted(root, f"stopped; {jobs} not finished. {_advice(root)}")
-    problem = finished.problem
-    if problem is not None:
-        what = f"{root}: {problem.what}. {text}; the results are kept"
-        raise UsageError(f"{what}. {problem.advice} {_advice(root)}")
     return finished
 
 
@@ -539,27 +555,25 @@ def _advice(root: Path) -> str:
 
 
 @contextlib.contextmanager
-def _reporter(run_dir: Path, *, show: bool) -> Iterator[Reporter]:
-    """What ``show`` asks for. Whoever reads it may leave."""
-    record = run_directory.error_record(run_dir)
+def _reporter(*, show: bool) -> Iterator[Reporter]:
+    """Yield what ``show`` asks for."""
     if show and is_notebook():
         notebook = NotebookReporter()
-        reporter = DetachableReporter(notebook, record)
         try:
-            yield reporter
+            yield notebook
         finally:
-            reporter.call(notebook.close)
-    elif show:
-        with in_background(sys.stdout) as out:
-            yield DetachableReporter(LineReporter(out), record)
+            notebook.close()
     else:
-        yield DetachableReporter(WarningReporter(), record)
+        yield LineReporter(sys.stdout) if show else WarningReporter()
 
 
-class WarningReporter(SilentReporter):
+class WarningReporter:
     """Shows as Python warnings what a silent call waits for, and what ``on_change="extend"`` cannot
     do.
     """
+
+    def draw(self, shown: Callable[[], JobsTable]) -> None:
+        """Nothing is shown."""
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
         if kind == "waiting" or facts.get("extended"):

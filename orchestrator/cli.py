@@ -27,7 +27,7 @@ from orchestrator.commands import (
     report_command,
     run_command,
 )
-from orchestrator.commands.shared_options import literal
+from orchestrator.commands.shared_options import literal, print_progress
 from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
 from orchestrator.core.feature import answers
 from orchestrator.core.paths import DIRECTORY_REMOVED, current_directory
@@ -118,9 +118,7 @@ def orchestrator(
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    from orchestrator.terminal.background_output import print_last
-
-    print_last(message)
+    print_progress(message)
     raise SystemExit(code)
 
 

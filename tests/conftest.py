@@ -29,7 +29,7 @@ import command_helpers as commands
 import hypothesis
 from command_helpers import Experiment
 
-pytest.register_assert_rewrite("executor_conformance")
+pytest.register_assert_rewrite("executor_conformance", "server_executor_conformance")
 
 # Tests assert no times: an example of Hypothesis may wait for the processor, too.
 hypothesis.settings.register_profile("without deadline", deadline=None)

@@ -191,11 +191,14 @@ def stop(
     Workers save a checkpoint and exit within the grace time of the run. A second stop kills them,
     as --now does.
     """
-    from orchestrator.experiment.from_outside import control
+    from orchestrator.client import control
 
     if jobs and (now or wait):
         raise UsageError("stop: --now and --wait are for the whole experiment; leave out the jobs")
-    shared.print_text(control.stop(run_dir, jobs or [], now=now))
+    if jobs:
+        shared.print_text(control.move_jobs(run_dir, jobs, "cancel"))
+        return
+    shared.print_text(control.stop(run_dir, now=now))
     if wait:
         sys.stdout.flush()
         shared.print_text(control.wait_for_end(run_dir))
@@ -209,9 +212,9 @@ def retry(
     ] = None,
 ) -> None:
     """Queue failed and cancelled jobs again; they resume from their last checkpoint."""
-    from orchestrator.experiment.from_outside import control
+    from orchestrator.client import control
 
-    shared.print_text(control.ask(run_dir, jobs or [], "retry"))
+    shared.print_text(control.move_jobs(run_dir, jobs or [], "retry"))
 
 
 @app.command()
@@ -224,9 +227,9 @@ def pause(
 
     Their CPUs are free for other jobs meanwhile, and no failure is counted.
     """
-    from orchestrator.experiment.from_outside import control
+    from orchestrator.client import control
 
-    shared.print_text(control.ask(run_dir, jobs, "pause"))
+    shared.print_text(control.move_jobs(run_dir, jobs, "pause"))
 
 
 @app.command()
@@ -261,9 +264,9 @@ def resume(
         raise UsageError("resume: name a run directory whose paused jobs are queued, or give --all")
     if as_json:
         raise UsageError("resume: --json is for --all")
-    from orchestrator.experiment.from_outside import control
+    from orchestrator.client import control
 
-    shared.print_text(control.ask(run_dir, jobs or [], "resume"))
+    shared.print_text(control.move_jobs(run_dir, jobs or [], "resume"))
 
 
 def _resume_all(*, as_json: bool) -> int:
@@ -294,7 +297,7 @@ def set_(
     With a lower number no job is ended: fewer are launched. The number is limited by the slots of
     the machine.
     """
-    from orchestrator.experiment.from_outside import control
+    from orchestrator.client import control
 
     key, equals, value = (part.strip() for part in setting.partition("="))
     if key != "max_parallel" or not equals:

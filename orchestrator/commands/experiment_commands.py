@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -33,16 +34,13 @@ def reload(
         ),
     ] = None,
 ) -> None:
-    """Add new jobs of the job file to a running experiment. Jobs that exist must be declared as
+    """Add new jobs of the job file to a running experiment. Jobs that have begun must be declared as
     before.
     """
-    from orchestrator.experiment.from_outside import reload as reloading
-    from orchestrator.terminal import output
+    from orchestrator.client import control
 
-    with shared.stoppable("stopped; no job was added"):
-        with output.examination() as watch:
-            message = reloading.reload(run_dir, jobs, watch=watch)
-        shared.print_text(message)
+    with shared.interruptible("stopped; no job was added"):
+        shared.print_text(control.reload(run_dir, jobs))
 
 
 @app.command()
@@ -51,18 +49,21 @@ def attach(run_dir: RunDir, as_json: AsJson = False) -> None:
 
     Ctrl-C ends this command alone: the experiment continues.
     """
-    from orchestrator.experiment.from_outside import attach as follower
-    from orchestrator.experiment.from_outside import run_watch
-    from orchestrator.terminal import attach_view
+    from orchestrator.client import attach as client
+    from orchestrator.experiment.from_outside import run_snapshot
+    from orchestrator.terminal import attach_view, run_view
 
     commands = f"`attach {run_dir}` follows it again, `stop {run_dir}` stops it"
     with shared.interruptible(f"detached; the experiment continues. {commands}"):
-        paths, holder = follower.supervisor_to_follow(run_dir)
-        last = attach_view.show(
-            run_watch.annotated_snapshots(follower.follow(paths, holder)), as_json=as_json
-        )
-        end = follower.end_of(paths, holder)
-        attach_view.show_end(last, end, str(run_dir), as_json=as_json)
+        paths, holder = client.supervisor_to_follow(run_dir)
+        with run_view.fitting_reporter(as_json=as_json) as reporter:
+            first = run_snapshot.status(run_dir)
+            reporter.event("attached", attach_view.summary(first), run_dir=str(run_dir))
+            display = run_view.RunDisplay(reporter)
+            end = client.follow(paths, holder, display)
+            display.finish()
+        last = replace(display.snapshot or first, notes=display.notes)
+        attach_view.show_end(last, end, as_json=as_json)
         raise typer.Exit(end.exit_code)
 
 
@@ -91,7 +92,7 @@ def wait(
     were stopped or are paused. When the time is over it is 124. Ctrl-C ends this command alone: the
     experiment continues.
     """
-    from orchestrator.experiment.from_outside import attach as follower
+    from orchestrator.client import attach as client
     from orchestrator.experiment.from_outside import run_snapshot
     from orchestrator.experiment.from_outside.run_watch import annotated_snapshots
     from orchestrator.terminal import jobs_table
@@ -100,7 +101,7 @@ def wait(
     with shared.interruptible(
         f"no longer waiting; the experiment continues. `stop {run_dir}` stops it"
     ):
-        end = follower.wait(run_dir, jobs or [], timeout_s=limit_s)
+        end = client.wait(run_dir, jobs or [], timeout_s=limit_s)
     if end.rows:
         which = f" ({listed([row['job_id'] for row in end.rows], JOBS_SHOWN)})" if jobs else ""
         shared.print_text(

@@ -19,23 +19,23 @@ from orchestrator.commands.shared_options import (
     AsJson,
     Learner,
     Settings,
+    interruptible,
     literal,
     overrides,
     parse_max_parallel,
     print_json,
-    stoppable,
+    print_progress,
 )
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import alternatives
 from orchestrator.executors.kinds import ExecutorOption, executor_kinds, executor_options
 
 if TYPE_CHECKING:
+    from orchestrator.client.start import SupervisorProcess
     from orchestrator.experiment.examination.examining_process import Child
     from orchestrator.experiment.examination.preflight import JobVerdict
     from orchestrator.experiment.planning.run_plan import RunOptions
-    from orchestrator.experiment.processes.detach import DetachedProcess
     from orchestrator.jobfile import Experiment
-    from orchestrator.supervisor.events import Reporter
 
 app = typer.Typer()
 
@@ -47,7 +47,6 @@ have millions."""
 class OnChangeChoice(StrEnum):
     refuse = "refuse"
     restart = "restart"
-    keep = "keep"
     extend = "extend"
 
 
@@ -122,8 +121,7 @@ def run(
         OnChangeChoice,
         Option(
             help="What to do with jobs that have run and are declared differently now. refuse: launch nothing. "
-            "restart: train them again. keep: continue with the earlier declaration. extend: train them further, if "
-            "only total_timesteps is different and larger. What makes or compares the jobs starts over, or is kept."
+            "restart: train them again. extend: train them further, if only total_timesteps is different and larger."
         ),
     ] = OnChangeChoice.refuse,
     skip_invalid: Annotated[
@@ -135,13 +133,6 @@ def run(
         ),
     ] = False,
     set_: Settings = None,
-    rebuild_ledger: Annotated[
-        bool,
-        Option(
-            "--rebuild-ledger",
-            help="Replace a damaged ledger by one made from the job directories.",
-        ),
-    ] = False,
     grace: Annotated[
         float,
         Option(
@@ -188,87 +179,68 @@ def run(
         raise UsageError(
             f"run: there is no --timesteps; use --set total_timesteps={timesteps}, which is for all jobs"
         )
-    process = _detach(as_json=as_json) if detach else None
-    from orchestrator.experiment.examination import examining_process
 
-    is_run_dir = jobs.is_dir()
-    # A child that will examine robots: it imports its packages while the job file is read.
-    with contextlib.nullcontext() if is_run_dir else examining_process.Child() as warm:
+    def declared() -> tuple[Experiment, RunOptions]:
         from orchestrator.experiment.planning import end_time, run_plan
 
         changes = overrides(set_, learner)
-        if is_run_dir:
-            if run_dir is not None or changes or fresh or rebuild_ledger:
-                raise UsageError(
-                    f"{jobs}: a run directory is resumed as it is; --run-dir, --set, --learner, "
-                    "--fresh and --rebuild-ledger need the job file"
-                )
-            declared = _load_run_dir(jobs)
-        else:
-            declared = _load_job_file(jobs, changes, run_dir, skip_invalid=skip_invalid)
-        run_options = run_plan.RunOptions(
-            run_dir=declared.run_dir,
+        if jobs.is_dir() and (run_dir is not None or changes or fresh):
+            raise UsageError(
+                f"{jobs}: a run directory is resumed as it is; --run-dir, --set, --learner and --fresh"
+                " need the job file"
+            )
+        experiment, verdicts = _load(jobs, changes, skip_invalid=skip_invalid)
+        default = Path("runs") / experiment.directory_name
+        options = run_plan.RunOptions(
+            run_dir=jobs if jobs.is_dir() else run_dir or default,
             is_listed=True,
-            verdicts=declared.verdicts,
+            verdicts=verdicts,
             max_parallel=None if max_parallel is None else _max_parallel(max_parallel),
             fresh=fresh,
             on_change=on_change.value,
-            rebuild_ledger=rebuild_ledger,
             executor=executor,
             executor_options=executor_options,
             grace_s=grace,
             until=None if until is None else end_time.parse(until, grace),
         )
-        with stoppable("stopped; nothing was launched"):
-            experiment, run_options = run_plan.with_on_change(declared.experiment, run_options)
-            if dry_run:
-                _show_plan(experiment, run_options, warm, as_json=as_json)
-            else:
-                raise typer.Exit(_run(experiment, run_options, warm, process, as_json=as_json))
+        return run_plan.with_on_change(experiment, options)
+
+    with interruptible("stopped; nothing was launched"):
+        if dry_run:
+            from orchestrator.experiment.examination.examining_process import Child
+
+            with Child() as warm:  # it imports MuJoCo while the job file is read
+                experiment, options = declared()
+                _show_plan(experiment, options, warm, as_json=as_json)
+            return
+        from orchestrator.client.start import SupervisorProcess
+
+        # It imports its packages while the job file is read.
+        with contextlib.closing(SupervisorProcess()) as process:
+            experiment, options = declared()
+            how = _How(as_it_is=jobs.is_dir(), detach=detach, as_json=as_json)
+            raise typer.Exit(_run(experiment, options, process, how))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Declared:
-    """What is to be run, and where."""
-
-    experiment: Experiment
-    run_dir: Path
-    verdicts: Mapping[str, JobVerdict] | None
-    """Of jobs whose robots need no examination."""
-
-
-def _load_job_file(
-    job_file: Path, changes: Mapping[str, Any], run_dir: Path | None, *, skip_invalid: bool
-) -> _Declared:
-    """What a job file declares.
-
-    :param changes: of its settings.
-    :param run_dir: None: the one that is named as the experiment.
+def _load(
+    jobs: Path, changes: Mapping[str, Any], *, skip_invalid: bool
+) -> tuple[Experiment, Mapping[str, JobVerdict] | None]:
+    """Read a job file, or what a run directory goes on with; then with the verdicts of its jobs,
+    whose robots need no examination.
     """
-    from orchestrator.jobfile import load
+    if not jobs.is_dir():
+        from orchestrator.jobfile import load
 
-    experiment = load(job_file, overrides=changes, skip_invalid=skip_invalid)
-    return _Declared(
-        experiment=experiment,
-        run_dir=run_dir or Path("runs") / experiment.directory_name,
-        verdicts=None,
-    )
-
-
-def _load_run_dir(run_dir: Path) -> _Declared:
-    """What a run directory goes on with."""
+        return load(jobs, overrides=changes, skip_invalid=skip_invalid), None
     from orchestrator.experiment.resuming import resume
 
-    _refuse_robots(run_dir)
-    experiment, verdicts = resume.load(run_dir)
-    return _Declared(experiment=experiment, run_dir=run_dir, verdicts=verdicts)
+    _refuse_robots(jobs)
+    return resume.load(jobs)
 
 
-def _show_plan(
-    experiment: Experiment, options: RunOptions, warm: Child | None, *, as_json: bool
-) -> None:
+def _show_plan(experiment: Experiment, options: RunOptions, warm: Child, *, as_json: bool) -> None:
     """What a run would do."""
-    from orchestrator.experiment.planning import dry_run
+    from orchestrator.client import dry_run
     from orchestrator.terminal import output, plan_view
 
     with output.examination() as watch:
@@ -307,66 +279,51 @@ def _refuse_robots(folder: Path) -> None:
         )
 
 
-def _detach(*, as_json: bool) -> DetachedProcess:
-    """Continue in a process without a terminal, which this returns in. The command ends when the
-    first jobs run.
-    """
-    from orchestrator.experiment.processes import detach
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _How:
+    """How an experiment is run and shown."""
 
-    process = detach.fork()
-    if isinstance(process, detach.DetachedProcess):
-        return process
-    underway = process.wait()
-    if isinstance(underway, int):
-        raise typer.Exit(underway)
-    from orchestrator.terminal import detached_view
-
-    detached_view.show(underway, as_json=as_json)
-    raise typer.Exit
+    as_it_is: bool
+    """Whether a run directory goes on without a job file."""
+    detach: bool
+    as_json: bool
 
 
-def _run(
-    experiment: Experiment,
-    options: RunOptions,
-    warm: Child | None,
-    process: DetachedProcess | None,
-    *,
-    as_json: bool,
-) -> int:
-    """Run it and show how it ended; returns the exit code."""
-    from orchestrator.core.paths import RunPaths
-    from orchestrator.experiment import session
-    from orchestrator.experiment.from_outside.run_watch import WatchReporter
-    from orchestrator.terminal import background_output, detached_view, run_view, status_view
+def _run(experiment: Experiment, options: RunOptions, process: SupervisorProcess, how: _How) -> int:
+    """Run an experiment and show how it ended. Return the exit code."""
+    from orchestrator.client import run as client
+    from orchestrator.terminal import detached_view, run_view, status_view
 
-    notice = run_view.json_notice if as_json else background_output.line_notice
-    with background_output.standard_output_in_background(notice):
-        reporting: contextlib.AbstractContextManager[Reporter] = run_view.reporter(
-            options.run_dir, as_json=as_json
+    with run_view.fitting_reporter(as_json=how.as_json) as reporter:
+        display = run_view.RunDisplay(reporter)
+        try:
+            finished = client.run(
+                experiment,
+                options,
+                display,
+                process,
+                as_it_is=how.as_it_is,
+                detach=how.detach,
+            )
+        except client.Detached as detached:
+            print_progress(str(detached))
+            return 130
+        display.finish()
+    if isinstance(finished, client.Underway):
+        detached_view.show(finished, as_json=how.as_json)
+        return 0
+    if how.as_json:
+        succeeded = sum(row["state"] == "SUCCEEDED" for row in finished.rows)
+        texts = [f"{succeeded} of {len(finished.rows)} jobs succeeded"]
+        texts += [note.text for note in display.notes]
+        facts = {"exit_code": finished.exit_code, "run_dir": str(finished.paths.root)}
+        print(run_view.json_line("ended", "; ".join(texts), facts), end="")
+    else:
+        status_view.show_end(
+            finished.paths.root,
+            finished.rows,
+            exit_code=finished.exit_code,
+            is_stopped=finished.is_stopped,
+            notes=display.notes,
         )
-        if process is not None:
-            reporting = contextlib.nullcontext(
-                detached_view.reporter(process, options.run_dir, as_json=as_json)
-            )
-        with reporting as reporter:
-            watching = WatchReporter(reporter, RunPaths(options.run_dir))
-            finished = session.run(experiment, options, watching, warm=warm, ends_process=True)
-            notes = watching.look()
-        if as_json:
-            succeeded = sum(state.name == "SUCCEEDED" for state in finished.states.values())
-            summary = f"{succeeded} of {len(finished.states)} jobs succeeded"
-            reporter.event(
-                "ended",
-                "; ".join([summary, *(note.text for note in notes)]),
-                exit_code=finished.exit_code,
-                run_dir=str(finished.paths.root),
-            )
-        else:
-            status_view.show_end(
-                finished.paths.root,
-                finished.rows,
-                exit_code=finished.exit_code,
-                is_stopped=finished.interrupted,
-                notes=notes,
-            )
     return finished.exit_code

@@ -80,9 +80,7 @@ def stoppable(message: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        from orchestrator.terminal.background_output import print_last
-
-        print_last(message)
+        print_progress(message)
         raise typer.Exit(130) from None
 
 
@@ -111,4 +109,5 @@ def print_text(text: str) -> None:
 
 def print_progress(text: str) -> None:
     """Print on standard error, at once: standard output is for the result."""
-    print(plain(text, keep="\n"), file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # nobody reads it
+        print(plain(text, keep="\n"), file=sys.stderr, flush=True)

@@ -48,6 +48,7 @@ class SpecError(UsageError):
     def __init__(self, source: str, problems: Sequence[Problem], advice: str = "") -> None:
         self.source = source
         self.problems = tuple(problems)
+        self.advice = advice
         lines = [f"{source}: {problem}" for problem in problems]
         if advice:
             lines.append(advice)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:  # each of them belongs to the package that asks
     from orchestrator.core.robot_sources import RobotSource
     from orchestrator.executors.kinds import ExecutorKind
     from orchestrator.experiment.begun_source import BegunSource
-    from orchestrator.experiment.beside_run import BesideRun, RunFacts
     from orchestrator.experiment.from_outside.run_watch import RunWatch
     from orchestrator.experiment.processes.policy_process import PlayRequest
     from orchestrator.keys.feature_tables import FeatureTable, JobTable
@@ -42,6 +41,7 @@ if TYPE_CHECKING:  # each of them belongs to the package that asks
     from orchestrator.machine.doctor import Finding
     from orchestrator.machine.topology import Machine
     from orchestrator.report.document import Section
+    from orchestrator.server.companions import Companion, RunFacts
 
 GROUP = "orchestrator.features"
 """The group of the entry points of installed features; and the package of the program's own."""
@@ -52,7 +52,7 @@ PlugPoint = Literal[
     "job_tables",
     "job_parts",
     "robot_sources",
-    "beside_run",
+    "companions",
     "begun_source",
     "watch",
     "doctor",
@@ -89,8 +89,8 @@ class Feature:
     robot_sources: Callable[[], Iterable[RobotSource]] | None = None
     """Where robots come from that are no MJCF files: formats of files, and collections with names.
     Workers ask, too: what gives them imports :mod:`orchestrator.core` alone."""
-    beside_run: Callable[[RunFacts], BesideRun | None] | None = None
-    """What it has beside a run; None where the run needs nothing of it."""
+    companions: Callable[[RunFacts], Iterable[Companion]] | None = None
+    """Processes that the supervisor starts beside a run, watches, restarts and ends."""
     begun_source: Callable[[RunPaths, Ledger], BegunSource | None] | None = None
     """What it says of a run directory whose jobs it makes, or lets go on: of one where the job
     source of a table of its has begun (:mod:`orchestrator.jobfile.job_source`). None for others."""

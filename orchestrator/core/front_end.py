@@ -1,8 +1,8 @@
 """How messages name what a user can do: as the command line or as Python spells it.
 
 A message is made where a mistake is found, by code that the command and the Python functions share.
-So it does not write an option out, but asks for its spelling here: ``--on-change=keep`` of the
-command ``run`` is ``on_change="keep"`` in a Python program. Commands in backticks are to be typed in
+So it does not write an option out, but asks for its spelling here: ``--on-change=restart`` of the
+command ``run`` is ``on_change="restart"`` in a Python program. Commands in backticks are to be typed in
 a terminal, and stay as they are.
 """
 

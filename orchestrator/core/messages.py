@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, Self
 
 from orchestrator.core.decoding import FilePath, Message, Natural, decode, field_values
@@ -47,6 +47,11 @@ class JsonLine:
         return decode(cls, line)
 
 
+def _known_facts(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    known = {field.name for field in fields(kind)}
+    return {name: value for name, value in with_facts(kind, values).items() if name in known}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress(JsonLine):
     """A line on the worker's channel, at most two a second."""
@@ -73,7 +78,10 @@ class Progress(JsonLine):
 
     @classmethod
     def from_line(cls, line: bytes) -> Progress:
-        return decode(cls, line, with_facts)
+        """Fields that nobody knows are ignored: a worker may be of a later version, if the package
+        was upgraded meanwhile.
+        """
+        return decode(cls, line, _known_facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

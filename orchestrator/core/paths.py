@@ -154,22 +154,11 @@ class RunPaths:
     """What `status` and `attach` show of running jobs and is not in the ledger; missing when no
     supervisor runs."""
     requests = Below("requests")
-    """What `stop`, `pause` and others request on other hosts, and `stop` before there is a ledger;
-    often missing."""
+    """What clients ask of the supervisor; missing until the first one does."""
     staging = Below(".staging")
     """Robots under examination; moved to their jobs when every robot has passed."""
-    finishing = Below(".staging/only-videos")
-    """There when all jobs have ended, and only what is beside the run is finished: only a `stop` is
-    read any more."""
-    takes_jobs = Below(".staging/takes-jobs")
-    """Has the key of the supervisor that has entered the jobs of its job file into the ledger:
-    `reload` may add further ones."""
-    reload_lock = Below(".staging/reload.lock")
-    reloading = Below(".staging/reload")
-    """Robots that `reload` examines. What a crash leaves here is removed when the supervisor or the
-    next one ends."""
-    entering = Below(".staging/search")
-    """Robots of jobs that a process beside the supervisor makes and enters, likewise."""
+    declared = Below(".staging/declared")
+    """Touched when jobs may have been declared anew: readers of the ledger read all rows then."""
     replaced = Below("replaced")
     """Job directories that ``--on-change=restart`` moved away."""
     summary_json = Below("summary.json")

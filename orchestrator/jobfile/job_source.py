@@ -2,7 +2,7 @@
 
 Such a table has a *job source*. It makes the jobs while their run goes on, or lets those that are
 declared pause and decides which of them go on. What it does beside the run is its feature's, too
-(:mod:`orchestrator.experiment.beside_run`), and so is what it says of a run directory where it has
+(:mod:`orchestrator.server.companions`), and so is what it says of a run directory where it has
 begun (:mod:`orchestrator.experiment.begun_source`).
 """
 
@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from orchestrator.core.errors import Problem
     from orchestrator.core.job import Job
+    from orchestrator.core.paths import RunPaths
     from orchestrator.experiment.planning.run_plan import Plan, RunOptions
     from orchestrator.jobfile import Experiment
     from orchestrator.jobfile.expand import JobTemplate
@@ -112,13 +114,19 @@ class JobSource:
         """What it does, in sentences."""
         return ()
 
-    def with_on_change(
-        self, experiment: Experiment, options: RunOptions
-    ) -> tuple[Experiment, RunOptions]:
-        """What is run if something else has begun in the run directory: as ``options.on_change``
-        says, either this one from the start, or the earlier one.
+    def starts_over(self, experiment: Experiment, run_dir: Path) -> bool:
+        """Return whether something else has begun in a run directory, so that ``on_change =
+        "restart"`` starts over.
         """
-        return experiment, options
+        return False
+
+    def resumed(self, experiment: Experiment, ledger: Ledger | None, paths: RunPaths) -> Experiment:
+        """Return ``experiment`` as it goes on in a run directory.
+
+        :param ledger: of the run directory; None if there is none.
+        :raises ChangedError: something else has begun there.
+        """
+        return experiment
 
     def refuse_another(
         self, experiment: Experiment, options: RunOptions, plan: Plan, ledger: Ledger

@@ -1,10 +1,8 @@
 """The ledger of an experiment: one SQLite file. All SQL of the program is in this package, but for
-that of features with tables of their own.
+that of the search, which has a file of its own.
 
-The supervisor is its only writer, except for the table ``requests``, where ``stop``, ``pause`` and
-others leave requests for it, and for new jobs, which ``reload``, a search or a pool enters. Requests
-of other hosts are files (:mod:`orchestrator.ledger.requests`).
-The ledger is the truth; ``summary.json`` and ``summary.csv`` are made from it.
+The supervisor is its only writer. The ledger is the truth; ``summary.json`` and ``summary.csv`` are
+made from it.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import contextlib
 import functools
 import json
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,146 +24,33 @@ from orchestrator.core.job import (
     AttemptOutcome,
     Cause,
     Job,
-    Pending,
     Resources,
-    Running,
     State,
 )
 from orchestrator.ledger import cpu_history, database_file, rows
 from orchestrator.ledger.cpu_history import CpuHistory
-from orchestrator.ledger.database_file import bindable_values, decoding, translate_errors
-from orchestrator.ledger.requests import Request, RequestFiles, Verb
+from orchestrator.ledger.database import Database
+from orchestrator.ledger.database_file import decoding, translate_errors
 from orchestrator.ledger.rows import AttemptRow, DeclaredJob, JobRow, LatestFigures, SummaryRow
 from orchestrator.ledger.schema import FORMAT, SCHEMA
 
-__all__ = ["AttemptRow", "JobRow", "Ledger", "Request", "SummaryRow", "Verb"]
-
-STOPPING = "stopping"
-"""The supervisor that is named in the place of a job is stopping."""
-NOTES: Mapping[Verb, str] = {"pause": "pausing", "cancel": "cancelling"}
-"""Request → what the supervisor is doing to a running job, or will do to an invalid one."""
-HANDLED = "handled"
-"""The supervisor has acted on the request in a file whose id is in the place of a job."""
-NOT_REQUESTS = (STOPPING, HANDLED, *NOTES.values())
-"""With these in the place of a verb, rows of the table ``requests`` are notes of the supervisor."""
+__all__ = ["AttemptRow", "JobRow", "Ledger", "SummaryRow"]
 
 
-class Ledger:
-    """Opened with :meth:`create` or :meth:`open`. Writes belong to one transaction until
-    :meth:`commit`.
+class Ledger(Database):
+    """The jobs of an experiment, their attempts, and the stream of events."""
 
-    What concerns attempts and states is kept in memory until then, so that it can be committed
-    later while another process has the file locked. Readers of this object see it.
-
-    :raises LedgerUnavailableError: by any method but those that write attempts and states; nothing
-        that was written is lost.
-    :raises LedgerError: by the same methods, for damage.
-    :raises DiskFullError: by the same methods, when there is no space to write.
-    """
+    schema = SCHEMA
+    format = FORMAT
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self.path = path
-        self._connection = connection
-        self._data_version = -1
-        self._open: dict[int, Request] = {}
-        """By row: requests that were taken, and are not acted on yet."""
-        self._kept: list[tuple[str, Sequence[Any]]] = []
-        """Statements with the rows of their values, since the last commit."""
-        self._applied = 0
-        """How many of them the open transaction holds."""
+        super().__init__(path, connection)
         self._measure_names: dict[str, None] | None = None
         """None: :meth:`measure_names` has not read them yet."""
         self._varied_keys: dict[str, None] = {}
         """Those of the declarations that :meth:`varied_keys` has read."""
         self._varied_until = 0
         """The last row of these declarations."""
-        self._request_files = RequestFiles(path.with_name("requests"), self._handled_in_files)
-
-    @classmethod
-    def create(cls, path: Path) -> Ledger:
-        """A new, empty ledger. :raises LedgerError: when ``path`` exists or cannot be written."""
-        database_file.create(path, SCHEMA, FORMAT)
-        return cls.open(path)
-
-    @classmethod
-    def open(cls, path: Path, *, read_only: bool = False, is_sound: bool = False) -> Ledger:
-        """An existing ledger. :raises LedgerError: it is missing, damaged, of another program or of
-        another format.
-
-        :param is_sound: whether it was found free of damage before, so that not the whole file is
-            examined again.
-        """
-        return cls(
-            path,
-            database_file.connect(path, FORMAT, read_only=read_only, is_sound=is_sound),
-        )
-
-    def close(self) -> None:
-        """Commit and close. The file alone is the whole ledger then, readable on a read-only file
-        system too.
-        """
-        try:
-            self.commit()
-            # While another process reads, the write-ahead file stays, and remains valid.
-            with translate_errors(self.path), contextlib.suppress(sqlite3.OperationalError):
-                self._connection.execute("PRAGMA busy_timeout=200")
-                self._connection.execute("PRAGMA journal_mode=DELETE")
-        finally:
-            self._connection.close()
-
-    def abandon(self) -> None:
-        """Close without writing; what was not committed is lost."""
-        self._connection.close()
-
-    def commit(self) -> None:
-        """Write everything that is kept, or raise and continue to keep it."""
-        with translate_errors(self.path):
-            try:
-                self._apply()
-                self._connection.commit()
-            except BaseException:
-                self._applied = 0
-                self._connection.rollback()
-                raise
-        self._kept.clear()
-        self._applied = 0
-        # What was acted on is recorded now, so the files may go; then their ids, with the next commit.
-        for id_ in self._request_files.remove_handled():
-            self._keep("DELETE FROM requests WHERE verb = ? AND job_id = ?", (HANDLED, id_))
-
-    def wait_for_lock(self, seconds: float = database_file.BUSY_S) -> None:
-        """How long every further call waits for another process that has the file locked."""
-        with translate_errors(self.path):
-            self._connection.execute(f"PRAGMA busy_timeout={int(seconds * 1000)}")
-
-    def _keep(self, sql: str, values: Sequence[Any] | Mapping[str, Any]) -> None:
-        self._kept.append((sql, [bindable_values(values)]))
-
-    def _apply(self) -> None:
-        """Add what is kept to the open transaction."""
-        if not self._connection.in_transaction:  # SQLite ends one by itself where the disk fails
-            self._applied = 0
-        while self._applied < len(self._kept):
-            self._connection.executemany(*self._kept[self._applied])
-            self._applied += 1
-
-    def _execute(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> sqlite3.Cursor:
-        with translate_errors(self.path):
-            self._apply()
-            return self._connection.execute(sql, bindable_values(values))
-
-    def select(self, sql: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
-        """Rows, for statements of other modules: those of this package, and of features with tables
-        of their own.
-        """
-        with translate_errors(self.path):
-            return self._execute(sql, values).fetchall()
-
-    def change(self, sql: str, values: Sequence[Any] = ()) -> None:
-        """As :meth:`select`, for a statement that changes something: part of the open
-        transaction.
-        """
-        self._execute(sql, values)
 
     # -- the experiment
 
@@ -197,18 +82,17 @@ class Ledger:
 
     def update_spec(self, job: Job) -> None:
         """Update values of the job of that id that are no part of its fingerprint."""
-        self._keep(
+        self._execute(
             "UPDATE declared SET spec = ? WHERE job_id = ?", (job.spec.to_json(), job.job_id)
         )
 
     def delete_job(self, job_id: str) -> None:
-        """Remove a job with its attempts and the notes about it."""
+        """Remove a job with its attempts."""
         tables = ["attempts", "jobs", "declared"]
         if self._has_cpu_histories():
             tables += cpu_history.TABLES
         for name in tables:
             self._execute(f"DELETE FROM {name} WHERE job_id = ?", (job_id,))  # noqa: S608 - our own tables
-        self.withdraw_notes(job_id)
         self._forget_varied_keys()
 
     def jobs(self, *, decoded: bool = True) -> list[JobRow]:
@@ -226,11 +110,6 @@ class Ledger:
         with translate_errors(self.path), decoding(self.path):
             row = self._execute(f"{rows.JOBS} WHERE d.job_id = ?", (job_id,)).fetchone()
             return None if row is None else self._job_row(row, decoded=decoded)
-
-    def new_job_ids(self, known: Collection[str]) -> list[str]:
-        """Jobs without attempts that are not ``known``."""
-        selected = self.select("SELECT job_id FROM jobs WHERE attempts = 0")
-        return [job_id for (job_id,) in selected if job_id not in known]
 
     def jobs_with(self, fact: str, *, is_set: bool) -> set[str]:
         """Ids of the jobs whose spec has True or False in a field. A damaged spec has neither."""
@@ -252,12 +131,8 @@ class Ledger:
 
     def _declared_job(self, job_id: str) -> Job:
         with translate_errors(self.path), decoding(self.path):
-            # Without what is kept until the commit: that concerns no declaration that has not been
-            # read.
-            row = self._connection.execute(
-                "SELECT * FROM declared WHERE job_id = ?", (job_id,)
-            ).fetchone()
-            return rows.declared_job(row)
+            sql = "SELECT * FROM declared WHERE job_id = ?"
+            return rows.declared_job(self._execute(sql, (job_id,)).fetchone())
 
     def last_attempt(self, job_id: str) -> Attempt:
         """:raises LedgerDamagedError: when there is none."""
@@ -272,26 +147,24 @@ class Ledger:
     # -- attempts and states
 
     def set_state(self, job_id: str, state: State) -> None:
-        """The state of a job; notes about it are withdrawn when it neither waits nor runs."""
+        """Set the state of a job."""
         sql = "UPDATE jobs SET state = ?, failures = coalesce(?, failures), cause = ?, message = ? WHERE job_id = ?"
-        self._keep(sql, (*rows.state_values(state), job_id))
-        if not isinstance(state, Pending | Running):
-            self.withdraw_notes(job_id)
+        self._execute(sql, (*rows.state_values(state), job_id))
 
     def start_attempt(self, attempt: Attempt, *, queue_s: float) -> None:
         """:param queue_s: how long the job was queued before it."""
-        self._keep(
+        self._execute(
             "INSERT INTO attempts (job_id, number, cpus, gpus, node, pid, pid_start, queue_s, started_at)"
             " VALUES (:job_id, :number, :cpus, :gpus, :node, :pid, :pid_start, :queue_s, :started_at)",
             {**rows.attempt_values(attempt), "queue_s": queue_s},
         )
-        self._keep(
+        self._execute(
             "UPDATE jobs SET attempts = ? WHERE job_id = ?", (attempt.number + 1, attempt.job_id)
         )
 
     def place_attempt(self, attempt: Attempt) -> None:
         """Where and when an attempt that :meth:`start_attempt` recorded was started."""
-        self._keep(
+        self._execute(
             "UPDATE attempts SET cpus = :cpus, gpus = :gpus, node = :node, pid = :pid, pid_start = :pid_start,"
             " started_at = :started_at WHERE job_id = :job_id AND number = :number",
             rows.attempt_values(attempt),
@@ -304,8 +177,8 @@ class Ledger:
         epoch.
         """
         self._keep_cpu_history()
-        self._keep(cpu_history.ADD_MOVE, (job_id, number, at, json.dumps(list(before))))
-        self._keep(cpu_history.MOVED, (json.dumps(list(after)), job_id, number))
+        self._execute(cpu_history.ADD_MOVE, (job_id, number, at, json.dumps(list(before))))
+        self._execute(cpu_history.MOVED, (json.dumps(list(after)), job_id, number))
 
     def note_competitors(self, job_id: str, number: int, names: Iterable[str]) -> None:
         """Others used the CPUs of an attempt. :param names: who, for people; those that are known
@@ -313,11 +186,11 @@ class Ledger:
         """
         self._keep_cpu_history()
         for name in names:
-            self._keep(cpu_history.ADD_COMPETITOR, (job_id, number, name))
+            self._execute(cpu_history.ADD_COMPETITOR, (job_id, number, name))
 
     def _keep_cpu_history(self) -> None:
         for created in cpu_history.TABLES.values():
-            self._keep(created, ())
+            self._execute(created, ())
 
     def end_attempt(
         self,
@@ -337,7 +210,7 @@ class Ledger:
         :param record: None where the worker left none.
         """
         text = None if record is None else record.to_json()
-        self._keep(
+        self._execute(
             "UPDATE attempts SET ended_at = ?, wall_s = ?, returncode = ?, cause = ?, message = ?, max_rss_mib = ?,"
             " record = ? WHERE job_id = ? AND number = ?",
             (
@@ -355,7 +228,7 @@ class Ledger:
         if self._measure_names is not None and record is not None:
             self._measure_names.update(dict.fromkeys(record.measures or ()))
         if record is not None:
-            self._keep(
+            self._execute(
                 # An attempt that ended before it read its checkpoint reports no steps.
                 "UPDATE jobs SET env_steps = coalesce(nullif(:env_steps, 0), env_steps),"
                 " ep_rew_mean = coalesce(:ep_rew_mean, ep_rew_mean),"
@@ -382,81 +255,8 @@ class Ledger:
             "UPDATE jobs SET env_steps = ?2, ep_rew_mean = coalesce(?3, ep_rew_mean),"
             " env_steps_per_s = coalesce(?4, env_steps_per_s), learner = coalesce(?5, learner) WHERE job_id = ?1"
         )
-        self._kept.append((sql, list(figures)))
-
-    # -- requests from other processes
-
-    def add_requests(self, requests: Iterable[Request]) -> None:
-        for request in requests:
-            self._execute(
-                "INSERT INTO requests (verb, job_id) VALUES (?, ?)", (request.verb, request.job_id)
-            )
-        self.commit()
-        self._data_version = -1  # SQLite changes it for what others write
-
-    def note_stop(self, holder: str) -> None:
-        """Let other processes know that the supervisor ``holder`` is stopping."""
-        self._keep("DELETE FROM requests WHERE verb = ?", (STOPPING,))
-        self._keep("INSERT INTO requests (verb, job_id) VALUES (?, ?)", (STOPPING, holder))
-
-    def note(self, verb: Verb, job_id: str) -> None:
-        """Let the next supervisor `pause` or `cancel` a running job, should this one end before its
-        worker does, or a job that is invalid now and never ran, once it is valid.
-        """
-        self._keep("INSERT INTO requests (verb, job_id) VALUES (?, ?)", (NOTES[verb], job_id))
-
-    def withdraw_notes(self, job_id: str) -> None:
-        self._keep(
-            "DELETE FROM requests WHERE verb IN (?, ?) AND job_id = ?", (*NOTES.values(), job_id)
-        )
-
-    def noted_verbs(self) -> dict[str, Verb]:
-        """What is to become of running jobs when their attempts end, and of invalid ones when they
-        are valid; of one that is noted for both, `cancel`.
-        """
-        sql = "SELECT DISTINCT job_id FROM requests WHERE verb = ?"
-        return {
-            row["job_id"]: verb for verb, note in NOTES.items() for row in self.select(sql, (note,))
-        }
-
-    def is_stopping(self, holder: str) -> bool:
-        """Whether the supervisor ``holder`` is stopping, or has been asked to."""
-        sql = "SELECT count(*) FROM requests WHERE verb IN ('stop', ?) AND job_id = ?"
-        return bool(self.select(sql, (STOPPING, holder))[0][0])
-
-    def take_requests(self) -> list[Request]:
-        """Requests since the last call; nearly free when no other process has written. Each stays
-        for the next supervisor until it is :meth:`mark_handled`, and that is committed.
-        """
         with translate_errors(self.path):
-            version = self._connection.execute("PRAGMA data_version").fetchone()[0]
-        new: dict[int, Request] = {}
-        if version != self._data_version:
-            marks = ", ".join("?" * len(NOT_REQUESTS))
-            sql = f"SELECT id, verb, job_id FROM requests WHERE verb NOT IN ({marks}) AND id > ? ORDER BY id"  # noqa: S608 - marks
-            found = self.select(sql, (*NOT_REQUESTS, max(self._open, default=0)))
-            new = {row: Request(verb=verb, job_id=job_id) for row, verb, job_id in found}
-        in_files = self._request_files.take()  # if that finds the ledger locked, nothing was taken
-        self._data_version = version
-        self._open |= new
-        return [*new.values(), *in_files]
-
-    def mark_handled(self, request: Request) -> None:
-        """``request``, which was taken, has been acted on: the next commit removes it."""
-        row = next((row for row, taken in self._open.items() if taken == request), None)
-        if row is None:
-            if (id_ := self._request_files.mark_handled(request)) is not None:
-                self._keep("INSERT INTO requests (verb, job_id) VALUES (?, ?)", (HANDLED, id_))
-            return
-        del self._open[row]
-        self._keep("DELETE FROM requests WHERE id = ?", (row,))
-
-    def _handled_in_files(self) -> set[str]:
-        """Ids of requests in files that have been acted on, as far as the files may be there."""
-        return {
-            row["job_id"]
-            for row in self.select("SELECT job_id FROM requests WHERE verb = ?", (HANDLED,))
-        }
+            self._connection.executemany(sql, list(figures))
 
     # -- for reports
 
@@ -465,20 +265,6 @@ class Ledger:
         ``status``.
         """
         return self._summary_rows(self.varied_keys(), rows.IN_ORDER)
-
-    def pages(self, page_rows: int) -> Iterator[tuple[list[str], Callable[[], list[SummaryRow]]]]:
-        """The names of the jobs in pages of so many, each with what reads the rows of
-        :meth:`summary` of that page. A page with fewer is the last: jobs that are added later are
-        not among them.
-        """
-        read_rows = functools.partial(self._summary_rows, self.varied_keys(), rows.OF_PAGE)
-        last: Sequence[Any] = (-(2**63), "")
-        while found := self.select(rows.PAGE, (*last, page_rows)):
-            before = last
-            last = tuple(found[-1])
-            yield [job_id for _, job_id in found], functools.partial(read_rows, (*before, *last))
-            if len(found) != page_rows:
-                return
 
     def _summary_rows(
         self, varied: Collection[str], condition: str, values: Sequence[Any] = ()

@@ -33,7 +33,7 @@ OF_FILE_SYSTEM = (*NOT_PERMITTED, sqlite3.SQLITE_IOERR)
 MOST_AT_ONCE = 1 << 16
 """Bytes by which SQLite lets a file of a ledger grow at once, at most."""
 ADVICE = (
-    "it was left as it is; `run --rebuild-ledger` moves it away and makes a new one from the job directories,"
+    "it was left as it is. Move it away, and `run JOBS.toml` takes the jobs over from their directories;"
     " `run --fresh` starts over"
 )
 

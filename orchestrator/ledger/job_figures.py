@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from orchestrator.core.job import Cause
-from orchestrator.ledger import NOTES, Ledger, lineage, rows
+from orchestrator.ledger import Ledger, lineage, rows
 from orchestrator.ledger.database_file import decoding
 
 STARTS = """
@@ -113,10 +113,6 @@ def earlier_env_steps(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, int |
     }
 
 
-def jobs_count(ledger: Ledger) -> int:
-    return int(ledger.select("SELECT count(*) FROM declared")[0][0])
-
-
 def at_rungs(ledger: Ledger) -> int:
     """Number of jobs that wait at a rung."""
     sql = "SELECT count(*) FROM jobs WHERE state = 'PAUSED' AND cause = ?"
@@ -137,12 +133,6 @@ def pauses(ledger: Ledger) -> dict[str, int | None]:
     """
     found = ledger.select(f"SELECT job_id, {_number('pause_at')} FROM declared")  # noqa: S608
     return _read_numbers(ledger, found, "pause_at")
-
-
-def requested_jobs(ledger: Ledger, verb: Literal["retry", "cancel"]) -> set[str]:
-    """Jobs of such requests whose supervisor has not done that yet."""
-    sql = "SELECT job_id FROM requests WHERE verb IN (?, ?)"
-    return {job_id for (job_id,) in ledger.select(sql, (verb, NOTES.get(verb)))}
 
 
 def version(ledger: Ledger) -> int:

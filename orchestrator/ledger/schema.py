@@ -20,7 +20,7 @@ CREATE TABLE jobs (
     job_id TEXT PRIMARY KEY, state TEXT NOT NULL, failures INTEGER NOT NULL DEFAULT 0, cause TEXT, message TEXT,
     attempts INTEGER NOT NULL DEFAULT 0,
     env_steps INTEGER NOT NULL DEFAULT 0, ep_rew_mean REAL, ep_rew_mean_first REAL, eval_mean REAL,
-    env_steps_per_s REAL, learner TEXT, learner_reason TEXT
+    env_steps_per_s REAL, learner TEXT, learner_reason TEXT, wanted TEXT NOT NULL DEFAULT 'run'
 ) WITHOUT ROWID;
 CREATE TABLE attempts (
     job_id TEXT NOT NULL, number INTEGER NOT NULL, cpus TEXT NOT NULL, gpus TEXT NOT NULL,
@@ -30,5 +30,11 @@ CREATE TABLE attempts (
 ) WITHOUT ROWID;
 -- One row: the version of the program that made the run directory. Every format has this table.
 CREATE TABLE program (version TEXT NOT NULL);
-CREATE TABLE requests (id INTEGER PRIMARY KEY, verb TEXT NOT NULL, job_id TEXT);
+-- What has happened, in the transactions in which it did: the only stream that clients follow.
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, kind TEXT NOT NULL, job_id TEXT, message TEXT NOT NULL,
+    facts TEXT NOT NULL
+);
+-- Requests that were applied, with their answers.
+CREATE TABLE answers (id TEXT PRIMARY KEY, answer TEXT NOT NULL) WITHOUT ROWID;
 """

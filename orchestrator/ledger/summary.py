@@ -9,9 +9,7 @@ import csv
 import io
 import json
 import os
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -39,66 +37,20 @@ LEARNERS_SHOWN = 4
 it names for each."""
 
 
-@dataclass(slots=True, kw_only=True)
-class SummaryFiles:
-    """Writes both files again and again. It keeps the content of pages of which no job has moved or
-    runs.
-    """
-
-    paths: RunPaths
-    moved: set[str] = field(default_factory=set)
-    """Jobs that have come to another state, or whose declarations have changed, since :meth:`writing`
-    began. Who changes a job adds it."""
-    _columns: Sequence[str] = field(default=(), init=False)
-    _kept: dict[int, Sequence[bytes]] = field(default_factory=dict, init=False)
-    """By the hash of the names of the jobs of a page: its part of either file, compressed."""
-
-    def writing(self, ledger: Ledger, page_rows: int = -1) -> Iterator[None]:
-        """Write both files, one page of so many rows per step; they appear with the last one.
-
-        :raises DiskFullError, LedgerError, OSError: the files before are still there.
-        """
-        columns = _columns(ledger.varied_keys(), ledger.measure_names())
-        moved = self.moved
-        kept = self._kept if columns == self._columns else {}
-        self.moved = set()
-        self._kept = {}
-        self._columns = columns
-        with (
-            disk_full_explained(self.paths.root),
-            writing_whole(self.paths.summary_json, durable=False) as array,
-            writing_whole(self.paths.summary_csv, durable=False) as table,
-        ):
-            array.write(b"[\n")
-            table.write(_csv([map(_cell, columns)]))
-            for number, (job_ids, read_rows) in enumerate(ledger.pages(page_rows)):
-                if number:
-                    yield
-                    array.write(b",\n")
-                page = hash(tuple(job_ids))
-                if page in kept and moved.isdisjoint(job_ids):
-                    self._kept[page] = kept[page]
-                    of_array, of_table = map(zlib.decompress, kept[page])
-                else:
-                    rows = read_rows()
-                    of_array = ",\n".join(map(_line, rows)).encode()
-                    of_table = _csv(_cells(row, columns) for row in rows)
-                    if _stays_until_moved(rows):
-                        self._kept[page] = [zlib.compress(of_array, 1), zlib.compress(of_table, 1)]
-                array.write(of_array)
-                table.write(of_table)
-            array.write(b"\n]\n")
-
-
-def _stays_until_moved(rows: Iterable[SummaryRow]) -> bool:
-    """Whether nothing but what :attr:`SummaryFiles.moved` names changes these rows."""
-    return all(row["state"] != "RUNNING" and row["waits_for"] is None for row in rows)
-
-
 def write(paths: RunPaths, ledger: Ledger) -> None:
-    """Write both files at once, with the errors of :meth:`SummaryFiles.writing`."""
-    for _ in SummaryFiles(paths=paths).writing(ledger):
-        continue
+    """Write both files.
+
+    :raises DiskFullError, LedgerError, OSError: the files before are still there.
+    """
+    columns = _columns(ledger.varied_keys(), ledger.measure_names())
+    rows = ledger.summary()
+    with (
+        disk_full_explained(paths.root),
+        writing_whole(paths.summary_json, durable=False) as array,
+        writing_whole(paths.summary_csv, durable=False) as table,
+    ):
+        array.write(to_json(rows).encode())
+        table.write(_csv([map(_cell, columns), *(_cells(row, columns) for row in rows)]))
 
 
 def read(paths: RunPaths) -> tuple[list[SummaryRow], float | None]:

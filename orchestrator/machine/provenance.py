@@ -10,13 +10,11 @@ import contextlib
 import functools
 import hashlib
 import json
-import os
 import platform
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -27,7 +25,6 @@ from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.child_process import spawn
-from orchestrator.core.processes.environment_variables import THREAD_VARIABLES
 from orchestrator.core.text import joined
 from orchestrator.machine.topology import Machine, cpu_model, online_cpus
 
@@ -150,6 +147,8 @@ def record(
     paths: RunPaths,
     *,
     experiment: str,
+    command: Sequence[str],
+    thread_variables: Mapping[str, str | None],
     machine: Machine,
     jobs_at_once: int,
     repository: Repository,
@@ -162,6 +161,8 @@ def record(
     """Append this session to the list in ``provenance.json``.
 
     :param experiment: its name.
+    :param command: the arguments of the process that has started the run.
+    :param thread_variables: those of its environment.
     :param started_with: what :func:`started_with` returns later.
     :param backend: facts about it.
     :param user_code: folder that jobs import Python code from → a hash of its Python files.
@@ -174,7 +175,7 @@ def record(
     session = {
         "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "experiment": experiment,
-        "command": sys.argv,
+        "command": list(command),
         **(declared or {}),
         **({"resumed_by": resumed_by} if resumed_by else {}),
         "host": socket.gethostname(),
@@ -192,7 +193,7 @@ def record(
         "jobs_at_once": jobs_at_once,
         "started_with": dict(started_with),
         **backend,
-        "thread_variables": {name: os.environ.get(name) for name in THREAD_VARIABLES},
+        "thread_variables": dict(thread_variables),
     }
     changed = _changes(sessions[-1], session) if sessions else []
     sessions.append(session)

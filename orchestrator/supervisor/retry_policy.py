@@ -226,14 +226,6 @@ def exceeded_limit(usage: AttemptUsage, now: float) -> AttemptOutcome | None:
     return None
 
 
-def next_limit_at(usage: AttemptUsage) -> float:
-    """The first moment at which time alone may exceed a limit: when to call
-    :func:`exceeded_limit`.
-    """
-    limits = usage.resources
-    return min(usage.started + limits.timeout_s, usage.last_progress + limits.stall_timeout_s)
-
-
 def promised_mib(resources: Resources, rss_mib: float) -> int:
     """Memory that a running attempt was granted and does not hold yet."""
     return max(0, resources.all_memory_mib - int(rss_mib))

@@ -1,6 +1,4 @@
-"""The totals and the table of jobs that `run`, `attach` and `status` show, from the supervisor's
-view or from files.
-"""
+"""The totals and the table of jobs that `run`, `attach` and `status` show."""
 
 from __future__ import annotations
 
@@ -30,8 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.experiment.from_outside.run_snapshot import Snapshot
     from orchestrator.ledger import SummaryRow
     from orchestrator.ledger.live_facts import LiveFacts
-    from orchestrator.supervisor.active_attempts import ActiveAttempt
-    from orchestrator.supervisor.events import Note, View
+    from orchestrator.supervisor.events import Note
 
 STATE_STYLE = {
     "PENDING": "dim",
@@ -139,61 +136,6 @@ class JobsTable:
             env_steps_per_s=self.env_steps_per_s,
             running=self.counts["RUNNING"],
         )
-
-
-def of_view(view: View) -> JobsTable:
-    """As the supervisor itself sees the jobs."""
-    return JobsTable(
-        elapsed_s=view.elapsed_s,
-        counts=view.counts,
-        running=(
-            _of_attempt(attempt, silent_s=view.now - attempt.last_progress)
-            for attempt in view.active
-        ),
-        ended=[_of_attempt(attempt, state.name) for attempt, state in view.ended],
-        next_up=[
-            *(JobLine(job_id=job.job_id, state="PENDING") for job in view.next_up),
-            *(
-                JobLine(job_id=job.job_id, state="PENDING", waits_for=names)
-                for job, names in view.held
-            ),
-        ],
-        steps_to_go=view.steps_to_go,
-        env_steps_per_s=view.env_steps_per_s,
-        cores_busy=view.cores_busy,
-        ended_work=view.ended_work,
-        waiting=view.waiting.text if view.waiting else None,
-        notes=view.notes,
-    )
-
-
-def _of_attempt(
-    attempt: ActiveAttempt, ended: str | None = None, silent_s: float | None = None
-) -> JobLine:
-    """:param ended: the state of its job; None while it runs."""
-    last = attempt.progress
-    steps = 0 if last is None else last.env_steps
-    is_starting = last is None or last.phase == "starting"
-    rate = None if last is None or ended else last.env_steps_per_s
-    share = None if is_starting else min(1.0, steps / attempt.job.spec.total_timesteps)
-    return JobLine(
-        job_id=attempt.job.job_id,
-        state=ended or _activity(attempt.phase, silent_s),
-        is_running=ended is None,
-        share=1.0 if ended == "SUCCEEDED" else share,
-        env_steps=None if is_starting else steps,
-        parent=attempt.job.spec.init_job or "",
-        earlier_env_steps=0 if attempt.job.spec.init is None else attempt.job.spec.init_env_steps,
-        env_steps_per_s=rate,
-        ep_rew_mean=None if last is None else last.ep_rew_mean,
-        remaining_s=max(0, attempt.job.spec.attempt_end - steps) / rate if rate else None,
-        cpu_share=None if last is None or ended else last.cpu_share,
-        run_delay_share=None if last is None or ended else last.run_delay_share,
-        attempts=attempt.handle.number + 1,
-        columns={} if last is None else job_parts.columns(last.parts),
-        ranks=attempt.job.resources.ranks,
-        where="" if ended else attempt.where,
-    )
 
 
 def _shares_of_cores(rows: Iterable[SummaryRow], live: LiveFacts) -> list[float]:

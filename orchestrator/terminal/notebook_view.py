@@ -16,8 +16,14 @@ from typing import Any
 from orchestrator.core.pacer import Pacer
 from orchestrator.core.text import plain
 from orchestrator.ledger import SummaryRow
-from orchestrator.supervisor.events import SilentReporter, View
-from orchestrator.terminal.jobs_table import WIDE, JobLine, job_columns, of_rows, of_view, totals
+from orchestrator.terminal.jobs_table import (
+    WIDE,
+    JobLine,
+    JobsTable,
+    job_columns,
+    of_rows,
+    totals,
+)
 from orchestrator.terminal.run_view import DRAWING
 from orchestrator.terminal.tables import Column
 
@@ -40,12 +46,12 @@ def html_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return _table(header, ([_escape(cell) for cell in row] for row in rows))
 
 
-class NotebookReporter(SilentReporter):
+class NotebookReporter:
     """A table in the output of a cell, which replaces itself about once a second."""
 
     def __init__(self) -> None:
         display: Any = importlib.import_module("IPython.display")  # optional, and without types
-        self._view: Callable[[], View] | None = None
+        self._shown: JobsTable | None = None
         self._note = "examining the robots"
         """Where the results will be, and what is being done before there is a table."""
         self._rows: Sequence[SummaryRow] | None = None
@@ -65,10 +71,11 @@ class NotebookReporter(SilentReporter):
         elif kind in SHOWN_EVENTS:
             self._messages.append(f"{time.strftime('%H:%M:%S')} {message}")
 
-    def tick(self, view: Callable[[], View]) -> None:
-        self._view = view
+    def draw(self, shown: Callable[[], JobsTable]) -> None:
+        """Show the table if that is due."""
         if self._drawing.is_due():
             with self._drawing.time_block():
+                self._shown = shown()
                 self._draw()
 
     def close(self) -> None:
@@ -81,14 +88,13 @@ class NotebookReporter(SilentReporter):
             lines = of_rows(self._rows)
             parts += _jobs(sorted(lines, key=lambda line: line.state == "SUCCEEDED")[:ENDED_SHOWN])
             parts += _more(len(lines) - ENDED_SHOWN, "jobs")
-        elif self._view is not None:
-            parts = _progress(self._view())
+        elif self._shown is not None:
+            parts = _progress(self._shown)
         messages = [f"<pre>{_escape(message)}</pre>" for message in self._messages]
         self._handle.update(self._html("".join([*parts, *messages])))
 
 
-def _progress(view: View) -> list[str]:
-    shown = of_view(view)
+def _progress(shown: JobsTable) -> list[str]:
     rows = [*itertools.islice(shown.running, RUNNING_SHOWN), *shown.next_up, *reversed(shown.ended)]
     lines = [f"<p>{_escape(line)}</p>" for line in totals(shown).plain.splitlines()]
     return [*lines, *_jobs(rows), *_more(shown.counts["RUNNING"] - RUNNING_SHOWN, "running")]

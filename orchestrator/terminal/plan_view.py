@@ -13,12 +13,12 @@ from typing import Any
 
 from rich.text import Text
 
+from orchestrator.client.dry_run import DryRun, Prospect
 from orchestrator.core import job_parts
 from orchestrator.core.job import Job
 from orchestrator.core.numbers.changing_numbers import changing_numbers
 from orchestrator.core.numbers.evaluation_grid import number_of_points
 from orchestrator.core.text import count, cpu_text, duration, listed
-from orchestrator.experiment.planning.dry_run import DryRun, Prospect
 from orchestrator.experiment.resuming.declared_changes import by_difference
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.hyperparameters import DEFAULTS

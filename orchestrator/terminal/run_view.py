@@ -1,6 +1,4 @@
-"""What ``run`` shows while an experiment runs: a live table, lines, or JSON. Nothing here waits for
-a reader.
-"""
+"""What ``run`` and ``attach`` show while an experiment runs: a live table, lines, or JSON."""
 
 from __future__ import annotations
 
@@ -11,28 +9,33 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from orchestrator.core.pacer import Pace, Pacer
+from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import plain
-from orchestrator.experiment.directory import run_directory
-from orchestrator.supervisor.events import DetachableReporter, Reporter, SilentReporter, View
-from orchestrator.terminal import background_output, jobs_table
+from orchestrator.experiment.from_outside import run_snapshot
+from orchestrator.experiment.from_outside.run_follower import RunFollower
+from orchestrator.experiment.from_outside.run_snapshot import Snapshot
+from orchestrator.experiment.from_outside.run_watch import RunWatches
+from orchestrator.server.ledger import EventRow
+from orchestrator.supervisor.events import Note
+from orchestrator.terminal import jobs_table
 from orchestrator.terminal.jobs_table import JobsTable
-from orchestrator.terminal.output import console, writable
+from orchestrator.terminal.output import console, mute, writable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+LOOKING = Pace(every_s=1.0, share=0.05)
+"""How often the ledger is read for the table, and for what features say."""
 DRAWING = Pace(every_s=1.0, share=0.005)
 """How often the table is drawn: with large tables, more would slow the workers down."""
 TOTALS_EVERY_S = 60.0
 PRINTING = Pace(share=0.05)
 """How often lines are printed above the table, which is drawn again below them each time."""
-LINES_KEPT = 5000
-"""Most events kept while the terminal is not read; then the oldest are dropped."""
 EVENT_STYLE = {
     "failed": "red",
     "warning": "yellow",
@@ -43,7 +46,16 @@ EVENT_STYLE = {
 }
 
 
-class LineReporter(SilentReporter):
+class Reporter(Protocol):
+    """Shows events, and a table of the jobs."""
+
+    def event(self, kind: str, message: str, **facts: Any) -> None: ...
+
+    def draw(self, shown: Callable[[], JobsTable]) -> None:
+        """Show the table if that is due; ``shown`` is called only then."""
+
+
+class LineReporter:
     """One line per event, for logs and pipes, and one with the totals every
     :data:`TOTALS_EVERY_S`.
     """
@@ -53,11 +65,7 @@ class LineReporter(SilentReporter):
         self._totals = Pacer(Pace(every_s=TOTALS_EVERY_S))
         self._totals.wait()
 
-    def tick(self, view: Callable[[], View]) -> None:
-        self.draw(lambda: jobs_table.of_view(view()))
-
     def draw(self, shown: Callable[[], JobsTable]) -> None:
-        """Print the totals, if that is due; ``shown`` is called only then."""
         if self._totals.is_due():
             self._totals.wait()
             self.event("progress", jobs_table.totals(shown()).plain.replace("\n", " · "))
@@ -69,18 +77,15 @@ class LineReporter(SilentReporter):
         self._out.flush()
 
 
-class JsonReporter(SilentReporter):
-    """One JSON object per event, and nothing else, on ``out``, which is standard output unless it
-    is given.
-    """
+class JsonReporter:
+    """One JSON object per event, and nothing else, on standard output."""
 
-    def __init__(self, out: TextIO | None = None) -> None:
-        self._out = out
+    def draw(self, shown: Callable[[], JobsTable]) -> None:
+        """Programs read the events."""
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
-        out = self._out or sys.stdout
-        out.write(json_line(kind, message, facts))
-        out.flush()
+        sys.stdout.write(json_line(kind, message, facts))
+        sys.stdout.flush()
 
 
 def json_line(kind: str, message: str, facts: Mapping[str, Any]) -> str:
@@ -88,16 +93,9 @@ def json_line(kind: str, message: str, facts: Mapping[str, Any]) -> str:
     return plain(json.dumps(record, ensure_ascii=False, default=str)) + "\n"
 
 
-def json_notice(dropped: int) -> str:
-    """The event that stands for those that were dropped because nobody read the output."""
-    return json_line("dropped", background_output.not_shown(dropped), {"events": dropped})
-
-
-class LiveReporter(SilentReporter):
+class LiveReporter:
     """A table that is redrawn in place, with events above it; many events at once are printed
     together.
-
-    While the terminal does not take what was printed, nothing is drawn.
     """
 
     def __init__(self, console: Console) -> None:
@@ -108,7 +106,6 @@ class LiveReporter(SilentReporter):
         self._live.start()
         self._lines: deque[Text] = deque()
         """Events that are not printed yet."""
-        self._dropped = 0
         self._printing = Pacer(PRINTING)
         self._drawing = Pacer(DRAWING)
 
@@ -116,26 +113,18 @@ class LiveReporter(SilentReporter):
         from rich.text import Text
 
         if kind == "examining":  # redrawn in place, until there is a table
-            if background_output.is_read(self._console.file):
-                self._live.update(Text(message), refresh=True)
+            self._live.update(Text(message), refresh=True)
             return
         self._lines.append(
             Text.assemble(
                 (time.strftime("%H:%M:%S "), "dim"), (plain(message), EVENT_STYLE.get(kind, ""))
             )
         )
-        if len(self._lines) > LINES_KEPT and not background_output.is_read(self._console.file):
-            self._lines.popleft()
-            self._dropped += 1
         self._print_due()
-
-    def tick(self, view: Callable[[], View]) -> None:
-        self.draw(lambda: jobs_table.of_view(view()))
 
     def draw(self, shown: Callable[[], JobsTable]) -> None:
-        """Draw the table anew, if that is due; ``shown`` is called only then."""
         self._print_due()
-        if self._drawing.is_due() and background_output.is_read(self._console.file):
+        if self._drawing.is_due():
             with self._drawing.time_block():
                 table = jobs_table.render(shown(), self._console.width, self._console.height)
                 self._live.update(table, refresh=True)
@@ -143,13 +132,9 @@ class LiveReporter(SilentReporter):
     def _print_due(self, *, at_once: bool = False) -> None:
         from rich.text import Text
 
-        is_due = self._printing.is_due() and background_output.is_read(self._console.file)
-        if self._lines and (at_once or is_due):
+        if self._lines and (at_once or self._printing.is_due()):
             lines = list(self._lines)
-            if self._dropped:
-                lines.insert(0, Text(background_output.not_shown(self._dropped), style="yellow"))
             self._lines.clear()
-            self._dropped = 0
             with self._printing.time_block():
                 self._console.print(Text("\n").join(lines))
 
@@ -161,19 +146,8 @@ class LiveReporter(SilentReporter):
 
 
 @contextlib.contextmanager
-def reporter(run_dir: Path, *, as_json: bool) -> Iterator[Reporter]:
-    """The reporter that fits standard output; see
-    :func:`background_output.standard_output_in_background`.
-
-    :param run_dir: where its first error is recorded.
-    """
-    with fitting_reporter(as_json=as_json) as fit:
-        yield DetachableReporter(fit, run_directory.error_record(run_dir))
-
-
-@contextlib.contextmanager
-def fitting_reporter(*, as_json: bool) -> Iterator[LiveReporter | LineReporter | JsonReporter]:
-    """As :func:`reporter`, for a caller that handles its errors."""
+def fitting_reporter(*, as_json: bool) -> Iterator[Reporter]:
+    """Yield the reporter that fits standard output."""
     if as_json or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         yield JsonReporter() if as_json else LineReporter()
         return
@@ -183,3 +157,86 @@ def fitting_reporter(*, as_json: bool) -> Iterator[LiveReporter | LineReporter |
     finally:
         with contextlib.suppress(OSError):  # the terminal is gone
             live.close()
+
+
+class RunDisplay:
+    """Shows a run that a client follows (:class:`orchestrator.client.follow.Display`).
+
+    An error of what shows it, such as a terminal that was closed, does not end the run: nothing is
+    shown any more.
+    """
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._looking = Pacer(LOOKING)
+        self._follower: RunFollower | None = None
+        self._watches: RunWatches | None = None
+        self._snapshot: Snapshot | None = None
+        self._is_broken = False
+
+    def begin(self, paths: RunPaths, stop: Callable[[str], None]) -> None:
+        self._follower = RunFollower(paths.root)
+        self._watches = RunWatches(paths)
+
+    def added(self) -> None:
+        """The table needs no sign of that."""
+
+    def event(self, event: EventRow) -> None:
+        if self._is_broken:
+            return
+        with self._guarded():
+            self._reporter.event(event.kind, event.message, **event.facts)
+
+    def tick(self) -> None:
+        if self._is_broken:
+            return
+        with self._guarded():
+            if self._looking.is_due():
+                with self._looking.time_block():
+                    self._look()
+            if self._snapshot is not None and self._snapshot.rows:
+                self._reporter.draw(self._table)
+
+    def finish(self) -> None:
+        """Read what is left when the run has ended."""
+        if not self._is_broken:
+            with self._guarded():
+                self._look()
+
+    def _look(self) -> None:
+        """Read what is new, and report what features say."""
+        assert self._follower is not None
+        assert self._watches is not None
+        look = self._follower.look()
+        if look is not None and look.snapshot is not None:
+            self._snapshot = look.snapshot
+        for news in self._watches.look():
+            self._reporter.event(news.kind, news.message)
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """As it was read last."""
+        return self._snapshot
+
+    @property
+    def notes(self) -> list[Note]:
+        """What features say, as of the last look."""
+        return [] if self._watches is None else self._watches.notes
+
+    def _table(self) -> JobsTable:
+        snapshot = self._snapshot
+        assert snapshot is not None
+        rows = [run_snapshot.as_of_now(row, snapshot.holder) for row in snapshot.rows]
+        return jobs_table.of_snapshot(replace(snapshot, rows=rows, notes=self.notes))
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:  # nobody reads
+            self._is_broken = True
+            mute()
+        except Exception as error:
+            self._is_broken = True
+            with contextlib.suppress(OSError):
+                print(f"warning: the run goes on, but cannot be shown ({error!r})", file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,6 +84,23 @@ def test_an_exception_in_a_callback_stops_all_jobs_and_is_raised(
     assert rows["b-s0"]["state"] == "PENDING"
     (waiting_workers / "go-b-s0").touch()
     assert orchestrator.run(jobs, run_dir="run").ok
+
+
+def test_a_slow_callback_delays_no_limit(waiting_workers: Path) -> None:
+    slow = odd("slow", "nothing", resources={"timeout": "1 s"}, retry={"max_retries": 0})
+    jobs = write_experiment(waiting_workers, slow)
+    slept: list[float] = []
+
+    def on_progress(moment: orchestrator.ExperimentProgress) -> None:
+        if moment.running and not slept:
+            slept.append(6.0)
+            time.sleep(6.0)
+
+    done = orchestrator.run(jobs, run_dir="run", on_progress=on_progress)
+    assert slept
+    row = commands.summary(waiting_workers / "run")["slow-s0"]
+    assert (done.ok, row["cause"]) == (False, "timeout")
+    assert row["wall_s"] < 5.0
 
 
 @pytest.mark.nightly

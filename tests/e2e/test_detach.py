@@ -15,25 +15,27 @@ from typing import Any
 
 import command_helpers as commands
 import pytest
-from command_helpers import STUBS, invoke, odd, stubbed, write_experiment
+from command_helpers import EXAMINE_NOTHING, invoke, odd, stubbed, with_server, write_experiment
 
-from orchestrator.core.errors import LedgerFailingError
-from orchestrator.core.pacer import Pace
+from orchestrator.client import attach
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
-from orchestrator.experiment.from_outside import attach, run_snapshot
-from orchestrator.experiment.from_outside.run_snapshot import Snapshot
+from orchestrator.server.ledger import ServerLedger
+from orchestrator.terminal.run_view import LineReporter, RunDisplay
 
-HELD = f"""{STUBS}
+EXAMINE_FOR_EVER = """
 import time
 from pathlib import Path
+from orchestrator.experiment.examination import preflight
 def examine(jobs, *, watch, **_):
     Path("examining").touch()
     while True:
         watch(0, 1)
         time.sleep(0.01)
 preflight.examine = examine
+"""
+HELD = f"""{with_server(EXAMINE_NOTHING + EXAMINE_FOR_EVER)}
 from orchestrator import __main__
 __main__.main()
 """
@@ -133,13 +135,10 @@ def test_a_detached_experiment_survives_its_terminal_and_is_followed_to_its_end(
         ("succeeded", "two-s0"),
         ("ended", None),
     } <= seen
-    log = of_the_experiment((run_dir / "supervisor.log").read_text())
-    assert [event["event"] for event in log] == [
-        "launched",
-        "succeeded",
-        "launched",
-        "succeeded",
-        "ended",
+    log = (run_dir / "supervisor.log").read_text()
+    assert [line.split()[1] for line in log.splitlines() if "one-s0" in line] == [
+        "launched:",
+        "succeeded:",
     ]
     again = typed("run", jobs, "--run-dir", "run", "--detach", cwd=tmp_path)
     assert again.returncode == 0
@@ -183,6 +182,27 @@ def test_ctrl_c_ends_who_follows_and_not_the_experiment(
     assert (follower.returncode, "killed" in err) == (1, True)
     none = invoke("attach", "run", cwd=tmp_path)
     assert (none.returncode, "killed" in none.stderr, "`run run`" in none.stderr) == (1, True, True)
+
+
+def test_a_second_run_follows_the_first_or_is_refused(
+    jobs: Path, tmp_path: Path, run_dir: Path
+) -> None:
+    typed("run", jobs, "--run-dir", "run", "--detach", cwd=tmp_path)
+    pid = supervisor(run_dir).pid
+    command = stubbed("run", jobs, "--run-dir", "run", "--json")
+    with commands.start(command, cwd=tmp_path) as second:
+        assert second.stdout is not None
+        assert json.loads(second.stdout.readline())["event"] == "joined"
+        second.send_signal(signal.SIGINT)
+        _, err = second.communicate(timeout=commands.PATIENCE_S)
+    assert (second.returncode, "continues" in err, supervisor(run_dir).pid) == (130, True, pid)
+    changed = invoke("run", jobs, "--run-dir", "run", "--set", "total_timesteps=99", cwd=tmp_path)
+    assert (changed.returncode, "`reload" in changed.stderr) == (2, True)
+    with commands.start(command, cwd=tmp_path) as second:
+        for name in ("one-s0", "two-s0"):
+            (tmp_path / f"go-{name}").touch()
+        out, _ = second.communicate(timeout=commands.PATIENCE_S)
+    assert (second.returncode, json.loads(out.splitlines()[-1])["event"]) == (0, "ended")
 
 
 @pytest.mark.nightly
@@ -243,37 +263,8 @@ def test_a_stopped_experiment_ends_who_follows_with_its_exit_code(
 
 def test_a_run_directory_that_is_removed_ends_attach_with_that_message(tmp_path: Path) -> None:
     with run_directory.claim(tmp_path / "run") as paths:
+        ServerLedger.create(paths.ledger).close()
         followed = attach.supervisor_to_follow(paths.root)
         paths.root.rename(tmp_path / "elsewhere")
-        assert list(attach.follow(*followed)) == []
-        end = attach.end_of(*followed)
+        end = attach.follow(*followed, RunDisplay(LineReporter()))
     assert (end.exit_code, "removed or renamed" in end.message) == (1, True)
-
-
-@pytest.mark.parametrize("patience_s", [30.0, 0.0])
-def test_who_follows_bears_with_a_file_system_that_fails_for_a_moment(
-    patience_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(attach, "PATIENCE_S", patience_s)
-    monkeypatch.setattr(attach, "READING", Pace(every_s=0.0))
-    shown = Snapshot(paths=RunPaths(tmp_path / "run"), rows=[], holder=None)
-    readings: list[Snapshot | None] = []
-
-    def status(_: Path) -> Snapshot:
-        if len(readings) == 1:
-            readings.append(None)
-            raise LedgerFailingError("disk I/O error")
-        readings.append(shown)
-        return shown
-
-    monkeypatch.setattr(run_snapshot, "status", status)
-    with run_directory.claim(tmp_path / "run") as paths:
-        paths.ledger.touch()
-        followed = attach.follow(*attach.supervisor_to_follow(paths.root))
-        next(followed)
-        if patience_s:
-            next(followed)
-            assert len(readings) == 3
-        else:
-            with pytest.raises(LedgerFailingError):
-                next(followed)

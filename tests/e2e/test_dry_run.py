@@ -98,8 +98,6 @@ def test_what_the_options_change_is_shown(half_finished: Path) -> None:
     restarting = planned(half_finished, "--on-change=restart")
     assert restarting["jobs"]["changed"]["action"] == "restart"
     assert not any("refused" in warning for warning in restarting["warnings"])
-    keeping = planned(half_finished, "--on-change=keep")
-    assert keeping["jobs"]["changed"]["action"] == "none"
     extending = planned(half_finished, "--on-change=extend")
     assert extending["jobs"]["changed"]["action"] == "refuse", (
         "more than its total_timesteps has changed"

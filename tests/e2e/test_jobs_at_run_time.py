@@ -14,6 +14,7 @@ import pytest
 from command_helpers import invoke, odd, start, stubbed, wait_until, write_experiment
 
 from orchestrator.ledger import Ledger
+from orchestrator.server.ledger import wanted
 
 
 @contextlib.contextmanager
@@ -91,20 +92,17 @@ def test_reload_takes_new_jobs_and_refuses_changed_ones(
         refused = invoke("reload", "run", cwd=tmp_path)
         assert refused.returncode == 2
         for text in (
-            "1 job that exists is",
+            "1 job that runs is",
             "one-s0",
             "total_timesteps: 512 → 77",
-            "max_retries: 2 → 9",
         ):
             assert text in refused.stderr
-        assert refused.stderr.count("cores: 1 → 2") == 1
         write_experiment(tmp_path, one, {"name": "wrong", "entry_point": 5})
         assert invoke("reload", "run", cwd=tmp_path).returncode == 2
         assert (tmp_path / "run/experiment.toml").read_bytes() == before
         assert sorted(path.name for path in (tmp_path / "run/jobs").iterdir()) == ["one-s0"]
 
         write_experiment(tmp_path, two, odd("three", "wait"))
-        (tmp_path / "run/.staging/reload").mkdir()  # of a `reload` that was killed
         done = invoke("reload", "run", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert "2 new jobs (two-s0, three-s0)" in done.stdout
@@ -136,7 +134,7 @@ def test_a_job_is_paused_or_cancelled_although_its_supervisor_is_killed_before_t
         )
         os.kill(row["pid"], signal.SIGSTOP)  # it does not hear that it is to exit
         invoke(command, "run", "one", cwd=tmp_path)
-        wait_until(lambda: ledger.noted_verbs() == {"one-s0": noted}, "the supervisor has noted it")
+        wait_until(lambda: wanted(ledger) == {"one-s0": noted}, "the supervisor has noted it")
         ledger.abandon()
         first.kill()
     assert states(tmp_path)["one-s0"] == "RUNNING"

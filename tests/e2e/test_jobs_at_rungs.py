@@ -11,7 +11,6 @@ from command_helpers import odd, write_experiment
 import orchestrator
 from orchestrator.core.job import Paused
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import beside_run
 from orchestrator.experiment.directory import run_directory
 from orchestrator.ledger import Ledger, job_figures
 
@@ -37,7 +36,6 @@ def test_without_the_feature_that_compares_them_the_job_file_trains_them_to_thei
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs, paths = paused_at_a_rung(tmp_path, monkeypatch)
-    monkeypatch.setattr(beside_run, "answers", lambda *_: iter([]))
     assert orchestrator.run(jobs, run_dir=paths.root).exit_code == 0
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         assert [row.state.name for row in ledger.jobs()] == ["SUCCEEDED", "SUCCEEDED"]

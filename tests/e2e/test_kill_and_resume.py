@@ -32,8 +32,8 @@ from command_helpers import (
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.processes.procfs import is_running
 from orchestrator.experiment.resuming import recovery
-from orchestrator.ledger import Ledger, Request
 from orchestrator.machine.process_identity import process_start
+from orchestrator.server.requests import Request, RequestFolder
 
 ROBOTS = ("quadruped", "hexapod", "walker", "hopper", "runner", "balancer")
 GONE_WITHIN_S = 2.0
@@ -64,21 +64,37 @@ def experiment(cwd: Path, robots: tuple[str, ...], total_timesteps: int, **more:
 
 
 def kill_and_look(run: Run, *, worker_too: bool = False) -> bool:
-    """SIGKILL the supervisor (and a worker at once); within two seconds no process of it is left.
+    """SIGKILL the supervisor (and a worker and the client at once); within two seconds no process of
+    it is left.
 
     Returns whether it struck while a worker was at work.
     """
-    run.signal(signal.SIGSTOP)  # so that it launches nothing between our look and its end
-    workers = workers_of(run.popen.pid)
+    supervisor = supervisor_of(run.popen.pid)
+    if supervisor is None:  # it has ended by itself
+        run.popen.wait()
+        return False
+    # So that it launches nothing between our look and its end.
+    commands.kill(supervisor, signal.SIGSTOP)
+    workers = workers_of(supervisor)
     tokens = set(workers.values())
-    run.signal(signal.SIGKILL)
+    commands.kill(supervisor)
     if worker_too and workers:
         commands.kill(next(iter(workers)))
+        run.popen.kill()
     wait_until(
         lambda: not any(map(carriers, tokens)), "no process survives", patience_s=GONE_WITHIN_S
     )
     run.popen.wait()
     return bool(workers)
+
+
+def supervisor_of(client: int) -> int | None:
+    """The supervisor that a client has started; None if it has ended."""
+    with contextlib.suppress(FileNotFoundError):
+        for pid in Path(f"/proc/{client}/task/{client}/children").read_text().split():
+            if "orchestrator.server" in commands.command_of(int(pid)):
+                return int(pid)
+    return None
 
 
 def workers_of(supervisor: int) -> dict[int, bytes]:
@@ -190,11 +206,9 @@ def test_what_was_asked_of_a_supervisor_that_was_killed_does_not_stop_the_next(
     with Run(jobs, "--run-dir", "run", cwd=tmp_path, typed=commands.stubbed) as run:
         run.until("launched")
         kill_and_look(run)
-    ledger = Ledger.open(tmp_path / "run/ledger.sqlite3")
-    ledger.add_requests(
-        [Request(verb="stop", job_id=None), Request(verb="cancel", job_id="walker-s0")]
-    )
-    ledger.abandon()
+    folder = RequestFolder(tmp_path / "run/requests")
+    folder.leave(Request(verb="stop", supervisor="the one that was killed"))
+    folder.leave(Request(verb="cancel", jobs=["walker-s0"]))
     (tmp_path / "go-hopper-s0").touch()
     again = commands.stubbed("run", jobs, "--run-dir", "run")
     assert (

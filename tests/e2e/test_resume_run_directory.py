@@ -78,9 +78,7 @@ def test_training_and_play_go_on_when_the_originals_and_what_clean_removes_are_g
     assert (tmp_path / "run/jobs/dog-s0/preview.png").exists()
 
 
-@pytest.mark.parametrize(
-    "option", [["--fresh"], ["--set", "n_envs=3"], ["--run-dir", "x"], ["--rebuild-ledger"]]
-)
+@pytest.mark.parametrize("option", [["--fresh"], ["--set", "n_envs=3"], ["--run-dir", "x"]])
 def test_a_run_directory_takes_no_other_settings(
     option: list[str], finished_once: Experiment
 ) -> None:

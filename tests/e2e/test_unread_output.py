@@ -1,5 +1,5 @@
-"""Nobody reads what ``run`` prints: jobs are launched, end and stop as ever, and so does the
-command."""
+"""Nobody reads what ``run`` prints: jobs are launched, end and stop as ever. The command ends when
+its output is read."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ONE_AT_A_TIME = "max_parallel = 1"
 class FullPipe:
     """A command whose standard output and standard error are a pipe that is full."""
 
-    def __init__(self, *arguments: str | Path, cwd: Path, patience_s: float) -> None:
+    def __init__(self, *arguments: str | Path, cwd: Path) -> None:
         self.reader, writer = os.pipe()
         self._filling = b"x" * fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
         os.write(writer, self._filling)
         self.popen = subprocess.Popen(
-            stubbed(*arguments, patience_s=patience_s),
+            stubbed(*arguments),
             cwd=cwd,
             env=commands.environment(),
             stdin=subprocess.DEVNULL,
@@ -68,29 +68,35 @@ def closing() -> Iterator[list[FullPipe]]:
         pipe.close()
 
 
-@pytest.mark.parametrize(
-    "form",
-    [pytest.param([], id="lines", marks=pytest.mark.nightly), pytest.param(["--json"], id="json")],
-)
-def test_all_jobs_train_and_the_command_ends_while_nobody_reads(
-    form: list[str], jobs: Path, tmp_path: Path, closing: list[FullPipe]
+def has_ended(tmp_path: Path) -> bool:
+    return (tmp_path / "run/ended.json").exists()
+
+
+def test_all_jobs_train_while_nobody_reads(
+    jobs: Path, tmp_path: Path, closing: list[FullPipe]
 ) -> None:
     (tmp_path / "go-one-s0").touch()
     (tmp_path / "go-two-s0").touch()
-    pipe = FullPipe("run", jobs, "--run-dir", "run", *form, cwd=tmp_path, patience_s=0.1)
+    pipe = FullPipe("run", jobs, "--run-dir", "run", "--json", cwd=tmp_path)
     closing.append(pipe)
-    assert pipe.popen.wait(commands.PATIENCE_S) == 0
+    commands.wait_until(lambda: has_ended(tmp_path), "the end of the run")
     assert states(tmp_path) == {"one-s0": "SUCCEEDED", "two-s0": "SUCCEEDED"}
+    assert pipe.popen.poll() is None
+    assert '"ended"' in pipe.read()
+    assert pipe.popen.wait(commands.PATIENCE_S) == 0
 
 
 @pytest.mark.nightly
 def test_sigterm_stops_in_good_order_while_nobody_reads(
     jobs: Path, tmp_path: Path, closing: list[FullPipe]
 ) -> None:
-    pipe = FullPipe("run", jobs, "--run-dir", "run", cwd=tmp_path, patience_s=0.1)
+    pipe = FullPipe("run", jobs, "--run-dir", "run", cwd=tmp_path)
     closing.append(pipe)
     started(tmp_path, "one-s0")
     pipe.popen.send_signal(signal.SIGTERM)
-    assert pipe.popen.wait(commands.PATIENCE_S) == 130
+    commands.wait_until(lambda: has_ended(tmp_path), "the end of the run")
     assert states(tmp_path) == {"one-s0": "PENDING", "two-s0": "PENDING"}
-    assert json.loads((tmp_path / "run/jobs/one-s0/attempts/0/exit.json").read_text())["code"] == 11
+    record = json.loads((tmp_path / "run/jobs/one-s0/attempts/0/exit.json").read_text())
+    assert record["code"] == 11
+    pipe.read()
+    assert pipe.popen.wait(commands.PATIENCE_S) == 130

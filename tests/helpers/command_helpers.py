@@ -20,8 +20,8 @@ from unittest import mock
 import pytest
 
 from orchestrator import cli
+from orchestrator.client import start as client_start
 from orchestrator.core.job import Job
-from orchestrator.executors.local import LocalExecutor
 from orchestrator.experiment.examination import preflight
 
 REPOSITORY = Path(__file__).parents[2]
@@ -258,15 +258,36 @@ while not os.path.exists(os.path.join(job, "../../..", "go-" + os.path.basename(
     time.sleep(0.01)
 end(0)
 """
-STUBS = f"""
+EXAMINE_NOTHING = """
 import contextlib, sys
-from orchestrator.executors import local, local_backend
 from orchestrator.experiment.examination import examining_process, preflight
-worker = (sys.executable, "-I", "-S", "-c", {STUB_WORKER!r})
-local_backend.LocalExecutor = lambda: local.LocalExecutor(worker_command=worker)
-preflight.examine = lambda jobs, **_: {{job.job_id: preflight.JobVerdict() for job in jobs}}
+preflight.examine = lambda jobs, **_: {job.job_id: preflight.JobVerdict() for job in jobs}
 examining_process.Child = contextlib.nullcontext
 """
+
+
+def with_worker(worker: str) -> str:
+    """Code for the process of a supervisor: its workers run this program."""
+    return f"""
+import sys
+from orchestrator.executors import local, local_backend
+worker = (sys.executable, "-I", "-S", "-c", {worker!r})
+local_backend.LocalExecutor = lambda: local.LocalExecutor(worker_command=worker)
+"""
+
+
+def server_command(code: str) -> tuple[str, ...]:
+    """What clients start in place of a supervisor: the same after ``code``."""
+    main = "import sys\nfrom orchestrator.server.__main__ import main\nsys.exit(main())"
+    return (sys.executable, "-c", f"{code}\n{main}")
+
+
+def with_server(code: str) -> str:
+    """Code for a client: the supervisors that it starts run ``code`` first."""
+    return f"\nfrom orchestrator.client import start\nstart.COMMAND = {server_command(code)!r}\n"
+
+
+STUBS = EXAMINE_NOTHING + with_server(EXAMINE_NOTHING + with_worker(STUB_WORKER))
 """Makes a program examine nothing and start :data:`STUB_WORKER`, which imports nothing: for tests
 of the command.
 
@@ -276,25 +297,15 @@ reports that it trains.
 """
 
 
-def stubbed(*arguments: str | Path, patience_s: float = PATIENCE_S) -> list[str]:
-    """A command with :data:`STUBS`.
-
-    :param patience_s: how long it waits at its end for a reader that reads nothing.
-    """
-    code = (
-        f"{STUBS}\nfrom orchestrator import __main__\nfrom orchestrator.terminal import background_output\n"
-        f"background_output.PATIENCE_S = {patience_s}\n__main__.main()"
-    )
+def stubbed(*arguments: str | Path) -> list[str]:
+    """A command with :data:`STUBS`."""
+    code = f"{STUBS}\nfrom orchestrator import __main__\n__main__.main()"
     return [sys.executable, "-c", code, *map(str, arguments)]
 
 
 def stub_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs in this process start :data:`STUB_WORKER`."""
-    command = (sys.executable, "-I", "-S", "-c", STUB_WORKER)
-    monkeypatch.setattr(
-        "orchestrator.executors.local_backend.LocalExecutor",
-        lambda: LocalExecutor(worker_command=command),
-    )
+    """Runs of clients in this process start :data:`STUB_WORKER`."""
+    add_to_server(monkeypatch, with_worker(STUB_WORKER))
 
 
 def bow_to_permissions() -> None:
@@ -391,35 +402,25 @@ if job.name.startswith("bad") and number == "0":
 (job / "attempts" / number / "exit.json").write_text(json.dumps(record))
 sys.exit(record["code"])
 """
-INSTANTS = f"""
-import sys
-from orchestrator import __main__
-from orchestrator.executors import local, local_backend
-worker = (sys.executable, "-I", "-S", "-c", {INSTANT!r})
-local_backend.LocalExecutor = lambda: local.LocalExecutor(worker_command=worker)
-__main__.main()
-"""
 
 
 def instant(*arguments: str | Path) -> list[str]:
     """A command whose workers train nothing: see :func:`instant_workers`."""
-    return [sys.executable, "-c", INSTANTS, *map(str, arguments)]
+    code = with_server(with_worker(INSTANT))
+    code += "from orchestrator import __main__\n__main__.main()"
+    return [sys.executable, "-c", code, *map(str, arguments)]
 
 
 def instant_workers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Runs in this process train nothing: their workers succeed at once; ``bad…`` only in its
-    second attempt."""
-    program = folder / "instant.py"
-    program.write_text(INSTANT)
-    command = (sys.executable, "-I", "-S", str(program))
-    monkeypatch.setattr(
-        "orchestrator.executors.local_backend.LocalExecutor",
-        lambda: LocalExecutor(worker_command=command),
-    )
+    """Runs of clients in this process train nothing: their workers succeed at once; ``bad…`` only
+    in its second attempt."""
+    add_to_server(monkeypatch, with_worker(INSTANT))
 
 
 def examine_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs in this process take robots and environments for good, without a child process."""
+    """Runs of clients in this process take robots and environments for good, without a child
+    process."""
+    add_to_server(monkeypatch, EXAMINE_NOTHING)
 
     def examine(jobs: Sequence[Job], **_: Any) -> dict[str, preflight.JobVerdict]:
         return {job.job_id: preflight.JobVerdict() for job in jobs}
@@ -428,6 +429,15 @@ def examine_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "orchestrator.experiment.examination.examining_process.Child", contextlib.nullcontext
     )
+
+
+def add_to_server(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Let the supervisors that clients in this process start run ``code`` before anything else."""
+    earlier = ""
+    if "-c" in client_start.COMMAND:
+        earlier = client_start.COMMAND[2].partition("import sys\nfrom orchestrator.server")[0]
+    command = server_command(f"{earlier}{code}")
+    monkeypatch.setattr("orchestrator.client.start.COMMAND", command)
 
 
 def start(command_line: Sequence[str | Path], *, cwd: Path, **how: Any) -> subprocess.Popen[str]:

@@ -203,7 +203,6 @@ GARBAGE = [
     b'{"phase": "training", "env_steps": [1]}\n',
     b'{"phase": "training", "env_steps": 1e400}\n',
     b'{"phase": "training", "env_steps": %d}\n' % 10**30,
-    b'{"phase": "training", "unknown": 1}\n',
     b'{"env_steps": 1}\n',
     json.dumps({"phase": 5}).encode() + b"\n",
 ]

@@ -18,11 +18,11 @@ def killable(folder: Path) -> dict[str, int]:
     found = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         command = command_of(pid)
-        if any(part.startswith(str(folder)) for part in command):
-            if "orchestrator.features.search.searcher.searcher" in command:
-                found["searcher"] = int(pid)
-            if "orchestrator" in command and "run" in command:
-                found["supervisor"] = int(pid)
+        is_here = any(part.startswith(str(folder)) for part in command)
+        if is_here and "orchestrator.features.search.searcher.searcher" in command:
+            found["searcher"] = int(pid)
+    if (holder := run_directory.holder(RunPaths(folder / "run"))) is not None:
+        found["supervisor"] = holder.pid
     with (
         contextlib.suppress(OrchestratorError),
         run_directory.opened_ledger(RunPaths(folder / "run"), read_only=True) as ledger,

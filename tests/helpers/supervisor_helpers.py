@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.core.job import Attempt, Job, Resources, Running, State
+from orchestrator.client.follow import INTERNAL
+from orchestrator.core.errors import Problem
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.exit_record import ExitRecord
+from orchestrator.core.job import Attempt, Job, Paused, Resources, Running, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_hash import hash_of_copy
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.base import Executor, Launch
+from orchestrator.executors.base import Event, Exited, Handle, Launch
 from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
-from orchestrator.ledger import Ledger, Request
+from orchestrator.executors.local_backend import problems_on
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine.gpu import Gpu
 from orchestrator.machine.slots import SlotPool, Slots
 from orchestrator.machine.topology import Cpu, Machine
-from orchestrator.supervisor.events import View
-from orchestrator.supervisor.supervisor import Supervisor
+from orchestrator.server.backend_executor import BackendExecutor
+from orchestrator.server.declaration import job_values
+from orchestrator.server.entering import Addition, addition_args
+from orchestrator.server.examiner import Examination, Examined
+from orchestrator.server.ledger import LedgerReporter, ServerLedger
+from orchestrator.server.recovery import settle_left_attempts
+from orchestrator.server.requests import Answer, Request
+from orchestrator.server.supervisor import Supervisor
+from orchestrator.supervisor.start_policies import NoPolicies
 
 RESOURCES = Resources(
     cores=1, threads=1, memory_mib=100, gpus=0, timeout_s=1e6, stall_timeout_s=1e6
@@ -100,18 +113,102 @@ def ledgers_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ledger.abandon()
 
 
-class RecordingReporter:
-    """A reporter that records events, and may call something at every turn."""
+@dataclass(slots=True, kw_only=True)
+class SimulatedExecutor(FakeExecutor):
+    """Its workers leave the exit records and the policies of real ones."""
+
+    launched: dict[Handle, Launch] = field(default_factory=dict)
+
+    def submit(self, launch: Launch) -> Handle:
+        handle = FakeExecutor.submit(self, launch)
+        self.launched[handle] = launch
+        return handle
+
+    def poll(self, timeout_s: float) -> Sequence[Event]:
+        events = FakeExecutor.poll(self, timeout_s)
+        for event in events:
+            if isinstance(event, Exited) and event.returncode in [*ExitCode]:
+                self._leave_record(self.launched[event.handle], ExitCode(event.returncode))
+        return events
+
+    def _leave_record(self, launch: Launch, code: ExitCode) -> None:
+        spec = WorkerSpec.from_json((launch.job_dir / "spec.json").read_bytes())
+        has_trained = code in (ExitCode.SUCCEEDED, ExitCode.PAUSED)
+        steps = spec.attempt_end if has_trained else 0
+        record = ExitRecord(code=code, message="" if has_trained else code.name, env_steps=steps)
+        path = launch.job_dir / "attempts" / str(launch.number) / "exit.json"
+        if not path.exists():
+            path.write_text(record.to_json())
+        if code is ExitCode.SUCCEEDED:
+            (launch.job_dir / "model.zip").touch()
+
+
+class SimulatedBackend:
+    """The local backend without its processes."""
+
+    cpu_moves = None
+
+    def __init__(self, executor: Any, slots: Slots, machine: Machine, memory_mib: int) -> None:
+        self.executor = executor
+        self.slots = slots
+        self._machine = machine
+        self._memory_mib = memory_mib
+
+    def problems(self, job: Job) -> list[Problem]:
+        return problems_on(self._machine, job)
+
+    def available_memory_mib(self) -> int:
+        return self._memory_mib
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class GivenVerdicts:
+    """An examiner that finds what it is given: every other job is valid."""
+
+    is_busy = False
+    progress = (0, 0)
 
     def __init__(self) -> None:
-        self.events: list[tuple[str, str, dict[str, Any]]] = []
-        self.each_turn: Callable[[View], None] = lambda view: None
+        self.verdicts: dict[str, JobVerdict] = {}
+        self._begun: list[Examination] = []
 
-    def event(self, kind: str, message: str, **facts: Any) -> None:
-        self.events.append((kind, message, facts))
+    def begin(self, examination: Examination) -> None:
+        self._begun.append(examination)
 
-    def tick(self, view: Callable[[], View]) -> None:
-        self.each_turn(view())
+    def take(self) -> list[Examined]:
+        begun, self._begun = self._begun, []
+        return [
+            Examined(
+                examination=one,
+                verdicts={
+                    job.job_id: self.verdicts.get(job.job_id, JobVerdict()) for job in one.jobs
+                },
+            )
+            for one in begun
+        ]
+
+    def abort(self) -> None:
+        """Nothing is examined."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Reported:
+    """The events of a ledger."""
+
+    def __init__(self, ledger: ServerLedger) -> None:
+        self._ledger = ledger
+
+    @property
+    def events(self) -> list[tuple[str, str, Mapping[str, Any]]]:
+        return [
+            (event.kind, event.message, event.facts)
+            for event in self._ledger.events_after(0)
+            if event.kind not in INTERNAL
+        ]
 
     def kinds(self, job_id: str | None = None) -> list[str]:
         return [
@@ -125,7 +222,8 @@ class RecordingReporter:
 
 
 class Experiment:
-    """A run directory with a ledger, a supervisor over it, and its reporter."""
+    """A run directory with a ledger, and a supervisor over it whose executor and clock are
+    simulated."""
 
     def __init__(
         self,
@@ -136,38 +234,66 @@ class Experiment:
         cpus: int = 2,
         gpus: int = 0,
         max_parallel: int | None = None,
-        executor: Executor | None = None,
+        executor: Any = None,
         slots: Slots | None = None,
+        now: Callable[[], float] | None = None,
+        memory_mib: int = 1 << 20,
         **settings: Any,
     ) -> None:
         self.jobs = list(jobs)
         self.paths = RunPaths(root)
-        self.reporter = RecordingReporter()
-        self.fake = FakeExecutor(behave=behave or (lambda launch: Behaviour()))
-        if self.paths.ledger.exists():
-            self.ledger = Ledger.open(self.paths.ledger)
-        else:
-            self.ledger = Ledger.create(self.paths.ledger)
-            self.ledger.put_jobs(
+        ledger = (
+            ServerLedger.open(self.paths.ledger)
+            if self.paths.ledger.exists()
+            else ServerLedger.create(self.paths.ledger)
+        )
+        assert isinstance(ledger, ServerLedger)
+        self.ledger = ledger
+        if not ledger.jobs():
+            ledger.put_jobs(
                 DeclaredJob(position=index, job=job) for index, job in enumerate(self.jobs)
             )
-            self.ledger.commit()
-        settings = {"exit_record_expected": False} | settings
-        if executor is None:
-            settings = {"now": self.fake.now, "available_memory_mib": lambda: 1 << 20} | settings
+            ledger.commit()
+        self.reporter = Reported(ledger)
+        self.fake = SimulatedExecutor(behave=behave or (lambda _: Behaviour()))
+        machine = make_machine(cpus, gpus)
+        backend = SimulatedBackend(
+            executor or self.fake, slots or SlotPool(machine, max_parallel), machine, memory_mib
+        )
+        self.examiner = GivenVerdicts()
+        clock = now or self.fake.now
+        defaults: dict[str, Any] = {"policies": NoPolicies(), "holder": "this supervisor"}
         self.supervisor = Supervisor(
             paths=self.paths,
-            rows=self.ledger.jobs(),
-            ledger=self.ledger,
-            executor=executor or self.fake,
-            slots=slots or SlotPool(make_machine(cpus, gpus), max_parallel),
-            reporter=self.reporter,
-            **settings,
+            ledger=ledger,
+            executor=BackendExecutor(backend=backend, now=clock),  # type: ignore[arg-type]
+            examiner=self.examiner,  # type: ignore[arg-type]
+            now=clock,
+            **defaults | settings,
         )
 
     def run(self) -> dict[str, str]:
         """States by job, once no more is done."""
-        return {job_id: state.name for job_id, state in self.supervisor.run().items()}
+        settle_left_attempts(self.paths, self.ledger, LedgerReporter(self.ledger))
+        self.supervisor.jobs.load(self.ledger.jobs())
+        for entry in self.supervisor.jobs:
+            self.supervisor.jobs.settle(entry)
+        self.exit_code = self.supervisor.go()
+        return {row.job_id: row.state.name for row in self.ledger.jobs()}
+
+    def add(
+        self, jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict], **addition: Any
+    ) -> Answer:
+        """Declare jobs, whose robots are as in ``verdicts``. Return the answer."""
+        settle_left_attempts(self.paths, self.ledger, LedgerReporter(self.ledger))
+        self.examiner.verdicts = dict(verdicts)
+        declared = Addition(jobs=[job_values(job) for job in jobs], whole=True, **addition)
+        request = Request(verb="add", args=addition_args(declared))
+        self.supervisor.entering.begin("add", request)
+        self.supervisor.entering.take_examined()
+        answer = self.ledger.answer("add")
+        assert answer is not None
+        return answer
 
     def begin(self, job_id: str, state: State | None = None, **facts: Any) -> Attempt:
         """Enter a first attempt of a job without the supervisor; it is then in ``state``, RUNNING
@@ -176,6 +302,8 @@ class Experiment:
         attempt = Attempt(job_id=job_id, **values)
         self.ledger.start_attempt(attempt, queue_s=0.0)
         self.ledger.set_state(job_id, state or Running(attempt=attempt))
+        if isinstance(state, Paused):
+            self.ledger.set_wanted(job_id, "pause")
         return attempt
 
     @property
@@ -200,25 +328,6 @@ def names(count: int) -> list[str]:
     return [f"j{number:04}" for number in range(count)]
 
 
-def ask(root: Path, *requests: tuple[Any, str | None]) -> None:
-    """As ``stop`` and ``retry`` do, over a connection of their own."""
-    other = Ledger.open(root / "ledger.sqlite3")
-    other.add_requests([Request(verb=verb, job_id=job_id) for verb, job_id in requests])
-    other.abandon()
-
-
-def once(condition: Callable[[View], bool], action: Callable[[], None]) -> Callable[[View], None]:
-    """At the first turn at which ``condition`` holds."""
-    done: list[bool] = []
-
-    def each_turn(view: View) -> None:
-        if not done and condition(view):
-            done.append(True)
-            action()
-
-    return each_turn
-
-
 def rows(root: Path) -> dict[str, dict[str, Any]]:
     return {row["job_id"]: row for row in json.loads((root / "summary.json").read_text())}
 
@@ -233,8 +342,16 @@ def staged_robot(folder: Path) -> Path:
     return folder
 
 
-def with_robots(root: Path, staged: Path, *job_ids: str, **settings: Any) -> Experiment:
-    """An experiment whose jobs have copies of the staged robot in their directories."""
+def with_robots(
+    root: Path,
+    staged: Path,
+    *job_ids: str,
+    staged_robots: Mapping[str, Path] | None = None,
+    **settings: Any,
+) -> Experiment:
+    """An experiment whose jobs have copies of the staged robot in their directories.
+
+    :param staged_robots: by job, those that can be put back."""
     root.mkdir()
     jobs = [make_job(job_id, max_retries=1, spec={"xml": "robot/hopper.xml"}) for job_id in job_ids]
     experiment = Experiment(root, jobs, **settings)
@@ -246,8 +363,8 @@ def with_robots(root: Path, staged: Path, *job_ids: str, **settings: Any) -> Exp
     for job_id in job_ids:
         experiment.paths.job(job_id).root.mkdir(parents=True)
         shutil.copytree(staged, experiment.paths.job(job_id).robot)
-    experiment.ledger.close()
-    return Experiment(root, jobs, **settings)
+    experiment.supervisor._robots.staged |= staged_robots or {}
+    return experiment
 
 
 def edit_robot(robot: Path) -> None:

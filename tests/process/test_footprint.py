@@ -28,7 +28,7 @@ def loaded_by(*arguments: str) -> set[str]:
     return {name if name.startswith("orchestrator") else name.split(".")[0] for name in names}
 
 
-SUPERVISOR = "supervisor.supervisor experiment.from_outside.control executors.local"
+CLIENT = "client.control client.attach executors.local"
 CHECK = (
     "import orchestrator.worker.robots.preflight_child as p; answer = p.check(p.ExaminationRequest("
 )
@@ -45,7 +45,7 @@ OF_DRAWS = {
 """Needed by jobs whose episodes draw properties of the robot."""
 PROGRAMS: dict[str, tuple[str, set[str]]] = {
     "a supervisor": (
-        importing(f"{SUPERVISOR} experiment.session api"),
+        importing("server.process executors.local_backend api"),
         {
             *HEAVY,
             "numpy",
@@ -56,7 +56,7 @@ PROGRAMS: dict[str, tuple[str, set[str]]] = {
             "orchestrator.executors.fake",
         },
     ),
-    "who reads no job file": (importing(f"{SUPERVISOR} ledger"), {"pydantic"}),
+    "who reads no job file": (importing(f"{CLIENT} ledger"), {"pydantic"}),
     "who reads a job file": (
         "from pathlib import Path; from orchestrator.jobfile import load; load(Path('jobs/robots.toml'))",
         {*HEAVY, "numpy", "jsonschema"},
@@ -107,7 +107,7 @@ def test_no_more_is_loaded_than_is_needed(program: str) -> None:
 def test_help_loads_nothing_that_it_does_not_need() -> None:
     loaded = loaded_by("-m", "orchestrator", "--help")
     assert not loaded & {*HEAVY, "numpy", "pydantic", "psutil", "sqlite3", "matplotlib"}
-    unwanted = ("orchestrator.jobfile", "orchestrator.worker", "orchestrator.supervisor.supervisor")
+    unwanted = ("orchestrator.jobfile", "orchestrator.worker", "orchestrator.server")
     assert not {name for name in loaded if name.startswith(unwanted)}
 
 

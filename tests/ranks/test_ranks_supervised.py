@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from executor_helpers import await_files, await_gone
 from supervisor_helpers import (
     Experiment,
-    RecordingReporter,
+    Reported,
     behaviours,
     make_job,
     make_machine,
@@ -30,9 +31,8 @@ from orchestrator.executors.base import BackendSettings
 from orchestrator.executors.fake import NEVER, Behaviour
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.executors.local_backend import LocalBackend
-from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import worker_logs
-from orchestrator.experiment.resuming import reconcile, recovery
+from orchestrator.experiment.resuming import recovery
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -60,12 +60,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     told."""
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)  # whatever this machine has
 
-    def go(does: str, *, max_retries: int = 0) -> tuple[dict[str, Any], RecordingReporter]:
+    def go(does: str, *, max_retries: int = 0) -> tuple[dict[str, Any], Reported]:
         executor = LocalExecutor(worker_command=worker(does))
         job = make_job("a", ranks=3, max_retries=max_retries)
-        experiment = Experiment(
-            tmp_path, [job], cpus=4, executor=executor, exit_record_expected=True
-        )
+        experiment = Experiment(tmp_path, [job], cpus=4, executor=executor, now=time.monotonic)
         experiment.run()
         (row,) = json.loads((tmp_path / "summary.json").read_text())
         return row, experiment.reporter
@@ -88,7 +86,7 @@ def test_a_job_of_ranks_takes_one_lane_and_cpus_for_all(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_memory_that_all_ranks_may_claim_admits_or_delays(tmp_path: Path) -> None:
     jobs = [make_job(name, ranks=2, memory_mib=100) for name in "ab"]
-    experiment = Experiment(tmp_path, jobs, cpus=4, available_memory_mib=lambda: 399)
+    experiment = Experiment(tmp_path, jobs, cpus=4, memory_mib=399)
     experiment.run()
     assert experiment.fake.time_s == pytest.approx(2.0), "the second waits for the first"
 
@@ -204,16 +202,10 @@ def test_of_an_attempt_that_nobody_saw_end_the_rank_that_failed_has_the_word(
 
 def settled(experiment: Experiment, job: Job) -> Any:
     """The state that a next supervisor gives a job that it finds RUNNING."""
-    verdicts, position = {job.job_id: JobVerdict(problem=None)}, {job.job_id: 0}
-    (row,) = reconcile.reconcile(
-        [job],
-        verdicts,
-        position,
-        "refuse",
-        experiment.paths,
-        experiment.ledger,
-        RecordingReporter(),
-    )
+    answer = experiment.add([job], {})
+    if answer.error:
+        raise ChangedError(answer.error)
+    (row,) = experiment.ledger.jobs()
     return row.state
 
 
@@ -232,7 +224,7 @@ def test_the_error_of_a_rank_is_taken_over_by_the_next_supervisor(tmp_path: Path
 SUPERVISOR = """
 import sys
 sys.path[:0] = [*sys.argv[1:3], f"{sys.argv[1]}/tests/ranks"]
-import os
+import os, time
 from pathlib import Path
 from supervisor_helpers import Experiment, make_job
 from test_ranks_supervised import worker
@@ -241,7 +233,7 @@ os.sched_setaffinity = lambda *_: None
 does = "(job / f'pid-{rank}.tmp').write_text(str(os.getpid())); "
 does += "(job / f'pid-{rank}.tmp').rename(job / f'pid-{rank}'); time.sleep(600)"
 executor = LocalExecutor(worker_command=worker(does))
-Experiment(Path(sys.argv[3]), [make_job("a", ranks=3)], cpus=4, executor=executor).run()
+Experiment(Path(sys.argv[3]), [make_job("a", ranks=3)], cpus=4, executor=executor, now=time.monotonic).run()
 """
 
 

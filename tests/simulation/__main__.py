@@ -5,6 +5,7 @@ python -m tests.simulation                         seeds 0 to 499, as the tests 
                            --seeds 1 --seed 7 --trace
                                                    all that happens in one of them
                            --scenario FILE         a scenario that was kept in a file
+                           --plant N               with the N-th planted fault, until it is found
 
 Prints what does not hold, and the shortest scenario that shows it.
 """
@@ -15,16 +16,14 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from tests.simulation.drawing import made
-from tests.simulation.play import Outcome, play
+from tests.simulation.planted import FAULTS, first_seed
+from tests.simulation.play import play
 from tests.simulation.scenario import Scenario
 from tests.simulation.shrink import shrunk
-
-NO_TROUBLES = ("lives", "points", "deaths", "status", "refused commands")
 
 
 def main() -> int:
@@ -37,36 +36,35 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first of them")
     parser.add_argument("--scenario", type=Path, help="play the scenario in this file instead")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
+    parser.add_argument("--plant", type=int, help="plant a fault")
     arguments = parser.parse_args()
+    seeds = range(arguments.seed, arguments.seed + arguments.seeds)
+    if arguments.plant is not None:
+        fault = FAULTS[arguments.plant]
+        seed, violation = first_seed(fault, seeds)
+        print(f"{fault.name}: {'not found' if seed is None else f'seed {seed}: {violation}'}")
+        return seed is None
     if arguments.scenario is not None:
         scenarios = {str(arguments.scenario): Scenario.from_json(arguments.scenario.read_text())}
     else:
-        seeds = range(arguments.seed, arguments.seed + arguments.seeds)
         scenarios = {f"seed {seed}": made(seed) for seed in seeds}
     begun = time.perf_counter()
     counts: Counter[str] = Counter()
     failed = 0
-    for (name, scenario), outcome in zip(
-        scenarios.items(), _played([*scenarios.values()]), strict=True
-    ):
-        counts += outcome.counts
-        failed += bool(outcome.violation)
-        if arguments.trace:
-            print("\n".join(outcome.trace))
-        if outcome.violation:
-            shortest, _ = shrunk(scenario, outcome)
-            print(f"{name}: {outcome.violation}\n{shortest.to_json()}", flush=True)
-    troubles = sum(number for kind, number in counts.items() if kind not in NO_TROUBLES)
+    with ProcessPoolExecutor() as pool:
+        outcomes = pool.map(play, scenarios.values())
+        for (name, scenario), outcome in zip(scenarios.items(), outcomes, strict=True):
+            counts += outcome.counts
+            if arguments.trace:
+                print("\n".join(outcome.trace))
+            if outcome.violation:
+                failed += 1
+                shortest, _ = shrunk(scenario, outcome)
+                print(f"{name}: {outcome.violation}\n{shortest.to_json()}", flush=True)
     elapsed_s = time.perf_counter() - begun
     print(f"{len(scenarios):,} scenarios in {elapsed_s:.1f} s; {failed:,} failed")
-    print(f"{troubles:,} troubles, {counts['deaths']:,} deaths, {counts['points']:,} points")
+    print(", ".join(f"{name} {number:,}" for name, number in sorted(counts.items())))
     return bool(failed)
-
-
-def _played(scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
-    """Play ``scenarios``, on all cores."""
-    with ProcessPoolExecutor() as pool:
-        yield from pool.map(play, scenarios)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Python announces what it does to files by audit events (PEP 578), wherever that 
 nothing has to be patched for a change to be a point at which the supervisor may die, or be refused
 for a full disk; and a change outside of the scratch folder, a process or a connection ends the
 simulation with :class:`UnsimulatedError`. Two things have no event: ``fsync``, which goes through
-the ``os`` of :mod:`seams`, and the writes of SQLite, which count at each commit.
+the ``os`` of :mod:`.seams`, and the writes of SQLite, which count at each commit.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Disk:
         """Changes of names that a power cut may undo: kind, path, other path, saved content."""
         self._synced: dict[int, tuple[int, int]] = {}
         """By inode: size and time of the content that is on the disk."""
-        self._commits: list[tuple[int, Any]] = []
-        """Size of the write-ahead log after each commit, with what the observer noted of it."""
+        self._commits: list[int] = []
+        """Size of the write-ahead log after each commit."""
         self._log_id = b""
         self._tickets = 0
         self._is_saving = False
@@ -152,11 +152,7 @@ class Disk:
             self._observer.changes("fsync content")
         self._synced[status.st_ino] = (status.st_size, status.st_mtime_ns)
 
-    def directory_number(self) -> int:
-        """Of the run directory that is there (its inode); 0 for none."""
-        return self.run_dir.stat().st_ino if self.run_dir.exists() else 0
-
-    def committed(self, note: Any) -> None:
+    def committed(self) -> None:
         """A transaction of the ledger is in its write-ahead log."""
         log = self.run_dir / f"{LEDGER}-wal"
         if not log.exists():
@@ -167,12 +163,12 @@ class Disk:
         if log_id != self._log_id:
             self._commits.clear()
             self._log_id = log_id
-        self._commits.append((log.stat().st_size, note))
+        self._commits.append(log.stat().st_size)
 
     # -- the end of a process, and of power
 
     def kept_ledger(self) -> Callable[[], None]:
-        """Keeps the files of the ledger as they are now. Returns what puts them back.
+        """Keeps the files of the ledger as they are now. Return what puts them back.
 
         A process that is killed closes no database; the simulated one does, when its stack is
         unwound.
@@ -192,12 +188,10 @@ class Disk:
 
         return put_back
 
-    def lose_power(self, choice: int) -> Any:
-        """Take away what a power cut takes. Returns the note of the last commit that is left, or
-        None if all are.
-        """
+    def lose_power(self, choice: int) -> None:
+        """Take away what a power cut takes. :param choice: seed of what that is."""
         chance = random.Random(choice)
-        note = self._lose_commits(chance)
+        self._lose_commits(chance)
         self._lose_contents(chance)
         kept = chance.choice((0, len(self._names), chance.randint(0, len(self._names))))
         for kind, path, other, saved in reversed(self._names[kept:]):
@@ -206,19 +200,17 @@ class Disk:
             for path in self.run_dir.glob(f"{LEDGER}-*"):
                 path.unlink()
         self._names.clear()
-        return note
 
-    def _lose_commits(self, chance: random.Random) -> Any:
+    def _lose_commits(self, chance: random.Random) -> None:
         log = self.run_dir / f"{LEDGER}-wal"
         commits = self._commits
         if not log.exists() or len(commits) < 2 or chance.random() < 0.5:
-            return None
-        size, note = chance.choice((commits[-2], chance.choice(commits)))
+            return
+        size = chance.choice((commits[-2], chance.choice(commits)))
         if log.stat().st_size > 3 << 20 or size > log.stat().st_size:
-            return None
+            return
         os.truncate(log, size)
-        del commits[commits.index((size, note)) + 1 :]
-        return note
+        del commits[commits.index(size) + 1 :]
 
     def _lose_contents(self, chance: random.Random) -> None:
         for path in sorted(self.run_dir.rglob("*")):

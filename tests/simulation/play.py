@@ -1,50 +1,38 @@
-"""Plays a scenario: one supervisor after another in the same directory, until nothing is left to
-do.
-"""
+"""Plays a scenario: one supervisor after another in the same directory, until nothing is left to do."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import sqlite3
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from orchestrator.core.errors import (
-    ChangedError,
-    DiskFullError,
-    LedgerBusyError,
-    LedgerError,
-    RunDirError,
-    SupervisorError,
-)
-from orchestrator.core.job import Attempt, AttemptOutcome, Job, Resources, State
+from orchestrator.core.errors import DiskFullError, LedgerError, OrchestratorError, SupervisorError
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment import session
-from orchestrator.ledger import Ledger
-from orchestrator.ledger.rows import DeclaredJob
-from orchestrator.supervisor.events import View
-from tests.simulation import seams
-from tests.simulation.commands import Commands
-from tests.simulation.declared_jobs import DeclaredJobs
-from tests.simulation.disk import UnsimulatedError
-from tests.simulation.executor import Processes, simulated_kind
-from tests.simulation.job_files import JobFiles
+from orchestrator.server.ledger import LedgerReporter, ServerLedger
+from orchestrator.server.recovery import settle_left_attempts
+from orchestrator.server.supervisor import Supervisor
+from orchestrator.supervisor.start_policies import NoPolicies
+from tests.simulation.clients import Clients
+from tests.simulation.disk import LEDGER, UnsimulatedError
+from tests.simulation.machine import Machine, SimulatedExecutor
 from tests.simulation.monitor import Monitor
-from tests.simulation.scenario import STEPS, Scenario, SimulatedJob
-from tests.simulation.worker import VERSION
+from tests.simulation.scenario import VERBS, Scenario, Trouble
+from tests.simulation.seams import SimulatedExaminer, SimulatedSqlite, installed
 from tests.simulation.world import FAILS, DeathError, Violation, World
 
-MOST_LIVES = 300
-"""With a ledger that others have locked, a run ends soon, and its user tries again at once."""
+MOST_LIVES = 100
 COLLECT_EVERY = 20_000
 """New objects between two garbage collections, instead of Python's 700."""
 SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+PATIENCE_S = 30.0
+"""How long the ledger waits for another program's lock."""
+CLIENT_GONE = "the program that started the run has ended"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,28 +40,29 @@ class Outcome:
     """How a scenario was played."""
 
     violation: str
-    """What did not hold; empty where everything did."""
+    """What did not hold; empty if everything did."""
     trace: list[str]
     counts: Counter[str]
 
 
-class _Reporter:
-    """Tells the monitor what the supervisor reports, and of every turn."""
-
-    def __init__(self, monitor: Monitor) -> None:
-        self._monitor = monitor
-
-    def event(self, kind: str, message: str, **facts: Any) -> None:
-        self._monitor.event(kind, message, **facts)
-
-    def tick(self, view: Callable[[], View]) -> None:
-        self._monitor.turn()
-
-
 def play(scenario: Scenario) -> Outcome:
-    """Play ``scenario`` in a folder of its own, which is removed."""
-    with _rarely_collected():
-        return _play(scenario)
+    """Play a scenario in a folder of its own, which is removed."""
+    with _rarely_collected(), tempfile.TemporaryDirectory(prefix="simulation-", dir=SCRATCH) as at:
+        root = Path(at)
+        world = World(root=root, scenario=scenario)
+        violation = ""
+        try:
+            _Player(world).play()
+        except Violation as error:
+            violation = str(_first(error))
+        except UnsimulatedError as error:
+            violation = f"not simulated: {error}"
+        except Exception as error:
+            world.log("".join(traceback.format_exception(error)))
+            violation = f"the simulated world has failed: {error!r}"
+        world.log(f"result: {violation or 'all holds'}")
+        violation = violation.replace(str(root), "")
+        return Outcome(violation=violation, trace=world.trace, counts=world.counts)
 
 
 @contextlib.contextmanager
@@ -87,30 +76,8 @@ def _rarely_collected() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def _play(scenario: Scenario) -> Outcome:
-    with tempfile.TemporaryDirectory(prefix="simulation-", dir=SCRATCH) as folder:
-        root = Path(folder)
-        world = World(root=root, scenario=scenario)
-        try:
-            _Player(world, scenario).play()
-            violation = ""
-        except Violation as error:
-            violation = str(_first(error))
-        except UnsimulatedError as error:
-            violation = f"not simulated: {error}"
-        except Exception as error:
-            world.log("".join(traceback.format_exception(error)))
-            violation = f"the simulated world has failed: {error!r}"
-        world.log(f"result: {violation or 'all holds'}")
-        return Outcome(
-            violation=violation.replace(str(root), ""),
-            trace=world.trace,
-            counts=world.counts,
-        )
-
-
 def _first(error: BaseException) -> BaseException:
-    """The violation that came before those that unwinding the stack has led to."""
+    """Return the violation that came before those that unwinding the stack has led to."""
     earlier = error.__context__
     while earlier is not None:
         if isinstance(earlier, Violation):
@@ -120,192 +87,192 @@ def _first(error: BaseException) -> BaseException:
 
 
 class _Player:
-    def __init__(self, world: World, scenario: Scenario) -> None:
+    def __init__(self, world: World) -> None:
         self.world = world
-        self.scenario = scenario
-        paths = RunPaths(world.disk.run_dir)
-        by_id = {job.job_id: job for job in scenario.jobs}
-        self.processes = Processes(world=world, jobs=by_id)
-        self.files = JobFiles(
-            world=world,
-            scenario=scenario,
-            paths=paths,
-            job_of=_job,
+        self.scenario = world.scenario
+        self.paths = RunPaths(world.disk.run_dir)
+        jobs = {job.job_id: job for job in self.scenario.jobs}
+        self.machine = Machine(world=world, jobs=jobs, limit=self.scenario.jobs_at_once)
+        self.monitor = Monitor(world=world, machine=self.machine, paths=self.paths)
+        self.clients = Clients(
+            scenario=self.scenario, machine=self.machine, monitor=self.monitor, paths=self.paths
         )
-        self.declared = DeclaredJobs(
-            paths=paths, files=self.files, originals=dict(by_id), jobs=by_id
+        self.supervisor: Supervisor | None = None
+        self.loses_ledger = False
+        self.lives = 0
+        self.last_command_s = max(
+            (
+                trouble.at_s
+                for trouble in self.scenario.troubles
+                if trouble.at_s is not None and trouble.kind in (*VERBS, "edit", "lose-ledger")
+            ),
+            default=0.0,
         )
-        self.monitor = Monitor(
-            world=world,
-            jobs=by_id,
-            processes=self.processes,
-            paths=paths,
-            declared=self.declared,
-        )
-        self.processes.submitted = self.monitor.submitted
-        self.processes.launched = self.monitor.launched
-        self.processes.kills = self.monitor.kills
-        world.monitor = self.monitor
-        world.processes = self.processes
-        world.commands = Commands(world=world, monitor=self.monitor, files=self.files)
+        world.player = self
 
     def play(self) -> None:
-        kind = simulated_kind(self.world, self.processes)
-        with seams.installed(self.world, kind) as sqlite, _observed(self.monitor):
+        with installed(self.machine) as sqlite:
+            self.paths.root.mkdir()
             for _ in range(MOST_LIVES):
-                is_over = self._live()
-                self.world.forget_supervisors()
-                for connection in sqlite.opened:
-                    connection.close()
-                sqlite.opened.clear()
-                if not is_over:
-                    self.world.pass_time(self.scenario.gap_s)
-                elif (again_s := self.files.next_call_s()) is not None:
-                    self.world.pass_time(again_s - self.world.now)
-                elif not self.files.is_due:
-                    self.monitor.the_end()
+                is_over = self._live(sqlite)
+                if is_over and self.world.now >= self.last_command_s:
                     return
+                self._pass_gap()
         raise Violation(f"not at an end after {MOST_LIVES} supervisors")
 
-    def _live(self) -> bool:
-        """One supervisor. Return whether nothing is left to do."""
+    def _pass_gap(self) -> None:
+        """Let users do what they do while no supervisor runs."""
+        self.world.pass_time(self.scenario.gap_s)
+        if self.loses_ledger:
+            self.loses_ledger = False
+            with self.world.own_work():
+                self.monitor.ledger_was_lost()
+                for path in self.paths.root.glob(f"{LEDGER}*"):
+                    path.unlink()
+
+    # -- one supervisor
+
+    def _live(self, sqlite: SimulatedSqlite) -> bool:
+        """Let one supervisor live. Return whether nothing is left to do."""
         world, monitor = self.world, self.monitor
-        monitor.life_begins()
-        self.files.begin(self.declared.recorded())
-        has_died = False
+        self.lives += 1
+        holder = f"supervisor {self.lives}"
+        world.begin_life()
+        world.log(f"{holder} starts")
+        monitor.life_begins(holder)
+        with world.other_process():
+            self.paths.requests.mkdir(exist_ok=True)
+            self.clients.start_run(holder)
+        error: Exception | None = None
+        exit_code = 0
         try:
-            with world.supervised():
-                result = session.run(*self.files.arguments(), _Reporter(monitor))
-        except DeathError as error:
-            if isinstance(earlier := _first(error), Violation):
+            exit_code = self._supervise(holder)
+        except DeathError as death:
+            if isinstance(earlier := _first(death), Violation):
                 raise earlier from None
-            has_died = True
-        except KeyboardInterrupt:
-            world.log("stopped before any launch")
-        except (DiskFullError, LedgerBusyError, SupervisorError) as error:
-            self._look_at_error(error)
-        except ChangedError as error:
-            self.declared.refused()
-            self.files.refused(error)
-        except (LedgerError, RunDirError) as error:
-            world.log(f"the run ends: {error}")
-            is_founded = self.files.call.is_directory or FAILS in str(error)
-            if monitor.has_launched or not is_founded:
-                raise Violation(f"the run has failed: {error!r}") from error
-        except Exception as error:
-            world.log("".join(traceback.format_exception(error)))
-            raise Violation(f"the run has failed: {error!r}") from error
-        else:
-            monitor.life_ended()
-            world.log(f"exit code {result.exit_code}")
-            if result.interrupted:
-                if world.counts["lives"] % 2:  # of all it would take 6 % of the time
-                    monitor.interrupted()
-                return False
-            monitor.everything_agrees(result.exit_code, result.states)
-            return not monitor.has_unread_requests()
+        except (OrchestratorError, OSError) as raised:
+            error = raised
+            world.log(f"the run ends: {raised}")
+        except Exception as raised:
+            world.log("".join(traceback.format_exception(raised)))
+            raise Violation(f"the run has failed: {raised!r}") from raised
+        finally:
+            self.supervisor = None
+            has_died = world.end_life(sqlite.close)
         if has_died:
-            world.bury()
-        else:
-            world.fall_back()
-            monitor.life_ended()
-        return False
+            self._bury()
+            return False
+        self._look_at_error(error)
+        with world.own_work():
+            monitor.life_ended(exit_code, has_failed=error is not None)
+        world.log(f"exit code {exit_code}")
+        is_stopped = error is not None or monitor.stops or monitor.is_refused
+        return not (is_stopped or self.loses_ledger)
 
-    def _look_at_error(self, error: Exception) -> None:
+    def _supervise(self, holder: str) -> int:
+        """Do what :func:`orchestrator.server.process.run` does with a locked run directory."""
+        ledger_path = self.paths.ledger
+        opened = ServerLedger.open if ledger_path.exists() else ServerLedger.create
+        ledger = opened(ledger_path)
+        assert isinstance(ledger, ServerLedger)
+        ledger.wait_for_lock(PATIENCE_S)
+        executor = SimulatedExecutor(machine=self.machine, monitor=self.monitor)
+        executor.resize(self.scenario.jobs_at_once)
+        executor.template_ready_at = self.world.now + 1.0
+        self.supervisor = supervisor = Supervisor(
+            paths=self.paths,
+            ledger=ledger,
+            executor=executor,
+            examiner=SimulatedExaminer(self.machine),  # type: ignore[arg-type]
+            policies=NoPolicies(),
+            holder=holder,
+            grace_s=self.scenario.grace_s,
+            awaits_jobs=True,
+            reason_to_stop=self._reason_to_stop,
+            now=lambda: self.world.monotonic,
+        )
+        if self.scenario.held_s:
+            supervisor.is_held_open = lambda: not supervisor.is_released
+        settle_left_attempts(self.paths, ledger, LedgerReporter(ledger))
+        try:
+            exit_code = supervisor.go()
+        except OrchestratorError:
+            with contextlib.suppress(OrchestratorError):
+                ledger.close()
+            raise
+        ledger.record_event("ended", "", {"exit_code": exit_code})
+        ledger.close()
+        return exit_code
+
+    def _reason_to_stop(self) -> str:
+        assert self.supervisor is not None
+        is_tied = not self.scenario.is_detached or self.supervisor.awaits_jobs
+        if not (self.clients.is_starter_dead and is_tied):
+            return ""
+        if not self.monitor.stops:
+            self.monitor.asked_to_stop()
+        return CLIENT_GONE
+
+    def _look_at_error(self, error: Exception | None) -> None:
         """Errors that end a run are those that the world has caused."""
+        if error is None:
+            return
         counts = self.world.counts
-        self.world.log(f"the run ends: {error}")
-        endings = {one.ending for job in self.scenario.jobs for one in job.behaviours}
         text = str(error)
-        causes = {
-            DiskFullError: counts["full"] > 0 or bool(endings & {"full", "refused-full"}),
-            LedgerBusyError: self.world.is_locked or counts["lock"] > 0,
-            SupervisorError: counts["error"] > 0 or FAILS in text or "still locked" in text,
-        }
-        if not causes[type(error)]:
+        endings = {one.ending for job in self.scenario.jobs for one in job.behaviours}
+        is_full = counts["full"] > 0 or bool(endings & {"full", "refused-full"})
+        is_planted = "OddError" in text or FAILS in text or "locked" in text
+        match error:
+            case DiskFullError():
+                is_expected = is_full
+            case SupervisorError() | LedgerError():
+                is_expected = is_planted or (is_full and "No space" in text)
+            case _:
+                is_expected = is_full
+        if not is_expected:
             raise Violation(f"the run has failed: {error!r}") from error
 
+    def _bury(self) -> None:
+        """Let happen what happens when a supervisor has died."""
+        world = self.world
+        is_power_cut = world.failed_power is not None
+        world.failed_power = None
+        with world.own_work(), world.other_process():
+            if is_power_cut and self.paths.ledger.exists():
+                connection = sqlite3.connect(self.paths.ledger)
+                connection.row_factory = sqlite3.Row
+                with contextlib.closing(connection):
+                    self.monitor.power_failed(connection)
+            elif is_power_cut:
+                self.monitor.clients_died()
+                self.monitor.forget()
+            recorded = self.monitor.recorded_pids()
+            self.machine.lose_supervisor(is_power_cut=is_power_cut, recorded=recorded)
 
-@contextlib.contextmanager
-def _observed(monitor: Monitor) -> Iterator[None]:
-    """The monitor is told of what is written to the ledger of attempts and states."""
-    put_jobs, delete_job = Ledger.put_jobs, Ledger.delete_job
-    set_state, update = Ledger.set_state, Ledger.update_declaration
-    start_attempt, end_attempt = Ledger.start_attempt, Ledger.end_attempt
+    # -- what happens
 
-    def seen_put(ledger: Ledger, jobs: Iterable[DeclaredJob]) -> None:
-        entered = list(jobs)
-        put_jobs(ledger, entered)
-        for declared in entered:
-            monitor.put(declared.job)
+    def committed(self, connection: sqlite3.Connection) -> None:
+        self.monitor.committed(connection)
 
-    def seen_update(ledger: Ledger, position: int, job: Job) -> None:
-        update(ledger, position, job)
-        monitor.declared.updated(job)
-
-    def seen_delete(ledger: Ledger, job_id: str) -> None:
-        delete_job(ledger, job_id)
-        monitor.deleted(job_id)
-
-    def seen_state(ledger: Ledger, job_id: str, state: State) -> None:
-        set_state(ledger, job_id, state)
-        monitor.set_state(job_id, state)
-
-    def seen_start(ledger: Ledger, attempt: Attempt, *, queue_s: float) -> None:
-        start_attempt(ledger, attempt, queue_s=queue_s)
-        monitor.declared.begun(attempt.job_id)
-
-    def seen_end(ledger: Ledger, job_id: str, number: int, **facts: Any) -> None:
-        end_attempt(ledger, job_id, number, **facts)
-        outcome: AttemptOutcome = facts["outcome"]
-        monitor.attempt_ended(job_id, number, outcome, facts["record"])
-
-    seen = {
-        "put_jobs": seen_put,
-        "update_declaration": seen_update,
-        "delete_job": seen_delete,
-        "set_state": seen_state,
-        "start_attempt": seen_start,
-        "end_attempt": seen_end,
-    }
-    with contextlib.ExitStack() as stack:
-        for name, function in seen.items():
-            seams.replace(stack, Ledger, name, function)
-        yield
-
-
-def _job(job: SimulatedJob, number: int) -> Job:
-    spec = WorkerSpec(
-        job_id=job.job_id,
-        name=job.name,
-        seed=0,
-        algo="ppo",
-        learner="auto",
-        total_timesteps=job.iterations * STEPS,
-        n_envs=1,
-        normalize=False,
-        checkpoint_every=2 * STEPS,
-        eval_episodes=0,
-        env="CartPole-v1",
-        env_kwargs={VERSION: job.version} if job.version else {},
-        ranks=job.ranks,
-        after=job.after,
-    )
-    resources = Resources(
-        ranks=job.ranks,
-        cores=job.cores,
-        threads=1,
-        memory_mib=job.memory_mib,
-        gpus=0,
-        timeout_s=job.timeout_s,
-        stall_timeout_s=job.stall_timeout_s,
-        min_free_disk_mib=job.min_free_disk_mib,
-    )
-    return Job(
-        job_id=job.job_id,
-        where=f"jobs[{number}]",
-        spec=spec,
-        resources=resources,
-        max_retries=job.max_retries,
-        xml_source=None,
-    )
+    def happens(self, trouble: Trouble) -> None:
+        supervisor = self.supervisor
+        match trouble.kind:
+            case "edit":
+                self.clients.edit(trouble)
+            case "begin":
+                self.clients.on_change = trouble.what
+            case "client-dies":
+                self.clients.is_starter_dead = True
+            case "damaged":
+                self.clients.damage(trouble)
+            case "lose-ledger":
+                self.loses_ledger = True
+            case "signal":
+                if supervisor is not None:
+                    self.monitor.asked_to_stop()
+                    supervisor.request_stop("SIGTERM")
+            case "usr1":
+                if supervisor is not None:
+                    supervisor.ask_for_checkpoints()
+            case _:
+                self.clients.give(trouble)

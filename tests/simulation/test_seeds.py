@@ -21,9 +21,7 @@ def check(seeds: range) -> None:
         if outcome.violation:
             violations[seed] = outcome.violation
     assert violations == {}
-    assert all(counts[kind] for kind in (*KINDS, *DELIVERIES, "edit", "begin", "reload"))
-    assert counts["full refusals"]
-    assert counts["io refusals"]
+    assert all(counts[kind] for kind in (*KINDS, *DELIVERIES, "edit", "begin"))
 
 
 class TestFirstHalf:

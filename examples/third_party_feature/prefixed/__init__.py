@@ -24,10 +24,10 @@ from orchestrator.core.feature import Feature
 if TYPE_CHECKING:
     from orchestrator.core.job_parts import JobPart
     from orchestrator.executors.kinds import ExecutorKind
-    from orchestrator.experiment.beside_run import BesideRun, RunFacts
     from orchestrator.keys.feature_tables import FeatureTable, JobTable
     from orchestrator.machine.doctor import Finding
     from orchestrator.machine.topology import Machine
+    from orchestrator.server.companions import Companion, RunFacts
 
 
 def _executors() -> Iterable[ExecutorKind]:
@@ -54,13 +54,22 @@ def _job_tables() -> Iterable[JobTable]:
     return [TABLE]
 
 
-def _beside_run(run: RunFacts) -> BesideRun | None:
-    settings = run.experiment.tables.get("prefixed")
+def _companions(run: RunFacts) -> Iterable[Companion]:
+    settings = run.tables.get("prefixed")
     if settings is None or not settings.events:  # None: the run has no job file
-        return None
-    from prefixed.event_log import EventLog
+        return []
+    from orchestrator.server.companions import Companion
 
-    return EventLog(run.run_dir / "events.jsonl")
+    return [
+        Companion(
+            name="event log",
+            module="prefixed.event_log",
+            arguments=[str(run.ledger.last_event_id())],
+            log=run.paths.root / "event_log.log",
+            outlives_run=True,
+            patience_s=5.0,
+        )
+    ]
 
 
 def _doctor(machine: Machine) -> Iterable[Finding]:
@@ -76,6 +85,6 @@ FEATURE = Feature(
     job_file=_job_file,
     job_parts=_job_parts,
     job_tables=_job_tables,
-    beside_run=_beside_run,
+    companions=_companions,
     doctor=_doctor,
 )

@@ -1,36 +1,40 @@
-"""``RUN_DIR/events.jsonl``: what happens in a run, a line of JSON for each event."""
+"""``RUN_DIR/events.jsonl``: what happens in a run, a line of JSON for each event.
+
+    python -m prefixed.event_log RUN_DIR CURSOR JOBS_AT_ONCE
+
+is the companion that writes it.
+"""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
+import os
+import select
+import sys
 from pathlib import Path
-from typing import Any
 
-from orchestrator.experiment.beside_run import BesideRun
+from orchestrator.client.follow import Follower
+from orchestrator.server.companions import ALL_ENDED, DONE
+
+LOOK_EVERY_S = 0.2
 
 
-class EventLog(BesideRun):
-    """Appends to ``path`` from :meth:`begin` on: before that the run directory may be missing."""
+def main(run_dir: str, cursor: str) -> int:
+    follower = Follower(Path(run_dir), int(cursor))
+    told = b""
+    with (Path(run_dir) / "events.jsonl").open("a", encoding="utf-8") as file:
+        while ALL_ENDED not in told:
+            if select.select([0], [], [], LOOK_EVERY_S)[0]:
+                told = os.read(0, 1024)
+                if not told:  # the supervisor has been killed
+                    return 1
+            for event in follower.new():
+                values = {"time": event.at, "event": event.kind, "message": event.message}
+                file.write(json.dumps({**values, **event.facts}) + "\n")
+            file.flush()
+    follower.close()
+    return DONE
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lines: list[str] = []
-        self._has_begun = False
 
-    def event(self, kind: str, message: str, **facts: Any) -> None:
-        event = {"time": time.time(), "event": kind, "message": message, **facts}
-        self._lines.append(json.dumps(event, default=str) + "\n")
-        self._write()
-
-    def begin(self, has_free_cores: Callable[[], bool | None]) -> None:
-        self._has_begun = True
-        self._write()
-
-    def _write(self) -> None:
-        if not self._has_begun:
-            return
-        with self._path.open("a", encoding="utf-8") as file:
-            file.writelines(self._lines)
-        self._lines.clear()
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:3]))

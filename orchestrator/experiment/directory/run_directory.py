@@ -30,7 +30,6 @@ from orchestrator.core.paths import RunPaths, absolute
 from orchestrator.ledger import Ledger
 from orchestrator.machine.process_identity import process_start
 from orchestrator.machine.users import ask_owner
-from orchestrator.supervisor import error_log
 
 TIME = r"\.\d{8}T\d{6}(-\d+)?"
 """What :func:`set_aside` and ``--fresh`` append to a name."""
@@ -127,7 +126,7 @@ def claim(root: Path) -> Iterator[RunPaths]:
         with _locked_directory(paths):
             with _errors_explained(root):
                 remove_partial_files(root)  # what a supervisor that was killed was writing
-                paths.finishing.unlink(missing_ok=True)
+                shutil.rmtree(paths.staging, ignore_errors=True)
             try:
                 yield paths
             except BaseException:
@@ -291,7 +290,6 @@ def reading_ledger(paths: RunPaths) -> Iterator[Ledger]:
     """The ledger, to be read within the block.
 
     :raises RunDirError: while its supervisor runs on another host, see
-        :mod:`orchestrator.ledger.requests`.
     """
     if (at_work := holder(paths)) is not None and at_work.is_elsewhere:
         commands = "`status`, `attach`, `logs`, `stop`, `retry`, `pause`, `resume` and `set`"
@@ -317,29 +315,6 @@ def opened_ledger(
         yield ledger
     finally:
         ledger.abandon()
-
-
-def error_record(root: Path) -> Callable[[BaseException], str | None]:
-    """A function that records the traceback of an error in the run directory ``root``, and returns
-    a clause that says where it is; None where this process has not taken that directory yet.
-    """
-    paths = RunPaths(root)
-
-    def record(error: BaseException) -> str | None:
-        return error_log.record(paths, error) if _was_taken_here(paths) else None
-
-    return record
-
-
-def _was_taken_here(paths: RunPaths) -> bool:
-    """Whether this process is the last that has taken the run directory."""
-    try:
-        with open_regular(paths.lock, follow=False) as file:
-            last = _read_holder(file.read(LARGEST_LOCK_BYTES))
-    except OSError:  # there is no such directory yet, or it has been removed
-        return False
-    is_here = last.host == socket.gethostname() and last.pid == os.getpid()
-    return is_here and last.pid_start == process_start(last.pid)
 
 
 def _read_holder(content: bytes) -> LockHolder:

@@ -55,7 +55,7 @@ def marks(paths: RunPaths, holder: LockHolder | None) -> tuple[object, ...]:
         paths.ledger.with_name(f"{paths.ledger.name}-wal"),
         paths.live,
         paths.run_end,
-        paths.takes_jobs,
+        paths.declared,
     ]
     if holder is not None and holder.is_elsewhere:
         files.append(paths.summary_json)
@@ -126,7 +126,7 @@ class RunFollower:
     def _read(self, holder: LockHolder | None) -> RunLook:
         paths = self.paths
         key = None if holder is None else holder.key
-        plan = key, mark(paths.lock), mark(paths.takes_jobs), mark(paths.run_end)
+        plan = key, mark(paths.lock), mark(paths.declared), mark(paths.run_end)
         inode = paths.ledger.stat().st_ino
         if inode != self._ledger_inode:
             self._forget()

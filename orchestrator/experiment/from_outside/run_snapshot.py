@@ -105,7 +105,7 @@ def status(run_dir: Path) -> Snapshot:
     else:
         with run_directory.opened_ledger(paths, read_only=True) as ledger:
             snapshot = snapshot_of(ledger, paths, holder, ledger.summary())
-    return replace(snapshot, rows=[_as_of_now(row, holder) for row in snapshot.rows])
+    return replace(snapshot, rows=[as_of_now(row, holder) for row in snapshot.rows])
 
 
 def snapshot_from_elsewhere(paths: RunPaths, holder: LockHolder) -> Snapshot:
@@ -141,7 +141,7 @@ def snapshot_of(
     )
 
 
-def _as_of_now(row: SummaryRow, holder: LockHolder | None) -> SummaryRow:
+def as_of_now(row: SummaryRow, holder: LockHolder | None) -> SummaryRow:
     """The time of a running job counts up to now; one that a supervisor left RUNNING when it was
     killed is PENDING.
     """
@@ -228,7 +228,9 @@ def resolve(
         raise UsageError(f"{snapshot.paths.root}: its supervisor ({snapshot.holder}) {what}")
     resolved: dict[str, None] = {}
     for name in names:
-        matches = matching_jobs(name, job_ids)
+        of_name = [job_id for job_id, row in rows.items() if row["name"] == name]
+        is_name = bool(of_name) and name not in rows
+        matches = of_name if is_name else matching_jobs(name, job_ids)
         may_be_several = is_pattern(name) and not one
         where = f"{snapshot.paths.root}: {name}"
         if not matches:

@@ -4,19 +4,15 @@ and a section of a page.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.feature import Feature, features
-from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
-from orchestrator.supervisor.events import News, Note, Reporter, View
-
-LOOKING = Pace(every_s=1.0, share=0.005)
-"""How often what has changed is read."""
+from orchestrator.supervisor.events import News, Note
 
 Cell: TypeAlias = str | float | Sequence[str] | None
 """Text, a number, or ids of jobs; None: there is no value."""
@@ -174,34 +170,6 @@ class RunWatches:
         for watched in self._watched:
             watched.look_at_section()
         return [one.section for one in self._watched if one.section is not None]
-
-
-class WatchReporter:
-    """Passes everything on, with what features say in the view, and an event for all that is new."""
-
-    def __init__(self, inner: Reporter, paths: RunPaths) -> None:
-        self._inner = inner
-        self._watches = RunWatches(paths)
-        self._looking = Pacer(LOOKING)
-        self._has_looked = False
-
-    def event(self, kind: str, message: str, **facts: Any) -> None:
-        self._inner.event(kind, message, **facts)
-
-    def tick(self, view: Callable[[], View]) -> None:
-        if self._looking.is_due():
-            with self._looking.time_block():
-                self.look()
-            if not self._has_looked:  # which has read everything; the others read what is new
-                self._has_looked = True
-                self._looking.wait(LOOKING.every_s)
-        self._inner.tick(lambda: replace(view(), notes=self._watches.notes))
-
-    def look(self) -> Sequence[Note]:
-        """Report what is new; returns what features say. To be called at its end, too."""
-        for news in self._watches.look():
-            self._inner.event(news.kind, news.message)
-        return self._watches.notes
 
 
 def annotated_snapshots(snapshots: Iterator[Snapshot]) -> Iterator[Snapshot]:

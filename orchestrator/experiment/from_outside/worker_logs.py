@@ -15,10 +15,11 @@ from orchestrator.core.files import log_limit
 from orchestrator.core.files.regular_files import open_below, open_regular
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.text import count, last_line
-from orchestrator.experiment.from_outside import control, run_snapshot
+from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.ledger import SummaryRow
 
 CHUNK = 1 << 16
+FOLLOW_EVERY_S = 0.3
 LAST_LINE_BYTES = 1 << 12
 
 
@@ -92,7 +93,7 @@ def log(
         if not follow or over:
             yield reader.rest()
             return
-        time.sleep(control.FOLLOW_EVERY_S)
+        time.sleep(FOLLOW_EVERY_S)
         snapshot = run_snapshot.status(run_dir)
         latest = max(1, run_snapshot.row_of(snapshot, job_id)["attempts"])
         if attempt is None and latest != number:

@@ -26,7 +26,7 @@ from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.resuming.declared_changes import OnChange
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import SourceVerdict
-from orchestrator.ledger import JobRow
+from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.machine import topology
 from orchestrator.machine.slots import MaxParallel
 from orchestrator.machine.topology import Machine
@@ -52,7 +52,6 @@ class RunOptions:
     """None: as in the job file."""
     fresh: bool = False
     on_change: OnChange = "refuse"
-    rebuild_ledger: bool = False
     executor: str | None = None
     """None: that of the run before in the run directory, which for a new one is ``local``."""
     executor_options: Mapping[str, str] = field(default_factory=dict)
@@ -66,18 +65,9 @@ class RunOptions:
     verdicts: Mapping[str, JobVerdict] | None = None
     """Of jobs whose robots need no examination, by ``job_id``
     (:mod:`orchestrator.experiment.resuming.resume`)."""
-    recorded: Mapping[str, JobRow] | None = None
-    """Every job of the run directory, by ``job_id``, where that is resumed as it is: those that are
-    not among the jobs of the experiment are over, and stay as they are. None: what is not declared
-    any more is dropped."""
     refuses_shared: bool = False
     """Whether a problem that no robot causes is raised if no job can be trained, also with
     ``skip_invalid``."""
-
-    @property
-    def stop_at(self) -> float | None:
-        """When the run is stopped so that everything has ended in time; None: never."""
-        return None if self.until is None else self.until - self.grace_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +92,14 @@ class Plan:
 
 
 def with_on_change(experiment: Experiment, options: RunOptions) -> tuple[Experiment, RunOptions]:
-    """What is run where something else has begun in the run directory that makes the jobs, or
-    compares them, as ``options.on_change`` says.
+    """Start over if something else has begun in the run directory that makes the jobs, or compares
+    them, and ``options.on_change`` allows it.
     """
-    if experiment.job_source is None:
-        return experiment, options
-    return experiment.job_source.with_on_change(experiment, options)
+    source = experiment.job_source
+    may_start_over = options.on_change == "restart" and not options.fresh
+    if source is not None and may_start_over and source.starts_over(experiment, options.run_dir):
+        options = dataclasses.replace(options, fresh=True)
+    return experiment, options
 
 
 def plan(
@@ -180,7 +172,7 @@ def plan(
         ),
         choices=_by_robot(jobs, lambda job: _choices(job, verdicts[job.job_id])),
         executor_options=settings.options,
-        restriction=_restriction(machine) if kind.name == "local" else "",
+        restriction=restriction(machine) if kind.name == "local" else "",
     )
 
 
@@ -214,7 +206,8 @@ def _examine(
         sources=experiment.jobs,
     )
     of_unknown = {
-        job.job_id: verdict_for_user(found[job.job_id], job, experiment) for job in unknown
+        job.job_id: verdict_for_user(found[job.job_id], _unnamed_robot(job, experiment))
+        for job in unknown
     }
     return {**known, **of_unknown}
 
@@ -325,9 +318,15 @@ def _ask_backend(
     return _Fitness(problems=list(problems), verdicts=verdicts)
 
 
-def verdict_for_user(verdict: JobVerdict, job: Job, experiment: Experiment) -> JobVerdict:
-    """``verdict`` with what the user calls the robot in the place of a temporary file."""
-    robot = None if job.xml_source is None else experiment.unnamed.get(job.xml_source)
+def _unnamed_robot(job: Job, experiment: Experiment) -> RobotArgument | None:
+    return None if job.xml_source is None else experiment.unnamed.get(job.xml_source)
+
+
+def verdict_for_user(verdict: JobVerdict, robot: RobotArgument | None) -> JobVerdict:
+    """Return a verdict in which the user's label of a robot replaces its temporary file.
+
+    :param robot: None if the robot is a file of the user's.
+    """
     if robot is None:
         return verdict
     problem = verdict.problem
@@ -385,7 +384,8 @@ def _max_parallel(options: RunOptions, experiment: Experiment) -> MaxParallel:
     return None if options.max_parallel == "auto" else options.max_parallel
 
 
-def _restriction(machine: Machine) -> str:
+def restriction(machine: Machine) -> str:
+    """Say what this command and its jobs were restricted to; empty for nothing."""
     found = topology.restrictions(
         machine, topology.online_cpus(), os.getpriority(os.PRIO_PROCESS, 0)
     )

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from orchestrator.core.decoding import field_values, from_values
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.planning.run_plan import GRACE_S, RunOptions
+from orchestrator.experiment.planning.run_plan import GRACE_S
 from orchestrator.machine import provenance
 from orchestrator.machine.topology import Machine, online_cpus
 
@@ -33,13 +33,19 @@ class StartConditions:
     """The CPUs that it may use; None: all that are online."""
 
     @classmethod
-    def of(cls, options: RunOptions, machine: Machine) -> StartConditions:
-        """Those of the run of this process."""
+    def of(
+        cls,
+        max_parallel: int | Literal["auto", "idle"] | None,
+        grace_s: float,
+        until: float | None,
+        machine: Machine,
+    ) -> StartConditions:
+        """Return those of the run of this process, with what its command said."""
         usable = tuple(sorted(cpu.index for cpu in machine.cpus))
         return cls(
-            max_parallel=options.max_parallel,
-            grace_s=options.grace_s,
-            until=options.until,
+            max_parallel=max_parallel,
+            grace_s=grace_s,
+            until=until,
             niceness=os.getpriority(os.PRIO_PROCESS, 0),
             cpus=usable if len(usable) < len(online_cpus()) else None,
         )

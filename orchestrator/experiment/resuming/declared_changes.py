@@ -13,7 +13,7 @@ from orchestrator.core import job_parts
 from orchestrator.core.decoding import field_values
 from orchestrator.core.errors import ChangedError
 from orchestrator.core.front_end import option
-from orchestrator.core.job import Job
+from orchestrator.core.job import Cancelled, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT, WorkerSpec
@@ -24,7 +24,7 @@ from orchestrator.jobfile.job_table_rules import format_tables
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.supervisor.events import Reporter
 
-OnChange: TypeAlias = Literal["refuse", "restart", "keep", "extend"]
+OnChange: TypeAlias = Literal["refuse", "restart", "extend"]
 
 SHOWN = 10
 """Differences in a message."""
@@ -63,6 +63,17 @@ def changed_jobs(
     return changed
 
 
+def is_declared_as(rows: Sequence[JobRow], jobs: Sequence[Job]) -> bool:
+    """Return whether the jobs of a run directory are those that are declared now."""
+    before = {row.job_id: row for row in rows if row.state != Cancelled(is_undeclared=True)}
+    if before.keys() != {job.job_id for job in jobs}:
+        return False
+    return all(
+        unexamined_spec(before[job.job_id].job, job).fingerprint() == before[job.job_id].fingerprint
+        for job in jobs
+    )
+
+
 def restarted_jobs(
     rows: Mapping[str, JobRow], jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]
 ) -> Set[str]:
@@ -89,27 +100,20 @@ def _add_changed_sources(changed: dict[str, list[str]], sources: Mapping[str, st
 
 def refuse_at_rungs(
     ledger: Ledger,
-    recorded: Mapping[str, JobRow],
     rows: Mapping[str, JobRow],
     jobs: Sequence[Job],
     verdicts: Mapping[str, JobVerdict],
-    on_change: OnChange,
     paths: RunPaths,
 ) -> None:
     """Refuse that jobs start over which are compared at rungs: what was decided there would stay.
 
-    :param rows: ``recorded`` without jobs whose directories are gone, which cannot be kept as they
-        were.
-    :raises ChangedError: such jobs have changed, and are not to be kept.
+    :raises ChangedError: such jobs have changed.
     """
     if begun_source(paths, ledger) is None:
         return
-    changed = changed_jobs(recorded, jobs, verdicts)
-    if not changed:
-        return
-    can_keep = changed.keys() <= rows.keys()
-    if not (can_keep and on_change == "keep"):
-        raise ChangedError(_at_rungs_message(paths, changed, can_keep=can_keep))
+    changed = changed_jobs(rows, jobs, verdicts)
+    if changed:
+        raise ChangedError(_at_rungs_message(paths, changed))
 
 
 def refuse_or_report(
@@ -135,9 +139,6 @@ def refuse_or_report(
         if obstacles:
             raise ChangedError(_obstacles_message(paths, obstacles))
         extension.report(rows, [job for job in jobs if job.job_id in changed], reporter)
-    elif on_change == "keep":
-        text = f"declared differently now, but kept as before: {listed(list(changed))}"
-        reporter.event("warning", text, jobs=list(changed))
     elif kept := [job_id for job_id in changed if job_id not in restarted]:
         why = "as they are invalid now, or start from jobs that are"
         text = f"declared differently now, but go on as they were, {why}: {listed(kept)}"
@@ -278,22 +279,16 @@ def _changed_message(
     if can_restart:
         kept = "what was trained is kept under another name"
         restart = f"{on_change('restart')} trains {them} again ({kept}), "
-    advice = (
-        f"{extend}{restart}{on_change('keep')} continues with the earlier declaration, and another"
-        f" {option('run_dir')} keeps {them} as {they_are}"
-    )
+    advice = f"{extend}{restart}another {option('run_dir')} keeps {them} as {they_are}"
     return _refusal(paths, jobs_are, changed, advice)
 
 
-def _at_rungs_message(
-    paths: RunPaths, changed: Mapping[str, Sequence[str]], *, can_keep: bool
-) -> str:
+def _at_rungs_message(paths: RunPaths, changed: Mapping[str, Sequence[str]]) -> str:
     jobs_are = count(
         len(changed), "job that is compared at rungs is", "jobs that are compared at rungs are"
     )
-    keep = f"{on_change('keep')} continues with the earlier declaration, " if can_keep else ""
     advice = (
-        f"{keep}`run --fresh` trains all jobs again (what is here is kept under another name), and"
+        f"`run --fresh` trains all jobs again (what is here is kept under another name), and"
         f" another {option('run_dir')} leaves it as it is. Single jobs cannot start over: others"
         " were compared with them"
     )

@@ -9,225 +9,26 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
 
-from orchestrator.core.errors import LedgerError, LedgerUnavailableError, RunDirError
+from orchestrator.core.errors import LedgerError, LedgerUnavailableError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord, read_exit_record
-from orchestrator.core.files.regular_files import read_regular
-from orchestrator.core.front_end import repeat_call
 from orchestrator.core.job import (
     Attempt,
     AttemptOutcome,
-    Cancelled,
     Cause,
-    Failed,
-    Job,
-    Paused,
-    Pending,
     Running,
-    State,
-    Succeeded,
     move,
 )
 from orchestrator.core.paths import AttemptPaths, JobPaths, RunPaths
 from orchestrator.core.processes.procfs import is_zombie
-from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
-from orchestrator.ledger import JobRow, Ledger, Request, Verb, summary
-from orchestrator.ledger.rows import DeclaredJob
+from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine.process_identity import same_process
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import Reporter
-from orchestrator.supervisor.requested_state import promoted_job, requested_state
-
-StatesOfSummary: TypeAlias = Mapping[str, Failed | Paused | Cancelled | None]
-"""Of jobs by their ids. None: they wait or run."""
-
-
-def recorded_jobs(
-    paths: RunPaths, jobs: Sequence[Job], known: StatesOfSummary
-) -> list[DeclaredJob]:
-    """Those of ``jobs`` that have started, as their directories have them, and those that are
-    paused or cancelled.
-
-    :param known: as :func:`states_of_summary` gives them.
-    :raises RunDirError: a directory is not readable.
-    """
-    recorded: list[DeclaredJob] = []
-    held = {job_id for job_id, state in known.items() if isinstance(state, Paused | Cancelled)}
-    for position, job in enumerate(jobs):
-        directory = paths.job(job.job_id)
-        if _has_started(directory):
-            try:
-                spec = WorkerSpec.from_json(read_regular(directory.spec))
-                robot_hash = read_regular(directory.robot_hash).decode() or None
-            except (OSError, ValueError) as error:
-                advice = f"move {directory.root} away to train that job again, and {repeat_call()}"
-                raise RunDirError(
-                    f"{directory.spec}: cannot be read ({error}); {advice}"
-                ) from error
-            resources = dataclasses.replace(job.resources, ranks=spec.ranks)
-            trained = dataclasses.replace(job, spec=spec, resources=resources)
-            recorded.append(DeclaredJob(position=position, job=trained, robot_hash=robot_hash))
-        elif job.job_id in held:
-            recorded.append(DeclaredJob(position=position, job=job))
-    return recorded
-
-
-def _has_started(directory: JobPaths) -> bool:
-    """Whether a job was ever launched: the directory of an attempt comes before what is needed for
-    that.
-    """
-    return directory.spec.exists() and directory.robot_hash.exists()
-
-
-def states_of_summary(paths: RunPaths) -> StatesOfSummary:
-    """The jobs that have not succeeded and are not undeclared, according to ``summary.json``: their
-    directories do not tell why they do not run.
-
-    :raises RunDirError: its file system fails to read it.
-    """
-    try:
-        rows = summary.read(paths)[0]
-    except LedgerUnavailableError as error:
-        advice = f"{repeat_call()}, or move it away to have its jobs queued"
-        raise RunDirError(f"{error}; {advice}") from error
-    except LedgerError:
-        return {}
-    states: dict[str, Failed | Paused | Cancelled | None] = {}
-    for row in rows:
-        job_id = row["job_id"]
-        cause = row["cause"]
-        match row["state"]:
-            case "PENDING" | "RUNNING":
-                states[job_id] = None
-            case "PAUSED":
-                states[job_id] = Paused(at_rung=cause == Cause.RUNG)
-            case "CANCELLED" if cause != Cause.UNDECLARED:
-                states[job_id] = Cancelled()
-            case "FAILED" if cause is not None and cause in [*Cause]:
-                states[job_id] = Failed(cause=Cause(cause), message=row["message"] or "")
-    return states
-
-
-def rebuild(
-    ledger: Ledger, paths: RunPaths, jobs: Sequence[DeclaredJob], known: StatesOfSummary
-) -> list[str]:
-    """Enter ``jobs`` and their attempts into an empty ledger.
-
-    :param known: as :func:`states_of_summary` gives them.
-
-    Returns those that have begun and are queued anew, although ``summary.json`` does not say that
-    they waited or ran: it is missing, for example, or their results are.
-    """
-    ledger.put_jobs(jobs)
-    queued: list[str] = []
-    for job in (recorded.job for recorded in jobs):
-        directory = paths.job(job.job_id)
-        has_started = _has_started(directory)
-        is_done = has_started and _enter_attempts(ledger, job, directory)
-        state = Succeeded() if is_done else known.get(job.job_id)
-        if state is not None:
-            ledger.set_state(job.job_id, state)
-        elif has_started and job.job_id not in known:
-            queued.append(job.job_id)
-    ledger.commit()
-    return queued
-
-
-def _enter_attempts(ledger: Ledger, job: Job, directory: JobPaths) -> bool:
-    """Enter the attempts that have a directory. Returns whether the job has succeeded."""
-    is_done = False
-    names = [entry.name for entry in directory.attempts.glob("*")]
-    for number in sorted(int(name) for name in names if name.isdecimal()):
-        paths_of_attempt = directory.attempt(number)
-        begun = paths_of_attempt.root.stat().st_mtime
-        attempt = Attempt(job_id=job.job_id, number=number, cpus=(), gpus=(), started_at=begun)
-        ledger.start_attempt(attempt, queue_s=0.0)
-        _, record = decisive_record(paths_of_attempt, job.spec.ranks)
-        succeeded = record is not None and record.code == ExitCode.SUCCEEDED
-        cause = None if succeeded else Cause.SUPERVISOR_DIED
-        outcome = AttemptOutcome(cause=cause, message="taken from the job directory")
-        _end_attempt(ledger, attempt, outcome, record)
-        # The last attempt decides: those before an extension were for fewer env_steps.
-        is_done = succeeded and directory.model.exists()
-    return is_done
-
-
-JOB_VERBS = ("cancel", "retry", "pause", "resume")
-"""Of requests about one job, whoever has made them."""
-
-
-def apply_late_requests(ledger: Ledger, holder: str) -> bool:
-    """Apply the requests that the previous supervisor did not read, except ``stop``, which was
-    meant for it alone. Those about jobs that are not entered yet, as a ledger was made anew, are
-    left to the supervisor.
-
-    Returns whether ``holder``, the supervisor that starts now, is already requested to stop.
-    """
-    requests = ledger.take_requests()
-    noted = ledger.noted_verbs()
-    rows = {row.job_id: row for row in ledger.jobs(decoded=False)} if requests or noted else {}
-    # Their attempts ended otherwise, as the disk was full.
-    late = [
-        Request(verb=verb, job_id=job_id)
-        for job_id, verb in noted.items()
-        if job_id in rows and isinstance(rows[job_id].state, Pending)
-    ]
-    for request in [*late, *requests]:
-        job_id = request.job_id if request.promotion is None else request.promotion[0]
-        if job_id in rows:
-            rows[job_id] = _apply_late(request, rows[job_id], ledger)
-    for request in requests:
-        ledger.mark_handled(request)
-    unknown = [
-        request for request in requests if request.verb in JOB_VERBS and request.job_id not in rows
-    ]
-    ledger.add_requests(unknown)
-    return any(request.verb == "stop" and request.job_id == holder for request in requests)
-
-
-def _apply_late(request: Request, row: JobRow, ledger: Ledger) -> JobRow:
-    """Enter what a request makes of a job. Returns its row after that."""
-    if request.promotion is not None:
-        return _promote(row, request.promotion[1], ledger)
-    if isinstance(row.state, Running):
-        if request.verb in ("pause", "cancel"):
-            ledger.note(request.verb, row.job_id)  # for :func:`settle`
-        elif request.verb == "resume" and ledger.noted_verbs().get(row.job_id) == "pause":
-            ledger.withdraw_notes(row.job_id)
-        return row
-    new = move_as_requested(row, request.verb, ledger)
-    return row if new is None else dataclasses.replace(row, state=new)
-
-
-def move_as_requested(row: JobRow, verb: Verb, ledger: Ledger) -> State | None:
-    """Enter what a request makes of a job that no worker trains. Returns its new state; None if the
-    request has no effect.
-    """
-    new = requested_state(verb, row.state)
-    if new is None:
-        return None
-    ledger.set_state(row.job_id, move(row.job_id, row.state, new))
-    if verb == "retry":
-        ledger.withdraw_notes(row.job_id)  # it was invalid, and held back before
-    return new
-
-
-def _promote(row: JobRow, pause_at: int | None, ledger: Ledger) -> JobRow:
-    if isinstance(row.state, Succeeded):  # its spec is not read for that
-        return row
-    after = promoted_job(row.job, row.state, pause_at)
-    if after is None:
-        return row
-    job, new = after
-    ledger.update_spec(job)
-    if new is not row.state:
-        ledger.set_state(row.job_id, move(row.job_id, row.state, new))
-    return dataclasses.replace(row, declared=job, state=new)
 
 
 def decisive_record(
@@ -275,10 +76,6 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> 
         max_retries=row.job.max_retries,
         now=time.monotonic(),
     )
-    if isinstance(new, Pending | Paused):
-        noted_verb = ledger.noted_verbs().get(row.job_id)
-        if noted_verb:
-            new = Paused(failures=new.failures) if noted_verb == "pause" else Cancelled()
     ledger.set_state(row.job_id, move(row.job_id, row.state, new))
     return dataclasses.replace(row, state=new)
 
@@ -346,7 +143,10 @@ def kill_leftovers(paths: RunPaths) -> None:
 
 
 def _kill_leftover_of(attempt: Attempt) -> None:
-    if attempt.node is None and attempt.pid is not None and attempt.pid_start is not None:
+    if attempt.node is not None or attempt.pid is None or attempt.pid_start is None:
+        return
+    # Where the system does not identify its boots, the pid may be a stranger's after a reboot.
+    if not attempt.pid_start.is_integer():
         kill_leftover(attempt.pid, attempt.pid_start)
 
 

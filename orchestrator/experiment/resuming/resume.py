@@ -75,6 +75,7 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
         jobs=tuple(row.job for row in rows),
         source=str(run_dir),
         base=paths.root.absolute(),
+        data=top,
     )
     return experiment, verdicts(rows)
 

@@ -82,7 +82,6 @@ def bench(
         scaling_analysis,
     )
     from orchestrator.jobfile import load
-    from orchestrator.terminal import background_output
 
     is_part = levels != "auto" or arms is not None
     why_no_strong = ""
@@ -106,7 +105,7 @@ def bench(
         ranks=ranks,
     )
     stopped = "stopped; run the same command again to resume"
-    with shared.stoppable(stopped), background_output.standard_output_in_background():
+    with shared.stoppable(stopped):
         finished = benchmark.run(experiment, options, shared.print_progress)
     if finished.measured and ranks is None:
         bench_view.show(scaling_analysis.analyse(finished.run_dir), finished.run_dir)

@@ -13,13 +13,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator.client.run_jobs import run_jobs
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.job import Job
 from orchestrator.core.processes.environment_variables import TOKEN_VARIABLE
-from orchestrator.experiment import session
-from orchestrator.experiment.planning.run_plan import RunOptions
-from orchestrator.jobfile import Experiment
-from orchestrator.supervisor.events import SilentReporter
+from orchestrator.server.settings import RunSettings
 
 BENCHMARK = "benchmark"
 """Name of what holds CPUs, for other runs on this machine."""
@@ -30,26 +28,22 @@ GRACE_S = 5.0
 def write_request(
     path: Path, jobs: Sequence[Job], *, run_dir: Path, max_parallel: int
 ) -> list[str]:
-    """Write a request to ``path``. Returns the command that runs ``jobs`` without retries."""
-    experiment = Experiment(
-        name=BENCHMARK,
-        max_parallel=max_parallel,
-        order="longest-first",
-        jobs=tuple(dataclasses.replace(job, max_retries=0) for job in jobs),
-        source=str(path),
-        base=path.parent,
+    """Write a request to ``path``. Return the command that runs ``jobs`` without retries."""
+    settings = RunSettings(
+        client_pid=0, name=BENCHMARK, is_listed=False, max_parallel=max_parallel, grace_s=GRACE_S
     )
-    path.write_bytes(pickle.dumps((experiment, RunOptions(run_dir=run_dir, grace_s=GRACE_S))))
+    without_retries = [dataclasses.replace(job, max_retries=0) for job in jobs]
+    path.write_bytes(pickle.dumps((without_retries, run_dir, settings)))
     return [sys.executable, "-m", "orchestrator.features.bench.supervised_jobs", str(path)]
 
 
 def main(path: Path) -> int:
-    # The benchmark's orphan reaper kills what carries its token: this process, but not this
-    # process's own reaper, which then kills the workers.
+    # The benchmark's orphan reaper kills what carries its token: this process, but not the
+    # supervisor, which then kills its workers.
     os.environ.pop(TOKEN_VARIABLE, None)
-    experiment, options = pickle.loads(path.read_bytes())
+    jobs, run_dir, settings = pickle.loads(path.read_bytes())
     try:
-        return session.run(experiment, options, SilentReporter()).exit_code
+        return run_jobs(jobs, run_dir, settings).exit_code
     except OrchestratorError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

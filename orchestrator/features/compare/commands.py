@@ -175,7 +175,6 @@ def _race(
         ),
         max_parallel=_max_parallel(of_race["max_parallel"]),
         progress=sys.stderr,
-        ends_process=True,
     )
     with shared.interruptible("stopped; run the same command again to go on"):
         raced = race.race(run_dir, _names(jobs), by, options)

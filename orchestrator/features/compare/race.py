@@ -8,6 +8,7 @@ same command goes on. What the values say is decided by :mod:`orchestrator.analy
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
@@ -27,7 +28,6 @@ from orchestrator.features.compare.race_options import RaceOptions
 from orchestrator.features.compare.race_result import RaceResult, noted, numbers, result_of
 from orchestrator.features.compare.race_standing import Standing
 from orchestrator.keys.names import safe_name
-from orchestrator.terminal.background_output import in_background
 from orchestrator.terminal.run_view import LineReporter
 
 
@@ -88,8 +88,8 @@ def _refuse_standstill(before: Standing, seeds: Sequence[int]) -> None:
 
 def _tell(kind: str, text: str, progress: TextIO | None) -> None:
     if progress is not None:
-        with in_background(progress) as out:
-            LineReporter(out).event(kind, text)
+        with contextlib.suppress(OSError):  # nobody reads it
+            LineReporter(progress).event(kind, text)
 
 
 def _progress_text(standing: Standing, look: Look | None, seeds: Sequence[int]) -> str:

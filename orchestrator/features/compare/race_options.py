@@ -24,9 +24,6 @@ class RaceOptions:
     max_parallel: MaxParallel = None
     progress: TextIO | None = None
     """Where a line for each event goes; None: nowhere."""
-    ends_process: bool = False
-    """Whether the process ends after a race that a signal has stopped: as for
-    :func:`.session.run`."""
 
 
 def checked_rules(most_seeds: int | None, smallest_difference: float | None) -> Rules:

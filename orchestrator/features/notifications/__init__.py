@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from orchestrator.core.feature import Feature
 
 if TYPE_CHECKING:
-    from orchestrator.experiment.beside_run import BesideRun, RunFacts
     from orchestrator.keys.feature_tables import FeatureTable
+    from orchestrator.server.companions import Companion, RunFacts
 
 
 def _job_file() -> Iterable[FeatureTable]:
@@ -18,18 +18,18 @@ def _job_file() -> Iterable[FeatureTable]:
     return [TABLE]
 
 
-def _beside_run(run: RunFacts) -> BesideRun | None:
-    notify = run.experiment.tables.get("notify")
+def _companions(run: RunFacts) -> Iterable[Companion]:
+    notify = run.tables.get("notify")
     if notify is None or not notify.commands:
-        return None
-    from orchestrator.features.notifications.notify_programs import NotifyPrograms
+        return []
+    from orchestrator.features.notifications import notify_programs
 
-    return NotifyPrograms(notify=notify, run=run)
+    return [notify_programs.companion(run, notify)]
 
 
 FEATURE = Feature(
     name="notifications",
     about="The table [notify]: programs that are started when a job fails and when the run ends.",
     job_file=_job_file,
-    beside_run=_beside_run,
+    companions=_companions,
 )

@@ -1,43 +1,40 @@
 """Videos and previews that are missing when all training is over.
 
+    python -m orchestrator.features.pictures.after_run RUN_DIR JOBS_AT_ONCE
+
+is the companion that makes them.
+
 They are made then, because rendering would take cores from training. A failure is a warning and
 changes nothing else; running the same `run` command again makes what is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import contextlib
+import functools
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
-from orchestrator.core.front_end import repeat_call
+from orchestrator.client.requests import report
 from orchestrator.core.job import Succeeded
+from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, joined
-from orchestrator.experiment.beside_run import BesideRun, EndedJobs
+from orchestrator.executors.base import BackendSettings
+from orchestrator.experiment import begun_source
+from orchestrator.experiment.directory import run_directory
 from orchestrator.features.pictures import drawing_processes, previews, video_processes
 from orchestrator.features.pictures.drawing_processes import Drawing
+from orchestrator.features.pictures.ended_jobs import EndedJobs
 from orchestrator.features.pictures.video_processes import VideoDrawing
-
-
-class PicturesAfterRun(BesideRun):
-    """Makes the pictures that the jobs of a run want."""
-
-    def add_results(self, ended: EndedJobs, is_stopped: Callable[[], bool]) -> None:
-        make_missing(
-            ended,
-            is_stopped,
-            with_video=ended.ledger.jobs_with("video", is_set=True),
-            without_preview=ended.ledger.jobs_with("preview", is_set=False),
-        )
+from orchestrator.machine import topology
+from orchestrator.server.companions import DONE
 
 
 def make_missing(
-    ended: EndedJobs,
-    is_stopped: Callable[[], bool],
-    *,
-    with_video: Collection[str],
-    without_preview: Collection[str],
+    ended: EndedJobs, *, with_video: Collection[str], without_preview: Collection[str]
 ) -> None:
-    """Make what is missing of jobs that have succeeded, each on its own CPU, until ``is_stopped``
-    says True.
+    """Make what is missing of jobs that have succeeded, each on its own CPU.
 
     :param with_video: ids of the jobs of which a video is wanted.
     :param without_preview: ids of the jobs of which no preview is wanted; those of the others
@@ -53,23 +50,16 @@ def make_missing(
     waiting = previews.jobs_to_draw(ended, without_preview)
     stills = waiting[: previews.MOST_DRAWN]
     later = waiting[previews.MOST_DRAWN :]
-    drawings: list[Drawing] = [VideoDrawing(ended.paths.job(id_), ended.reporter) for id_ in due]
-    drawings.extend(
-        previews.drawings(ended.paths, stills, ended.slots.jobs_at_once, ended.reporter)
-    )
+    drawings: list[Drawing] = [VideoDrawing(ended.paths.job(id_), ended.report) for id_ in due]
+    drawings.extend(previews.drawings(ended.paths, stills, ended.slots.jobs_at_once, ended.report))
     if not drawings:
         return
     rest = ""
     if later:
         rest = f"; the same command makes {count(len(later), 'more preview')} another time"
-    ended.reporter.event(
-        "pictures", f"making {_numbers_text(drawings)}{rest}", jobs=[*due, *stills]
-    )
-    left = drawing_processes.run(drawings, ended.slots, is_stopped)
-    names = _numbers_text(left)
-    if names:  # otherwise the last one had been made
-        text = f"stopped before {names} could be made; {repeat_call()} to make the rest"
-        ended.reporter.event("warning", text, jobs=[job_id for one in left for job_id in one.left])
+    text = f"making {_numbers_text(drawings)}{rest}"
+    ended.report("pictures", text, jobs=[*due, *stills])
+    drawing_processes.run(drawings, ended.slots, lambda: False)
 
 
 def _numbers_text(drawings: Sequence[Drawing]) -> str:
@@ -78,3 +68,34 @@ def _numbers_text(drawings: Sequence[Drawing]) -> str:
     of_stills = sum(len(one.left) for one in drawings) - of_videos
     numbers = (("video", of_videos), ("preview", of_stills))
     return joined(count(number, what) for what, number in numbers if number)
+
+
+def main(run_dir: str, jobs_at_once: str) -> int:
+    paths = RunPaths(Path(run_dir))
+    with run_directory.reading_ledger(paths) as ledger:
+        rows = ledger.jobs(decoded=False)
+        with_video = ledger.jobs_with("video", is_set=True)
+        without_preview = ledger.jobs_with("preview", is_set=False)
+        source = begun_source.begun_source(paths, ledger)
+        shown = None
+        if source is not None and source.makes_jobs:
+            shown = source.shown_jobs() or []
+    machine = topology.detect(with_gpus=False)
+    settings = BackendSettings(
+        machine=machine, max_parallel=None, sees_neighbours=True, final_run_dir=paths.root
+    )
+    slots = settings.local_slots(min(int(jobs_at_once), machine.capacity))
+    with contextlib.closing(slots):
+        ended = EndedJobs(
+            paths=paths,
+            states={row.job_id: row.state for row in rows},
+            shown=shown,
+            slots=slots,
+            report=functools.partial(report, paths.root),
+        )
+        make_missing(ended, with_video=with_video, without_preview=without_preview)
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

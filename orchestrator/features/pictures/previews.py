@@ -18,9 +18,8 @@ from orchestrator.core.exit_codes import CANNOT_RENDER
 from orchestrator.core.job import Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
-from orchestrator.experiment.beside_run import EndedJobs
 from orchestrator.experiment.processes.policy_process import PolicyProcess
-from orchestrator.supervisor.events import Reporter
+from orchestrator.features.pictures.ended_jobs import EndedJobs, Report
 
 MOST_DRAWN = 500
 """Of one run: whoever trains more jobs does not look at each of them."""
@@ -64,14 +63,14 @@ def jobs_to_draw(ended: EndedJobs, without: Collection[str]) -> list[str]:
 
 
 def drawings(
-    paths: RunPaths, job_ids: Sequence[str], jobs_at_once: int, reporter: Reporter
+    paths: RunPaths, job_ids: Sequence[str], jobs_at_once: int, report: Report
 ) -> list[StillsDrawing]:
     """The processes that draw ``job_ids``: as many at once as jobs would run."""
     size = min(
         MOST_IN_PROCESS, max(FEWEST_IN_PROCESS, math.ceil(len(job_ids) / max(1, jobs_at_once)))
     )
     groups = [tuple(job_ids[first : first + size]) for first in range(0, len(job_ids), size)]
-    outcome = StillsOutcome(reporter)
+    outcome = StillsOutcome(report)
     return [StillsDrawing(paths=paths, jobs=group, outcome=outcome) for group in groups]
 
 
@@ -79,7 +78,7 @@ def drawings(
 class StillsOutcome:
     """What all processes of a run have in common."""
 
-    reporter: Reporter
+    report: Report
     is_impossible: bool = False
     """Whether nothing can be drawn here: that is said once."""
 
@@ -140,4 +139,4 @@ class StillsDrawing:
         self._warn(f"no previews of {listed(self.jobs, SHOWN)}: {why}")
 
     def _warn(self, text: str) -> None:
-        self.outcome.reporter.event("warning", text, jobs=list(self.jobs))
+        self.outcome.report("warning", text, jobs=list(self.jobs))

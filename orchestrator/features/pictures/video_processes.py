@@ -16,7 +16,7 @@ from orchestrator.experiment.processes.policy_process import (
     robot_warning,
 )
 from orchestrator.features.pictures.drawing_processes import Drawing
-from orchestrator.supervisor.events import Reporter
+from orchestrator.features.pictures.ended_jobs import Report
 
 TIME_LIMIT_S = 900.0
 """How long a video may take."""
@@ -38,7 +38,7 @@ class VideoDrawing:
     """A process that makes the video of one job."""
 
     job: JobPaths
-    reporter: Reporter
+    report: Report
 
     @property
     def time_limit_s(self) -> float:
@@ -61,7 +61,7 @@ class VideoDrawing:
     def report_end(self, code: int, message: str) -> Sequence[Drawing]:
         """Report how it has ended."""
         if code == 0:
-            self.reporter.event(
+            self.report(
                 "pictured", f"{self.job.root.name}: {self.job.video}", job_id=self.job.root.name
             )
         else:
@@ -69,4 +69,4 @@ class VideoDrawing:
         return ()
 
     def _warn(self, text: str) -> None:
-        self.reporter.event("warning", f"{self.job.root.name}: {text}", job_id=self.job.root.name)
+        self.report("warning", f"{self.job.root.name}: {text}", job_id=self.job.root.name)

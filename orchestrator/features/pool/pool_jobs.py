@@ -1,7 +1,7 @@
 """The jobs of a pool: from a robot that is submitted to the result of its future.
 
-All of it happens in one thread of the program, through the ledger: jobs are examined and entered as
-``reload`` does it, and the supervisor, a process of its own, trains them.
+All of it happens in one thread of the program, a client of the supervisor: it requests that jobs
+are added, and reads in the ledger what becomes of them.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ import functools
 import logging
 import shutil
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from orchestrator.core.errors import ChangedError, LedgerBusyError, UsageError, disk_full_explained
+from orchestrator.core.errors import ChangedError, SupervisorError, UsageError
 from orchestrator.core.job import TERMINAL, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes import users_code
 from orchestrator.core.task_names import AUTO
 from orchestrator.core.text import listed
-from orchestrator.experiment.examination import examining_process
-from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.from_outside import additions
-from orchestrator.experiment.planning import run_plan
 from orchestrator.experiment.resuming import declared_changes, resume
 from orchestrator.features.pool import submitted_files
 from orchestrator.features.pool.points import Scalar
 from orchestrator.features.pool.submitted_files import is_policy_unchanged
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.robot_arguments import RobotArgument
-from orchestrator.ledger import JobRow, Ledger, Request, Verb, job_figures
+from orchestrator.ledger import JobRow, job_figures
 from orchestrator.results import Result, result_of
+from orchestrator.server.declaration import job_values
+from orchestrator.server.entering import Addition, addition_args
+from orchestrator.server.ledger import ServerLedger
+from orchestrator.server.requests import Answer, Request, RequestFolder, Verb
 
 LOGGER = logging.getLogger("concurrent.futures")
 """Where the standard library reports what a callback raises."""
-CPU_SHARE = 4
-"""Of so many cores, one is for the examination of robots: the jobs that run have the others."""
+LOOK_EVERY_S = 0.01
 AGAIN: Mapping[str, Verb] = {"PAUSED": "resume", "CANCELLED": "retry"}
 """Requests that queue a job again which was not finished, by the name of its state."""
 
@@ -52,7 +52,7 @@ that was all."""
 
 
 class PoolStopped(Exception):
-    """The pool stops; robots are examined no further."""
+    """The pool stops, or its supervisor has ended: requests are not answered any more."""
 
 
 class TrainingFuture(Future[Result]):
@@ -154,8 +154,6 @@ class OpenJob:
     state: str = "PENDING"
     is_cancelled: bool = False
     """Whether its supervisor has been asked to cancel it."""
-    is_retried: bool = False
-    """Whether its supervisor has been asked to queue it again, and may not have read that yet."""
 
     @property
     def is_wanted(self) -> bool:
@@ -184,9 +182,7 @@ class PoolJobs:
     jobs_at_once: int
     """Jobs that run at once: so many are kept waiting for their slot."""
     is_stopping: Callable[[], bool]
-    children: list[examining_process.Child]
-    """Processes that examine robots; closed with this."""
-    _ledger: Ledger = field(init=False)
+    _ledger: ServerLedger = field(init=False)
     _arrived: deque[Submission] = field(default_factory=deque, init=False)
     """Those that may have been trained already."""
     _waiting: deque[Submission] = field(default_factory=deque, init=False)
@@ -199,15 +195,14 @@ class PoolJobs:
     @contextlib.contextmanager
     def open_ledger(self) -> Iterator[None]:
         """With the ledger, for the block. :raises LedgerError: it cannot be read."""
-        self._ledger = Ledger.open(self.paths.ledger)
+        ledger = ServerLedger.open(self.paths.ledger, read_only=True, is_sound=True)
+        assert isinstance(ledger, ServerLedger)
+        self._ledger = ledger
+        self._seen = None
         try:
             yield
         finally:
             self._ledger.abandon()
-
-    def close(self) -> None:
-        for child in self.children:
-            child.__exit__()
 
     @property
     def is_work_left(self) -> bool:
@@ -218,19 +213,15 @@ class PoolJobs:
         at once.
 
         :raises PoolStopped: the pool stops.
-        :raises DiskFullError: there is no room for robots.
         """
         self._arrived.extend(new)
         done = bool(self._arrived)
-        try:
-            while self._arrived:
-                self._arrive(self._arrived[0])
-                self._arrived.popleft()
-            self._cancel()
-            self.look()
-            batch = self._next()
-        except LedgerBusyError:  # it is tried again
-            return False
+        while self._arrived:
+            self._arrive(self._arrived[0])
+            self._arrived.popleft()
+        self._cancel()
+        self.look()
+        batch = self._next()
         if batch:
             self._enter(batch)
         return done or bool(batch)
@@ -239,12 +230,9 @@ class PoolJobs:
         """Give their results to the futures of jobs that have ended."""
         if not self._open or (version := job_figures.version(self._ledger)) == self._seen:
             return
-        # Read before the states, which soon change for these.
-        retried = job_figures.requested_jobs(self._ledger, "retry")
         for job_id, figures in job_figures.figures(self._ledger, self._open).items():
             job = self._open[job_id]
-            job.is_retried = job.is_retried and job_id in retried
-            job.state = "PENDING" if job.is_retried else figures.state
+            job.state = figures.state
             for submission in job.submissions:
                 submission.future.is_training = job.state == "RUNNING"
             if job.state in TERMINAL:
@@ -319,86 +307,71 @@ class PoolJobs:
         return list(batch.values())
 
     def _enter(self, batch: Sequence[Submission]) -> None:
-        """Examine robots, and enter their jobs, or queue those again that were not finished."""
+        """Let jobs be added, and those be queued again that were not finished."""
+        unchanged = [one for one in batch if not self._finish_if_rewritten(one)]
+        addition = Addition(
+            jobs=[job_values(one.job) for one in unchanged],
+            skip_invalid=True,
+            one_by_one=True,
+            order="as-listed",
+            source="orchestrator.TrainingPool",
+            labels={
+                str(path): robot.label
+                for one in unchanged
+                for path, robot in one.experiment.unnamed.items()
+            },
+        )
         try:
-            self._write_new(batch, self._examine(batch))
+            answer = self._ask(Request(verb="add", args=addition_args(addition)))
         except BaseException:
-            self._waiting.extendleft(reversed(batch))
+            self._waiting.extendleft(reversed(unchanged))
             raise
-        for submission in batch:
-            submission.discard()
-
-    def _write_new(self, batch: Sequence[Submission], verdicts: Mapping[str, JobVerdict]) -> None:
-        """Enter the jobs of ``batch`` into the ledger; those that cannot be trained have their
-        results.
-        """
-        opened: dict[str, OpenJob] = {}
-        new: list[Job] = []
-        requests: list[Request] = []
-        for submission in batch:
-            job = submission.shown_job()
-            verdict = verdicts[job.job_id]
-            row = self._ledger.job_row(job.job_id)
-            if files := submission.changed_files():
-                submission.finish(UsageError(f"TrainingPool.submit: {_rewritten_text(files)}"))
-            elif verdict.settings_problem:
-                submission.finish(UsageError(f"TrainingPool.submit: {verdict.settings_problem}"))
-            elif row is None:
-                new.append(job)
-                opened[job.job_id] = OpenJob(submissions=[submission])
-            elif row.refusal is not None:
-                self._finish_refused(submission, row, verdict)
-            elif differences := _differences(row, job, verdict):
-                submission.finish(self._changed_error(job.job_id, differences))
+        if answer.error:
+            raise SupervisorError(answer.error)
+        left_out: Mapping[str, Any] = answer.facts["left_out"]
+        for submission in unchanged:
+            job_id = submission.job.job_id
+            if job_id in left_out:
+                why = left_out[job_id]
+                if "changed" in why:
+                    submission.finish(self._changed_error(job_id, why["changed"]))
+                else:
+                    submission.finish(UsageError(f"TrainingPool.submit: {why['settings']}"))
+            elif self._finish_if_rewritten(submission):
+                self._ask(Request(verb="cancel", jobs=[job_id]))
             else:
-                verb = AGAIN.get(row.state.name)
-                if verb is not None:
-                    requests.append(Request(verb=verb, job_id=job.job_id))
-                is_retried = verb == "retry"
-                opened[job.job_id] = OpenJob(submissions=[submission], is_retried=is_retried)
-        with disk_full_explained(
-            self.paths.root, "submit the robots again to a new pool with the same run_dir"
-        ):
-            additions.put_robots(self.paths, new, verdicts)
-        if new:
-            requests.append(Request(verb="add", job_id=self.holder))
+                self._open[job_id] = OpenJob(submissions=[submission])
+                submission.discard()
+        entered = job_figures.figures(self._ledger, [one.job.job_id for one in unchanged])
+        for job_id, figures in entered.items():
+            verb = AGAIN.get(figures.state)
+            if verb is not None and job_id in self._open:
+                self._ask(Request(verb=verb, jobs=[job_id]))
+        self._seen = None
 
-        def enter(ledger: Ledger) -> None:
-            additions.enter(ledger, new, verdicts)
-            ledger.add_requests(requests)
+    def _finish_if_rewritten(self, submission: Submission) -> bool:
+        """Finish a submission whose files have been written to since."""
+        files = submission.changed_files()
+        if files:
+            submission.finish(UsageError(f"TrainingPool.submit: {_rewritten_text(files)}"))
+        return bool(files)
 
-        self._write(enter)
-        self._open |= opened
+    def _ask(self, request: Request) -> Answer:
+        """Send a request and return the answer. Meanwhile jobs that have ended have their results.
 
-    def _examine(self, batch: Sequence[Submission]) -> Mapping[str, JobVerdict]:
-        """Meanwhile jobs that have ended have their results."""
-
-        def watch(*_: int) -> None:
+        :raises PoolStopped: the pool stops.
+        """
+        own = Request(
+            verb=request.verb, jobs=request.jobs, args=request.args, supervisor=self.holder
+        )
+        id_ = RequestFolder(self.paths.requests).leave(own)
+        while (answer := self._ledger.answer(id_)) is None:
             if self.is_stopping():
                 raise PoolStopped
-            self.look()
-
-        jobs = [submission.job for submission in batch]
-        processes = max(1, self.jobs_at_once // CPU_SHARE)
-        verdicts = additions.examine(
-            self.paths, jobs, self.children, processes=processes, watch=watch
-        )
-        return {
-            one.job.job_id: run_plan.verdict_for_user(
-                verdicts[one.job.job_id], one.job, one.experiment
-            )
-            for one in batch
-        }
-
-    def _finish_refused(self, submission: Submission, row: JobRow, verdict: JobVerdict) -> None:
-        """Finish a submission whose job this pool has found invalid before."""
-        if verdict.problem is not None:
-            result = self._result(row.job_id, submission)
-            submission.finish(dataclasses.replace(result, error=verdict.problem.message))
-            return
-        what = f"{self.paths.root}: {row.job_id} was invalid when it was submitted before"
-        advice = "Submit it with another name, or to a new pool with the same run_dir"
-        submission.finish(ChangedError(f"{what}: {row.refusal}. {advice}"))
+            if request.verb == "add":
+                self.look()
+            time.sleep(LOOK_EVERY_S)
+        return answer
 
     def _changed_error(self, job_id: str, differences: Sequence[str]) -> ChangedError:
         what = f"{self.paths.root}: a job that has run here is declared differently now:"
@@ -414,8 +387,7 @@ class PoolJobs:
         if is_wanted_again:  # it has been submitted again since
             job.state = "PENDING"
             job.is_cancelled = False
-            job.is_retried = True
-            self._write(lambda ledger: ledger.add_requests([Request(verb="retry", job_id=job_id)]))
+            self._ask(Request(verb="retry", jobs=[job_id]))
             return
         results = [self._result(job_id, submission) for submission in job.submissions]
         del self._open[job_id]
@@ -432,27 +404,12 @@ class PoolJobs:
         unwanted = {
             id_: job for id_, job in self._open.items() if not (job.is_wanted or job.is_cancelled)
         }
-        requests = [Request(verb="cancel", job_id=job_id) for job_id in unwanted]
-        if requests:
-            self._write(lambda ledger: ledger.add_requests(requests))
-        for job in unwanted.values():
+        for job_id, job in unwanted.items():
             job.is_cancelled = True
-
-    def _write(self, change: Callable[[Ledger], None]) -> None:
-        self._ledger = additions.write_change(self._ledger, self.paths, change)
-        self._seen = None
+            self._ask(Request(verb="cancel", jobs=[job_id]))  # refused if it has just ended
 
 
 def _rewritten_text(files: Sequence[str]) -> str:
     was = "was" if len(files) == 1 else "were"
     each = "its own file for each robot or policy, or MJCF text, trains what is submitted"
     return f"{listed(files)} {was} written to after the submission and before the training: {each}"
-
-
-def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> Sequence[str]:
-    """What ``job`` would train other than the job of ``row``."""
-    begun = dataclasses.replace(row, attempts=1)
-    job = run_plan.examined_job(job, verdict)
-    return declared_changes.changed_jobs({job.job_id: begun}, [job], {job.job_id: verdict}).get(
-        job.job_id, []
-    )

@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent import futures
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -31,7 +31,6 @@ from typing import Any, Self
 from orchestrator import api
 from orchestrator.core.errors import (
     ChangedError,
-    LedgerBusyError,
     OrchestratorError,
     Problem,
     RunInterrupted,
@@ -43,7 +42,6 @@ from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed, plain, shortened
-from orchestrator.experiment.examination import examining_process
 from orchestrator.features.pool.points import Scalar, checked_meta, point_of
 from orchestrator.features.pool.pool_jobs import (
     DoneCallback,
@@ -52,8 +50,8 @@ from orchestrator.features.pool.pool_jobs import (
     Submission,
     TrainingFuture,
 )
+from orchestrator.features.pool.pool_supervisor import PoolSupervisor
 from orchestrator.features.pool.submitted_files import contents, digests
-from orchestrator.features.pool.supervisor_process import SupervisorProcess
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.jobfile.messages import NO_SUCH_KEY
 from orchestrator.jobfile.robot_arguments import (
@@ -142,31 +140,20 @@ class TrainingPool:
         self._callback_failure: OrchestratorError | None = None
         """Why it has to end, where that is a function that the program has given to a future."""
         self._process = os.getpid()
-        examiner: Future[examining_process.Child] = Future()
-        opened: Future[PoolJobs] = Future()
-        self._thread = threading.Thread(
-            target=self._run, args=[examiner, opened], name="training-pool", daemon=True
-        )
-        with contextlib.ExitStack() as undo, python_program():
-            self._folder = TemporaryFolder()
-            undo.push(self._folder)
-            self._thread.start()
-            undo.callback(self._thread.join)
-            undo.callback(opened.cancel)
-            child = examiner.result()  # it imports while the supervisor starts
-            self._supervisor = SupervisorProcess(
-                self.run_dir, max_parallel, Path(self._folder.name)
-            )
-            undo.pop_all()
+        with python_program():
+            self._supervisor = PoolSupervisor(self.run_dir, max_parallel)
+        self._folder = TemporaryFolder()
         atexit.register(self._warn_of_unfinished)  # as long as its thread is there
         jobs = PoolJobs(
             paths=RunPaths(self.run_dir),
             holder=self._supervisor.holder,
             jobs_at_once=_jobs_at_once(max_parallel),
             is_stopping=lambda: self._is_stopping or self._supervisor.has_ended,
-            children=[child],
         )
-        opened.set_result(jobs)
+        self._thread = threading.Thread(
+            target=self._run, args=[jobs], name="training-pool", daemon=True
+        )
+        self._thread.start()
 
     def submit(
         self,
@@ -451,24 +438,7 @@ class TrainingPool:
 
     # -- the thread
 
-    def _run(self, examiner: Future[examining_process.Child], opened: Future[PoolJobs]) -> None:
-        """Start what examines robots here, as it ends with the thread that starts it, and follow
-        the jobs.
-
-        :param examiner: receives it, or the error.
-        :param opened: the jobs, when the supervisor runs; cancelled if it cannot be started.
-        """
-        try:
-            child = examining_process.Child()
-        except BaseException as error:
-            examiner.set_exception(error)
-            return
-        examiner.set_result(child)
-        try:
-            jobs = opened.result()
-        except CancelledError:
-            with child:
-                return
+    def _run(self, jobs: PoolJobs) -> None:
         with python_program():
             self._follow(jobs)
 
@@ -478,7 +448,8 @@ class TrainingPool:
         try:
             with jobs.open_ledger():
                 failure = self._act(jobs)
-                self._supervisor.end(stops=lambda: self._is_stopping)
+            self._supervisor.end(stops=lambda: self._is_stopping)
+            with jobs.open_ledger():
                 jobs.look()
                 self._raise_callback_failure()
         except OrchestratorError as error:
@@ -493,8 +464,6 @@ class TrainingPool:
             new = self._new
             self._new = []
         jobs.give_up(failure, new)
-        jobs.close()
-        self._supervisor.close()
         self._folder.cleanup()
         atexit.unregister(self._warn_of_unfinished)
 
@@ -509,8 +478,7 @@ class TrainingPool:
                 new = self._new
                 self._new = []
                 self._any_cancelled = False
-            # Which the loop sees, or, where the ledger is locked, tries again.
-            with contextlib.suppress(PoolStopped, LedgerBusyError):
+            with contextlib.suppress(PoolStopped):  # which the loop sees
                 if jobs.turn(new):
                     continue
             with self._changed:

@@ -13,11 +13,11 @@ from orchestrator.core.feature import Feature
 if TYPE_CHECKING:
     from orchestrator.core.paths import RunPaths
     from orchestrator.experiment.begun_source import BegunSource
-    from orchestrator.experiment.beside_run import BesideRun, RunFacts
     from orchestrator.experiment.from_outside.run_watch import RunWatch
     from orchestrator.keys.feature_tables import FeatureTable
     from orchestrator.ledger import Ledger
     from orchestrator.report.document import Section
+    from orchestrator.server.companions import Companion, RunFacts
 
 
 def _commands() -> Any:
@@ -32,17 +32,12 @@ def _job_file() -> Iterable[FeatureTable]:
     return TABLES
 
 
-def _beside_run(run: RunFacts) -> BesideRun | None:
-    from orchestrator.core.paths import RunPaths
+def _companions(run: RunFacts) -> Iterable[Companion]:
+    if run.experiment is None and not _has_begun(run.paths):
+        return []
+    from orchestrator.features.search import search_process
 
-    paths = RunPaths(run.run_dir)
-    if run.experiment.job_source is None and not _has_begun(paths):
-        return None
-    from orchestrator.features.search.declaration.declared_search import SearchDeclaration
-    from orchestrator.features.search.search_process import SearchBesideRun
-
-    is_mine = isinstance(run.experiment.job_source, SearchDeclaration)
-    return SearchBesideRun(paths=paths, reporter=run.announcer, is_needed=is_mine)
+    return search_process.companions(run)
 
 
 def _has_begun(paths: RunPaths) -> bool:
@@ -85,7 +80,7 @@ FEATURE = Feature(
     commands=_commands,
     rank=40,
     job_file=_job_file,
-    beside_run=_beside_run,
+    companions=_companions,
     begun_source=_begun_source,
     watch=_watch,
     report_sections=_report_sections,

@@ -27,6 +27,7 @@ from orchestrator.features.search.declaration.tables import SearchTable
 from orchestrator.features.search.estimates import Estimate
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.racing import Shrunken
+from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.trials import TrialReader, failed_further_seeds, lineage_env_steps
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.keys.value_types import is_maker
@@ -142,7 +143,7 @@ class Search:
 
         :param show: as in :func:`orchestrator.train`, and so is ``fresh``.
         :param on_change: if another search has begun in the run directory: ``"refuse"``;
-            ``"restart"``, to start over; or ``"keep"``, to go on with the earlier one.
+            or ``"restart"``, to start over.
         :raises UsageError: the space does not fit the robot, or another search has begun in the run
             directory. Also if the search has stopped before its end, for example because a sampler
             of yours has raised. All of its jobs have then ended, :meth:`trials` has their results,
@@ -161,7 +162,15 @@ class Search:
                 fresh=fresh,
                 on_change=api.checked_on_change(on_change),
             )
-            return api.finish(self._experiment, options, show=show, callbacks=None)
+            found = api.finish(self._experiment, options, show=show, callbacks=None)
+            stopped = SearchPaths(self.run_dir).stopped
+            if stopped.exists():
+                why = stopped.read_text(errors="replace")
+                raise UsageError(
+                    f"{self.run_dir}: the search has stopped: {why}. Correct the cause: the same call goes on with"
+                    " the same next trial"
+                )
+            return found
 
     def trials(self) -> list[TrialResult]:
         """All trials so far, in the order in which they were made; also while the search runs.

@@ -5,14 +5,12 @@ differently now.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import ChangedError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.experiment.resuming import resume
 from orchestrator.experiment.resuming.declared_changes import on_change
 from orchestrator.features.search import search_events, search_robots
@@ -22,10 +20,8 @@ from orchestrator.features.search.declaration.declared_search import (
     declaration_of,
 )
 from orchestrator.features.search.declaration.written import (
-    BUDGET,
-    OF_THE_SEARCH,
+    as_begun,
     budget_differences,
-    chosen_sampler,
     declare,
     differences,
     read_declaration,
@@ -34,93 +30,37 @@ from orchestrator.features.search.declaration.written import (
     unreadable,
 )
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.jobfile import Experiment, from_mapping
+from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger, job_figures
 
 BEGAN_OTHERWISE = "the {} that has begun here is declared differently now:"
 
 
-def on_change_applied(experiment: Experiment, options: RunOptions) -> tuple[Experiment, RunOptions]:
-    """What is run if another search, or another matrix that is compared at rungs, has begun in the
-    run directory.
-
-    ``on_change = "restart"``: this one, from the start. ``"keep"``: the earlier one, with the
-    budget of this one. A search that goes on keeps the sampler that ``auto`` was when it began.
+def starts_over(experiment: Experiment, run_dir: Path) -> bool:
+    """Return whether another search, or with another robot, or another matrix that is compared at
+    rungs, has begun in a run directory: ``on_change = "restart"`` starts over then.
     """
-    paths = RunPaths(options.run_dir)
-    if options.fresh or not SearchPaths(paths.root).declaration.exists():
-        return experiment, options
+    paths = RunPaths(run_dir)
+    if not SearchPaths(run_dir).declaration.exists():
+        return False
     before = read_declaration(paths)
-    lines = differences(before, experiment.declaration)
-    if options.on_change == "restart" and (lines or _is_another_robot(before, experiment)):
-        return experiment, dataclasses.replace(options, fresh=True)
-    if options.on_change == "keep" and lines:
-        experiment = _merge_declaration(before, experiment, lines)
-    return _as_begun(experiment, before), options
-
-
-def _is_another_robot(before: Mapping[str, Any], experiment: Experiment) -> bool:
-    return search_robots.is_another(search_robots.recorded_robots(before), experiment)
-
-
-def _as_begun(experiment: Experiment, before: Mapping[str, Any]) -> Experiment:
-    """With the sampler that ``auto`` was when the search of this declaration began."""
-    source = experiment.job_source
-    if not isinstance(source, SearchDeclaration):
-        return experiment
-    begun = source.begun_with(chosen_sampler(before))
-    return dataclasses.replace(experiment, job_source=begun)
-
-
-def _merge_declaration(
-    before: Mapping[str, Any], experiment: Experiment, changes: Sequence[str]
-) -> Experiment:
-    """What was declared ``before``, but for what a resumed search takes over from ``experiment``.
-
-    :param changes: what it does not take over.
-    """
-    now = experiment.declaration["data"]
-    of_the_run = {*before["data"], *now} - {*OF_THE_SEARCH}
-    data = _with_keys_of(before["data"], now, of_the_run)
-    if "search" in data:
-        data["search"] = _with_keys_of(data["search"], now.get("search", data["search"]), BUDGET)
-    overrides = before["options"]["overrides"]
-    skip = experiment.skip_invalid
-    kept = from_mapping(
-        data,
-        source=experiment.source,
-        base=Path(before["base"]),
-        overrides=overrides,
-        skip_invalid=skip,
+    return bool(differences(before, experiment.declaration)) or search_robots.is_another(
+        search_robots.recorded_robots(before), experiment
     )
-    warning = f"declared differently now, but kept as before: {'; '.join(changes)}"
-    return dataclasses.replace(kept, text=experiment.text, warnings=(*kept.warnings, warning))
-
-
-def _with_keys_of(
-    table: Mapping[str, Any], by: Mapping[str, Any], keys: Collection[str]
-) -> dict[str, Any]:
-    """``table`` with these ``keys`` as they are in another one."""
-    others = {key: value for key, value in table.items() if key not in keys}
-    return others | {key: value for key, value in by.items() if key in keys}
 
 
 def resumed_experiment(
-    experiment: Experiment, options: RunOptions, ledger: Ledger | None, paths: RunPaths
-) -> tuple[Experiment, RunOptions]:
-    """``experiment`` with the jobs that its search has made so far and that are not settled, and
-    ``options`` with the verdicts of these.
+    experiment: Experiment, ledger: Ledger | None, paths: RunPaths
+) -> Experiment:
+    """Return ``experiment`` as it goes on in a run directory: each job of a matrix that is compared
+    pauses at the rung to which it has been promoted, or at the first one.
 
-    Where the jobs of a matrix are compared, each pauses at the rung that it has been promoted to,
-    or at the first one.
-
-    :raises ChangedError: another search has begun here, or jobs that another feature decides about
-        are declared where one has begun.
+    :param ledger: of the run directory; None if there is none.
+    :raises ChangedError: another search has begun here.
     """
     source = declaration_of(experiment)
     if source.search is None and source.scheduler is None:
-        _refuse_another_source(experiment, ledger, paths)
-        return experiment, options
+        return experiment
     has_begun = ledger is not None and _has_begun(ledger, paths)
     if has_begun:
         _refuse_another(experiment, paths)
@@ -128,14 +68,10 @@ def resumed_experiment(
         _refuse_jobs_without(source, ledger, paths)
     if source.search is None:
         pauses = job_figures.pauses(ledger) if ledger is not None and has_begun else {}
-        return _with_pauses(experiment, pauses), options
-    if ledger is None or not has_begun:
-        return experiment, options
-    rows = ledger.jobs(decoded=False)
-    left = [row for row in rows if not resume.is_settled(row, paths)]
-    recorded = {row.job_id: row for row in rows}
-    options = dataclasses.replace(options, verdicts=resume.verdicts(left), recorded=recorded)
-    return dataclasses.replace(experiment, jobs=tuple(row.job for row in left)), options
+        return _with_pauses(experiment, pauses)
+    if has_begun:
+        return as_begun(experiment, read_declaration(paths))
+    return experiment
 
 
 def _has_begun(ledger: Ledger, paths: RunPaths) -> bool:
@@ -159,14 +95,6 @@ def _refuse_jobs_without(source: SearchDeclaration, ledger: Ledger | None, paths
         raise ChangedError(f"{paths.root}: its jobs were begun without [{what}]; {start_over()}")
 
 
-def _refuse_another_source(experiment: Experiment, ledger: Ledger | None, paths: RunPaths) -> None:
-    other = experiment.job_source
-    if other is None or ledger is None or search_events.standing(ledger) == "none":
-        return
-    what = f"a search has begun here, and the job file declares a {other.noun} in its place"
-    raise ChangedError(f"{paths.root}: {what}; {start_over()}")
-
-
 def take_over(experiment: Experiment, paths: RunPaths) -> list[str]:
     """Let the search that runs go on as ``experiment`` declares it. Returns what differs: keys of
     its budget.
@@ -176,24 +104,20 @@ def take_over(experiment: Experiment, paths: RunPaths) -> list[str]:
     earlier = _refuse_another(experiment, paths)
     lines = budget_differences(earlier, experiment.declaration)
     if lines:
-        begun = _as_begun(experiment, earlier)
+        begun = as_begun(experiment, earlier)
         declare(paths, begun, search_robots.recorded_robots(earlier))
     return lines
 
 
 def refuse_another_robot(
-    experiment: Experiment,
-    verdicts: Mapping[str, JobVerdict],
-    ledger: Ledger | None,
-    paths: RunPaths,
+    experiment: Experiment, now: Mapping[str, str], ledger: Ledger | None, paths: RunPaths
 ) -> None:
-    """:param verdicts: also of the robots in the middle and in a corner of the space.
+    """:param now: hashes of the robots in the middle and in a corner of the space.
     :raises ChangedError: the search has begun here with another robot.
     """
     if not experiment.makes_jobs or ledger is None or not _has_begun(ledger, paths):
         return
     before = search_robots.recorded_robots(read_declaration(paths))
-    now = search_robots.contents(experiment, verdicts)
     if line := search_robots.difference(before, now, experiment):
         raise ChangedError(
             f"{paths.root}: {BEGAN_OTHERWISE.format('search')}\n    {line}\n{search_robots.advice()}"
@@ -216,8 +140,7 @@ def _refuse_another(experiment: Experiment, paths: RunPaths) -> Mapping[str, Any
 
 def _on_change_advice() -> str:
     """What to do where something else is declared than has begun here."""
-    goes_on = f"{on_change('keep')} goes on with the earlier declaration"
-    return f"{goes_on}; {start_over_by(on_change('restart'))}"
+    return start_over_by(on_change("restart"))
 
 
 def _with_pauses(experiment: Experiment, recorded: Mapping[str, int | None]) -> Experiment:
@@ -245,4 +168,4 @@ def declared_experiment(paths: RunPaths) -> Experiment:
         experiment = resume.from_declaration(declaration)
     except (ValueError, KeyError, TypeError) as error:
         raise unreadable(paths, error) from error
-    return _as_begun(experiment, declaration)
+    return as_begun(experiment, declaration)

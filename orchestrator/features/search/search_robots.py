@@ -22,9 +22,7 @@ from orchestrator.jobfile import Experiment
 
 def advice() -> str:
     """What to do where the robot has changed."""
-    put_back = f"put it back, and {repeat_call()}. {start_over_by(on_change('restart'))}"
-    no_copy = f"There is no copy of the earlier robot, so {on_change('keep')} cannot go on with it"
-    return f"{no_copy}: {put_back}"
+    return f"put it back, and {repeat_call()}. {start_over_by(on_change('restart'))}"
 
 
 def contents(experiment: Experiment, verdicts: Mapping[str, JobVerdict]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from orchestrator.core.paths import RunPaths
@@ -11,6 +12,7 @@ from orchestrator.features.search import (
     changed_search,
     constraint_check,
     sampler_check,
+    search_robots,
     search_time,
     start_check,
 )
@@ -34,17 +36,19 @@ class SearchSource(SearchDeclaration):
             return SourceVerdict(problem=problem)
         return constraint_check.examine(experiment, turn)
 
-    def with_on_change(
-        self, experiment: Experiment, options: RunOptions
-    ) -> tuple[Experiment, RunOptions]:
-        return changed_search.on_change_applied(experiment, options)
+    def starts_over(self, experiment: Experiment, run_dir: Path) -> bool:
+        return changed_search.starts_over(experiment, run_dir)
+
+    def resumed(self, experiment: Experiment, ledger: Ledger | None, paths: RunPaths) -> Experiment:
+        return changed_search.resumed_experiment(experiment, ledger, paths)
 
     def refuse_another(
         self, experiment: Experiment, options: RunOptions, plan: Plan, ledger: Ledger
     ) -> None:
         paths = RunPaths(options.run_dir)
-        changed_search.resumed_experiment(experiment, options, ledger, paths)
-        changed_search.refuse_another_robot(experiment, plan.verdicts, ledger, paths)
+        changed_search.resumed_experiment(experiment, ledger, paths)
+        robots = search_robots.contents(experiment, plan.verdicts)
+        changed_search.refuse_another_robot(experiment, robots, ledger, paths)
 
     def measured_lines(self, experiment: Experiment) -> Sequence[str]:
         counted = constraint_check.count_satisfied(experiment)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from orchestrator.core.feature import Feature
 
 if TYPE_CHECKING:
-    from orchestrator.experiment.beside_run import BesideRun, RunFacts
     from orchestrator.keys.feature_tables import FeatureTable
+    from orchestrator.server.companions import Companion, RunFacts
 
 
 def _job_file() -> Iterable[FeatureTable]:
@@ -20,20 +20,27 @@ def _job_file() -> Iterable[FeatureTable]:
     return [TABLE]
 
 
-def _beside_run(run: RunFacts) -> BesideRun | None:
-    trackers = run.experiment.tables.get("track")
+def _companions(run: RunFacts) -> Iterable[Companion]:
+    trackers = run.tables.get("track")
     if not trackers:
-        return None
-    from orchestrator.features.tracking.track_process import TrackProcess
+        return []
+    from orchestrator.features.tracking import files, process_arguments
+    from orchestrator.server.companions import Companion
 
-    return TrackProcess(
-        name=run.experiment.name, trackers=trackers, run_dir=run.run_dir, reporter=run.reporter
-    )
+    return [
+        Companion(
+            name="trackers",
+            module="orchestrator.features.tracking",
+            arguments=[process_arguments.settings(run.name, trackers)],
+            log=files.log(run.paths.root),
+            patience_s=process_arguments.TIME_LIMIT_S + 5.0,
+        )
+    ]
 
 
 FEATURE = Feature(
     name="tracking",
     about="The table [track]: TensorBoard, W&B and MLflow are told of jobs.",
     job_file=_job_file,
-    beside_run=_beside_run,
+    companions=_companions,
 )

@@ -1,26 +1,26 @@
-"""``python -m orchestrator.features.tracking RUN_DIR [--give-way] [--at-once]``: tells trackers of a run,
-beside its supervisor.
+"""``python -m orchestrator.features.tracking RUN_DIR SETTINGS JOBS_AT_ONCE``: the companion that tells
+trackers of a run.
 
-It ends when its standard input does: with the supervisor. A line there, or ``--at-once``, means
-that all jobs and their videos are done: it sends what is left and ends, with exit code 0 when every
-tracker has everything. With ``--give-way`` it takes only CPU time that nothing else wants.
+It reads the run directory alone, so that workers know nothing of trackers. Its imports cost seconds
+of CPU time, so it has the lowest priority.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-
-from orchestrator.core.processes.process_setup import give_way
-from orchestrator.features.tracking.process_arguments import AT_ONCE, GIVE_WAY
+from pathlib import Path
 
 
 def main() -> int:
-    if GIVE_WAY in sys.argv:
-        give_way()  # first of all, as the imports are work, too
+    os.nice(19)  # first of all, as the imports are work, too
+    # Sessions are groups of their own (sched(7)), unless the kernel has no autogroups.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text("19")
     from orchestrator.features.tracking import sending
 
-    return sending.main(sys.argv[1], is_at_once=AT_ONCE in sys.argv)
+    return sending.main(sys.argv[1], sys.argv[2])
 
 
 if __name__ == "__main__":

@@ -8,11 +8,6 @@ from pathlib import Path
 from orchestrator.core.paths import JobPaths
 
 
-def declaration_file(run_dir: Path) -> Path:
-    """The trackers of the last run with their options."""
-    return run_dir / "track/declared.json"
-
-
 def log(run_dir: Path) -> Path:
     """Output of the process that tells trackers of the jobs, and of their packages."""
     return run_dir / "track/track.log"

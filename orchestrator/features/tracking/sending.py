@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.client.requests import report
 from orchestrator.core.errors import LedgerBusyError, OrchestratorError
-from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.pacer import Pace
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import count
+from orchestrator.core.text import count, joined
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.tracking import files
+from orchestrator.features.tracking.process_arguments import TIME_LIMIT_S
 from orchestrator.features.tracking.publisher import Publisher
-from orchestrator.features.tracking.track_process import COMPLETE, HAS_BEGUN, WARNING
 from orchestrator.ledger import SummaryRow
+from orchestrator.server.companions import ALL_ENDED, DONE
 
 READING = Pace(every_s=2.0, share=0.002, longest_s=300.0)
 """How often the ledger is read and what is new is sent; the share is of one core."""
@@ -31,24 +32,28 @@ FINAL_RETRY_S = 2.0
 
 
 class Finish(threading.Event):
-    """Set when there is nothing more to come."""
+    """Set when all jobs and their pictures are done."""
 
     def listen(self) -> None:
         """Wait for the supervisor's word, or its end."""
-        if os.read(0, 1):
-            self.set()
-            os.read(0, 1)
+        while told := os.read(0, 1024):
+            if ALL_ENDED in told:
+                self.set()
         os._exit(0)
 
 
-def warn(message: str, what_next: str = "it is tried again") -> None:
-    """For the supervisor to pass on."""
-    _say(f"{WARNING}{message}; {what_next}")
+@dataclass(slots=True)
+class Warnings:
+    """Lets the supervisor report warnings, each text once."""
 
+    paths: RunPaths
+    _told: set[str] = field(default_factory=set, init=False)
 
-def _say(line: str) -> None:
-    """For the supervisor, which reads the log."""
-    print(line, flush=True)
+    def tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            print(text, flush=True)
+            report(self.paths.root, "warning", f"trackers: {text}")
 
 
 @dataclass(slots=True)
@@ -70,12 +75,17 @@ class JobRows:
         return rows
 
 
-def run(paths: RunPaths, finish: Finish) -> None:
-    """Returns when every tracker has everything; until then it tries again.
+def run(paths: RunPaths, declared: Mapping[str, Any], finish: Finish) -> None:
+    """Send what is new until all jobs are done and every tracker has everything, or the time for that
+    is over.
 
-    :raises OrchestratorError, OSError, ValueError: the run directory cannot be read.
+    :raises OrchestratorError, OSError: the run directory cannot be read.
     """
-    declared: dict[str, Any] = json.loads(read_regular(files.declaration_file(paths.root)))
+    warnings = Warnings(paths)
+
+    def warn(message: str, what_next: str = "it is tried again") -> None:
+        warnings.tell(f"{message}; {what_next}")
+
     # Files first: a server may keep others waiting.
     ordered = sorted(declared["trackers"], key=lambda backend: backend != "tensorboard")
     publishers = [
@@ -91,16 +101,28 @@ def run(paths: RunPaths, finish: Finish) -> None:
     with contextlib.ExitStack() as stack:
         for publisher in publishers:
             stack.callback(publisher.close)
-        _loop(publishers, JobRows(paths), finish)
+        _loop(publishers, JobRows(paths), finish, warnings)
 
 
-def _loop(publishers: Sequence[Publisher], jobs: JobRows, finish: Finish) -> None:
-    turns = Turns(list(publishers), jobs)
+def _loop(
+    publishers: Sequence[Publisher], jobs: JobRows, finish: Finish, warnings: Warnings
+) -> None:
+    turns = Turns(list(publishers), jobs, warnings)
+    give_up_at = math.inf
     while True:
         is_last = finish.is_set()
+        if is_last and give_up_at == math.inf:
+            give_up_at = time.monotonic() + TIME_LIMIT_S
         began = time.process_time()
         turns.take(is_last=is_last)
         if is_last and not turns.incomplete:
+            return
+        if is_last and time.monotonic() + FINAL_RETRY_S > give_up_at:
+            names = joined(publisher.backend for publisher in turns.incomplete)
+            text = (
+                f"{names} may not have everything of this run; the next run sends what is missing"
+            )
+            warnings.tell(text)
             return
         if is_last:
             time.sleep(FINAL_RETRY_S)
@@ -115,9 +137,9 @@ class Turns:
     incomplete: list[Publisher]
     """Those whose tracker does not have everything yet."""
     jobs: JobRows
+    warnings: Warnings
     _due: dict[str, float] = field(default_factory=dict, init=False)
     """Tracker → before which moment it is left alone, since it has failed."""
-    _has_begun: bool = field(default=False, init=False)
 
     def take(self, *, is_last: bool) -> None:
         """Send what is new to each tracker that is due; at last to all.
@@ -135,35 +157,25 @@ class Turns:
         # A server that does not answer keeps no other tracker waiting.
         for publisher in sorted(due, key=lambda one: one.failures):
             self._send(publisher, rows, is_last=is_last)
-        if not self._has_begun:
-            self._has_begun = True
-            _say(HAS_BEGUN)
 
     def _send(self, publisher: Publisher, rows: Sequence[SummaryRow], *, is_last: bool) -> None:
         failures = publisher.failures
         if publisher.turn(rows, is_last=is_last) and is_last:
             self.incomplete.remove(publisher)
-            _say(f"{COMPLETE}{publisher.backend}")
-            _warn_of_left_out(publisher)
+            if publisher.left_out:
+                late = f"{publisher.backend}: no time for {count(publisher.left_out, 'preview')}"
+                self.warnings.tell(f"{late}; the next run sends the rest")
         if publisher.failures > failures:
             self._due[publisher.backend] = time.monotonic() + RETRY_S
 
 
-def _warn_of_left_out(publisher: Publisher) -> None:
-    if publisher.left_out:
-        late = f"{publisher.backend}: no time for {count(publisher.left_out, 'preview')}"
-        warn(late, "the next run sends the rest")
-
-
-def main(run_dir: str, *, is_at_once: bool) -> int:
-    """Returns the exit code."""
+def main(run_dir: str, settings: str) -> int:
+    """Return the exit code."""
     finish = Finish()
-    if is_at_once:
-        finish.set()
     threading.Thread(target=finish.listen, daemon=True).start()
     try:
-        run(RunPaths(Path(run_dir)), finish)
-    except (OrchestratorError, OSError, ValueError) as error:
-        _say(f"{WARNING}{error}")
-        return 2
-    return 0
+        run(RunPaths(Path(run_dir)), json.loads(settings), finish)
+    except (OrchestratorError, OSError) as error:
+        print(error, flush=True)
+        return 1
+    return DONE

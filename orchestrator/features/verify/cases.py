@@ -19,8 +19,8 @@ from orchestrator.core.robot_hash import alteration
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import OFF_POLICY
 from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.planning import run_plan
-from orchestrator.supervisor.stop_signals import StopRequests
 
 MAX_CASES = 12
 """Most jobs that are verified where none are named."""
@@ -39,6 +39,21 @@ class Case:
     """Folder with the robot; None where the job has none."""
     init: Path | None = None
     """The policy that its training starts from."""
+    robot_hash: str | None = None
+
+    @property
+    def verdict(self) -> JobVerdict:
+        """The robot needs no other examination than that by which it came here."""
+        has_policy = self.init is not None and self.job.spec.init_sha256 is not None
+        xml = self.job.spec.xml
+        return JobVerdict(
+            bundle=self.bundle,
+            xml=None if xml is None else xml.removeprefix("robot/"),
+            robot_hash=self.robot_hash,
+            init=self.init if has_policy else None,
+            init_sha256=self.job.spec.init_sha256,
+            init_env_steps=self.job.spec.init_env_steps,
+        )
 
 
 LeftOut = dict[str, str]
@@ -73,19 +88,21 @@ def of_run_dir(run_dir: Path, names: Sequence[str]) -> tuple[list[Case], LeftOut
             left_out[job.job_id] = f"{altered}; restore them, as another robot would be verified"
         else:
             cases.append(
-                Case(job=job, bundle=None if xml is None else directory.robot, init=directory.init)
+                Case(
+                    job=job,
+                    bundle=None if xml is None else directory.robot,
+                    init=directory.init,
+                    robot_hash=hashes[job.job_id],
+                )
             )
     return cases, left_out
 
 
-def of_job_file(
-    path: Path, names: Sequence[str], staging: Path, stops: StopRequests
-) -> tuple[list[Case], LeftOut]:
+def of_job_file(path: Path, names: Sequence[str], staging: Path) -> tuple[list[Case], LeftOut]:
     """Jobs as a run would train them now; their robots are examined and bundled below ``staging``.
 
     :raises SpecError: the job file, or a robot of the chosen jobs, is invalid.
     :raises UsageError: no such job, or the jobs are made as the run goes on.
-    :raises KeyboardInterrupt: a stop was requested through ``stops``.
     """
     experiment = jobfile.load(path)
     if (maker := experiment.job_maker) is not None:
@@ -101,12 +118,19 @@ def of_job_file(
         experiment, jobs=tuple(chosen), order="as-listed", skip_invalid=False
     )
     plan = run_plan.plan(
-        narrowed, run_plan.RunOptions(run_dir=staging), staging, check_stop=stops.check
+        narrowed, run_plan.RunOptions(run_dir=staging), staging, check_stop=lambda: None
     )
     cases = []
     for job in plan.jobs:
         verdict = plan.verdicts[job.job_id]
-        cases.append(Case(job=job, bundle=verdict.bundle, init=verdict.init))
+        cases.append(
+            Case(
+                job=job,
+                bundle=verdict.bundle,
+                init=verdict.init,
+                robot_hash=verdict.robot_hash,
+            )
+        )
     return cases, left_out
 
 
@@ -194,4 +218,4 @@ def neighbour_of(cases: Sequence[Case], index: int) -> Case:
         spec=dataclasses.replace(job.spec, job_id=job_id, ranks=1),
         resources=dataclasses.replace(job.resources, memory_mib=memory_mib, ranks=1),
     )
-    return Case(job=job, bundle=model.bundle, init=model.init)
+    return dataclasses.replace(model, job=job)

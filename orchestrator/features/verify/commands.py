@@ -46,15 +46,11 @@ def verify(
     the slow-down.
     """
     from orchestrator.features.verify import certificate_view, verification
-    from orchestrator.terminal import background_output
 
     options = verification.VerifyOptions(
         jobs=jobs or (), iterations=iterations, repeats=repeats, output=output
     )
-    with (
-        shared.stoppable("stopped; no certificate was written"),
-        background_output.standard_output_in_background(),
-    ):
+    with shared.stoppable("stopped; no certificate was written"):
         certificate, where = verification.verify(source, options, shared.print_progress)
     if as_json:
         shared.print_text(certificate.to_json().rstrip("\n"))

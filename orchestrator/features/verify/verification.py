@@ -49,12 +49,8 @@ from orchestrator.features.verify.certificate import (
 from orchestrator.features.verify.verification_runs import Kill, ShortTraining
 from orchestrator.machine import provenance
 from orchestrator.machine import topology as machines
-from orchestrator.machine.cpu_load import CpuLoad
-from orchestrator.machine.cpu_locks import CpuLocks, locks_folder
 from orchestrator.machine.gpu import FreeGpus
-from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Machine
-from orchestrator.supervisor.stop_signals import StopRequests
 
 ITERATIONS = 6
 LEAST_ITERATIONS = 3
@@ -94,9 +90,7 @@ def verify(
     output = options.output or (
         source if is_run_dir else Path("runs") / f"{jobfile.load(source).directory_name}-verify"
     )
-    stops = StopRequests()
     with (
-        stops.handle_signals(),
         run_directory.claim(output.absolute() / SCRATCH) as scratch,
         disk_full_explained(scratch.root, "run the same command again"),
     ):
@@ -112,11 +106,11 @@ def verify(
             cases, left_out = of_run_dir(source, options.jobs)
         else:
             scratch.staging.mkdir()
-            cases, left_out = of_job_file(source, options.jobs, scratch.staging, stops)
+            cases, left_out = of_job_file(source, options.jobs, scratch.staging)
         if not cases:
             why = "; ".join(f"{job_id}: {text}" for job_id, text in left_out.items())
             raise UsageError(f"{source}: no job can be verified{f' ({why})' if why else ''}")
-        certificate = _Verification(cases, left_out, options, scratch, stops, tell).run()
+        certificate = _Verification(cases, left_out, options, scratch, tell).run()
         write_whole(output / FILE, certificate.to_json())
         shutil.rmtree(scratch.staging, ignore_errors=True)
         if certificate.verdict == "PASS":
@@ -130,7 +124,6 @@ class _Verification:
     left_out: LeftOut
     options: VerifyOptions
     scratch: RunPaths
-    stops: StopRequests
     tell: Callable[[str], None]
     machine: Machine = field(init=False)
     jobs_at_once: int = field(init=False)
@@ -266,8 +259,7 @@ class _Verification:
         return verification_runs.train(
             self.scratch.root / name,
             short,
-            slots=self._slots(jobs_at_once),
-            stops=self.stops,
+            jobs_at_once=jobs_at_once,
             neighbours=[neighbour_of(short, index) for index in range(neighbours)],
             kills=kills or {},
             tell=self._warn,
@@ -282,21 +274,6 @@ class _Verification:
             )
             evidence.again = self._train(f"again-{job_id}", [case], 1)[job_id]
         return judge(job_id, evidence)
-
-    def _slots(self, jobs_at_once: int) -> SlotPool:
-        cpus = len(self.machine.cpus)
-        locks = CpuLocks(locks_folder(), experiment="verify")
-        slots = SlotPool(self.machine, jobs_at_once, locks=locks, load=CpuLoad())
-        use = slots.look()
-        if taken := [cpu.index for cpu in self.machine.cpus if use.others(cpu.index)]:
-            text = "slow-downs are unreliable, weights must nevertheless be equal"
-            who = ", ".join(use.names_on(taken)[:3])
-            self._warn(f"{len(taken)} of {cpus} CPUs are in use by others ({who}): {text}")
-        if jobs_at_once > cpus:
-            self._warn(
-                f"only {cpus} CPU is usable: {jobs_at_once} trainings share it and slow each other down"
-            )
-        return slots
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:

@@ -4,27 +4,24 @@ killed midway.
 
 from __future__ import annotations
 
-import shutil
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from orchestrator.analysis import run_reader
+from orchestrator.client.run_jobs import run_jobs
+from orchestrator.core.errors import SupervisorError
 from orchestrator.core.exit_record import read_exit_record
-from orchestrator.core.files.atomic_files import clone_tree
-from orchestrator.core.job import Failed, Job, State
+from orchestrator.core.job import Failed, Job
 from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch
-from orchestrator.executors.local import LocalExecutor
+from orchestrator.core.processes.child_process import kill_group
+from orchestrator.experiment.directory import run_directory
 from orchestrator.features.verify.cases import Case
-from orchestrator.ledger import JobRow, Ledger
-from orchestrator.ledger.rows import DeclaredJob
-from orchestrator.machine.slots import SlotPool
-from orchestrator.supervisor.events import SilentReporter
-from orchestrator.supervisor.stop_signals import StopRequests
-from orchestrator.supervisor.supervisor import Supervisor
+from orchestrator.ledger import JobRow
+from orchestrator.server.ledger import EventRow
+from orchestrator.server.settings import RunSettings
 
 POLL_INTERVAL_S = 0.005
 """Polling interval of the progress of workers that are to be killed."""
@@ -58,178 +55,124 @@ class ShortTraining:
 
 
 @dataclass(slots=True, kw_only=True)
-class KillingExecutor:
-    """Wraps an executor and kills some of its workers midway; the supervisor sees them end by
-    SIGKILL.
+class _Watch:
+    """Follows the events of a run: kills workers midway, counts neighbours, and ends the run when
+    all cases have ended.
     """
 
-    inner: Executor
+    paths: RunPaths
+    cases: frozenset[str]
     kills: Mapping[str, Kill]
     """Which jobs to kill and when, by ``job_id``; only the first attempt of each is killed."""
-    killed: set[str] = field(default_factory=set, init=False)
-    neighbours: dict[str, int] = field(default_factory=dict, init=False)
+    warn: Callable[[str], None]
+    stop: Callable[[], None] = lambda: None
+    killed: set[str] = field(default_factory=set)
+    neighbours: dict[str, int] = field(default_factory=dict)
     """``job_id`` → largest number of other workers at the same time."""
-    _running: set[Handle] = field(default_factory=set, init=False)
-    _watched: dict[Handle, Path] = field(default_factory=dict, init=False)
-    """``progress.csv`` of workers that are to be killed."""
-    _due: dict[Handle, float] = field(default_factory=dict, init=False)
+    _ended: set[str] = field(default_factory=set)
+    _running: dict[str, int] = field(default_factory=dict)
+    """``job_id`` → process of its worker."""
+    _due: dict[str, float] = field(default_factory=dict)
     """When a worker is killed; monotonic seconds."""
 
-    @property
-    def never_forks(self) -> str:
-        return self.inner.never_forks
+    def event(self, event: EventRow) -> None:
+        job_id = event.job_id
+        is_case = job_id in self.cases
+        if event.kind == "warning" or (event.kind == "failed" and not is_case):
+            self.warn(event.message)
+        if job_id is None:
+            return
+        if event.kind == "launched":
+            self._running[job_id] = event.facts["pid"]
+            others = len(self._running) - 1
+            for running in self._running:
+                self.neighbours[running] = max(self.neighbours.get(running, 0), others)
+        elif event.kind in ("succeeded", "failed", "cancelled", "retrying", "paused"):
+            self._running.pop(job_id, None)
+            self._due.pop(job_id, None)
+        if is_case and event.kind in ("succeeded", "failed", "cancelled"):
+            self._ended.add(job_id)
+            if self._ended == self.cases:
+                self.stop()
 
-    def prepare_to_fork(self) -> bool:
-        return self.inner.prepare_to_fork()
-
-    def submit(self, launch: Launch) -> Handle:
-        handle = self.inner.submit(launch)
-        self._running.add(handle)
-        others = len(self._running) - 1
-        for running in self._running:
-            before = self.neighbours.get(running.job_id, 0)
-            self.neighbours[running.job_id] = max(before, others)
-        if launch.number == 0 and launch.job_id in self.kills:
-            self._watched[handle] = JobPaths(launch.job_dir).progress_csv
-        return handle
-
-    def poll(self, timeout_s: float) -> Sequence[Event]:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            remaining_s = max(0.0, deadline - time.monotonic())
-            is_watching = bool(self._watched or self._due)
-            pause_s = min(remaining_s, POLL_INTERVAL_S) if is_watching else remaining_s
-            events = self.inner.poll(pause_s)
-            for event in events:
-                if isinstance(event, Exited):
-                    self._running.discard(event.handle)
-                    self._watched.pop(event.handle, None)
-                    self._due.pop(event.handle, None)
-            self._kill_due()
-            if events or remaining_s == 0.0:
-                return events
-
-    def cancel(self, handle: Handle, *, kill: bool) -> None:
-        self.inner.cancel(handle, kill=kill)
-
-    def checkpoint(self, handle: Handle) -> None:
-        self.inner.checkpoint(handle)
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def _kill_due(self) -> None:
+    def kill_due(self) -> None:
+        """Kill the workers whose moment has come."""
         now = time.monotonic()
-        for handle, table in list(self._watched.items()):
-            kill = self.kills[handle.job_id]
+        for job_id, pid in list(self._running.items()):
+            kill = self.kills.get(job_id)
+            if kill is None or job_id in self.killed:
+                continue
+            table = self.paths.job(job_id).progress_csv
             lines = table.read_bytes().count(b"\n") if table.exists() else 0
-            if lines > kill.iterations:  # the first line is the header
-                del self._watched[handle]
-                self._due[handle] = now + kill.delay_s
-        for handle, due in list(self._due.items()):
-            if now >= due:
-                del self._due[handle]
-                self.killed.add(handle.job_id)
-                self.inner.cancel(handle, kill=True)
-
-
-class _CaseReporter(SilentReporter):
-    """Calls ``done`` when all cases have ended; passes on warnings, and that a neighbour has
-    failed.
-    """
-
-    def __init__(
-        self, cases: Sequence[Case], done: Callable[[], None], warn: Callable[[str], None]
-    ) -> None:
-        self._cases = frozenset(case.job.job_id for case in cases)
-        self._running = set(self._cases)
-        self._done = done
-        self._warn = warn
-
-    def event(self, kind: str, message: str, **facts: Any) -> None:
-        if kind == "warning" or (kind == "failed" and facts["job_id"] not in self._cases):
-            self._warn(message)
-        if kind in ("succeeded", "failed", "cancelled") and facts["job_id"] in self._running:
-            self._running.remove(facts["job_id"])
-            if not self._running:
-                self._done()
+            if job_id not in self._due and lines > kill.iterations:  # the first line is the header
+                self._due[job_id] = now + kill.delay_s
+            if now >= self._due.get(job_id, math.inf):
+                self.killed.add(job_id)
+                kill_group(pid)
 
 
 def train(
     root: Path,
     cases: Sequence[Case],
     *,
-    slots: SlotPool,
-    stops: StopRequests,
+    jobs_at_once: int,
     neighbours: Sequence[Case],
     kills: Mapping[str, Kill],
     tell: Callable[[str], None],
 ) -> dict[str, ShortTraining]:
-    """Train ``cases``, in order and as many at once as ``slots`` allow, with ``neighbours`` in the
-    remaining slots.
+    """Train ``cases``, in order and so many at once, with ``neighbours`` in the remaining slots.
 
     The neighbours are killed when all cases have ended. No process is left, whatever is raised.
 
     :param root: the run directory, which is created.
-    :raises KeyboardInterrupt: a stop was requested through ``stops``.
-    :raises DiskFullError: no space is left.
+    :raises KeyboardInterrupt: it was stopped.
+    :raises SupervisorError: an error has ended it, such as a full disk.
     """
     paths = RunPaths(root)
-    root.mkdir(parents=True)
-    ledger = Ledger.create(paths.ledger)
-    executor = KillingExecutor(inner=LocalExecutor(), kills=kills)
-    try:
-        rows = _add_jobs(paths, ledger, [*cases, *neighbours])
-        supervisor = Supervisor(
-            paths=paths,
-            rows=rows,
-            ledger=ledger,
-            executor=executor,
-            slots=slots,
-            reporter=_CaseReporter(
-                cases, lambda: supervisor.request_stop("all cases have ended"), tell
-            ),
-            grace_s=0.0,
-        )
-        stops.deliver_to(supervisor.request_stop)
-        stops.check()
-        states = supervisor.run()
-        stops.check()
-        attempts = {row.job_id: row.attempts for row in ledger.jobs()}
-        ledger.close()
-    finally:
-        ledger.abandon()
-        slots.close()
-    job_ids = [case.job.job_id for case in cases]
+    entries = [*cases, *neighbours]
+    watch = _Watch(
+        paths=paths, cases=frozenset(case.job.job_id for case in cases), kills=kills, warn=tell
+    )
+
+    def begun(stop: Callable[[], None]) -> None:
+        watch.stop = stop
+
+    ended = run_jobs(
+        [_with_own_policy(entry) for entry in entries],
+        root,
+        RunSettings(client_pid=0, name="verify", is_listed=False, max_parallel=jobs_at_once),
+        verdicts={entry.job.job_id: entry.verdict for entry in entries},
+        begun=begun,
+        on_event=watch.event,
+        on_turn=watch.kill_due,
+        look_every_s=POLL_INTERVAL_S,
+    )
+    if ended.is_interrupted:
+        raise KeyboardInterrupt
+    if ended.message:
+        raise SupervisorError(ended.message)
+    with run_directory.reading_ledger(paths) as ledger:
+        rows = {row.job_id: row for row in ledger.jobs()}
     return {
-        job_id: _short_training(paths.job(job_id), attempts[job_id], states[job_id], executor)
-        for job_id in job_ids
+        case.job.job_id: _short_training(paths.job(case.job.job_id), rows[case.job.job_id], watch)
+        for case in cases
     }
 
 
-def _add_jobs(paths: RunPaths, ledger: Ledger, entries: Sequence[Case]) -> list[JobRow]:
-    ledger.put_jobs(
-        [DeclaredJob(position=position, job=entry.job) for position, entry in enumerate(entries)]
-    )
-    ledger.commit()
-    for entry in entries:
-        directory = paths.job(entry.job.job_id)
-        directory.root.mkdir(parents=True)
-        if entry.bundle is not None:
-            clone_tree(entry.bundle, directory.robot)
-        if entry.init is not None and entry.job.spec.init_sha256 is not None:
-            shutil.copyfile(entry.init, directory.init)
-    return ledger.jobs()
+def _with_own_policy(case: Case) -> Job:
+    """Return the job, which starts from a file where it would wait for another job's policy."""
+    job = case.job
+    if job.spec.init_job is None or case.init is None:
+        return job
+    return job.with_spec(init=str(case.init.absolute()))
 
 
-def _short_training(
-    paths: JobPaths, attempts: int, state: State, executor: KillingExecutor
-) -> ShortTraining:
-    record = read_exit_record(paths.attempt(max(0, attempts - 1)).exit)
+def _short_training(paths: JobPaths, row: JobRow, watch: _Watch) -> ShortTraining:
+    record = read_exit_record(paths.attempt(max(0, row.attempts - 1)).exit)
     iterations = run_reader.iterations(paths.timings_csv)[1:]
     problem = ""
-    if isinstance(state, Failed):
-        problem = state.message
+    if isinstance(row.state, Failed):
+        problem = row.state.message
     elif record is None or record.weights_sha256 is None:
         problem = f"{paths.attempts}: the exit record holds no hash of the weights"
     return ShortTraining(
@@ -237,8 +180,8 @@ def _short_training(
         problem=problem,
         iteration_s=tuple(row.wall_s for row in iterations),
         waited_s=sum(row.run_delay_s or 0.0 for row in iterations),
-        neighbours=executor.neighbours.get(paths.root.name, 0),
-        was_killed=paths.root.name in executor.killed and attempts > 1,
+        neighbours=watch.neighbours.get(paths.root.name, 0),
+        was_killed=paths.root.name in watch.killed and row.attempts > 1,
         resumed_from=None if record is None else record.resumed_from,
         unsaveable=None if record is None else record.unsaveable,
     )

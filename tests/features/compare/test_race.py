@@ -24,7 +24,6 @@ import orchestrator
 from orchestrator.core.errors import LedgerError, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.local import LocalExecutor
 from orchestrator.experiment.begun_source import BegunSource, Direction
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.compare import chosen_jobs, contestants, race_round
@@ -103,14 +102,19 @@ def worker_command(folder: Path) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", str(program), str(folder / VALUES))
 
 
+def with_table(folder: Path) -> str:
+    """Code for the process of a supervisor: its workers give the values of the table."""
+    return f"""
+from orchestrator.executors import local, local_backend
+command = {worker_command(folder)!r}
+local_backend.LocalExecutor = lambda: local.LocalExecutor(worker_command=command)
+"""
+
+
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    command = worker_command(tmp_path)
     commands.examine_nothing(monkeypatch)
-    monkeypatch.setattr(
-        "orchestrator.executors.local_backend.LocalExecutor",
-        lambda: LocalExecutor(worker_command=command),
-    )
+    commands.add_to_server(monkeypatch, with_table(tmp_path))
     made = World(tmp_path)
     made.say(parent=PARENT, child=CHILD, twin=TWIN)
     return made
@@ -297,14 +301,8 @@ class TestStarts:
 @contextlib.contextmanager
 def begun(world: World, *options: str) -> Iterator[subprocess.Popen[str]]:
     """The command in a process of its own, which is ended with the block."""
-    patched = f"""
-import sys
-from orchestrator import __main__
-from orchestrator.executors import local, local_backend
-worker = {worker_command(world.folder)!r}
-local_backend.LocalExecutor = lambda: local.LocalExecutor(worker_command=worker)
-__main__.main()
-"""
+    patched = commands.with_server(with_table(world.folder))
+    patched += "from orchestrator import __main__\n__main__.main()"
     arguments = ["compare", "run", "--jobs", "parent,child", "--by", "distance_m", "--race"]
     command = [sys.executable, "-c", patched, *arguments, "--max-parallel", "2", *options]
     with commands.start(command, cwd=world.folder, start_new_session=True) as process:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ended_helpers import ended_jobs
 from supervisor_helpers import make_job
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.pictures import after_run
-from orchestrator.features.pictures.after_run import PicturesAfterRun
 from orchestrator.jobfile import from_mapping
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import DeclaredJob
@@ -38,9 +36,8 @@ def test_the_ledger_says_of_which_jobs_pictures_are_wanted(
         DeclaredJob(position=number, job=make_job(name, spec=spec))
         for number, (name, spec) in enumerate(specs.items())
     )
-    ended, _ = ended_jobs(paths, list(specs), ledger=ledger)
+    ledger.close()
     made: dict[str, object] = {}
     monkeypatch.setattr(after_run, "make_missing", lambda *_, **wanted: made.update(wanted))
-    PicturesAfterRun().add_results(ended, lambda: False)
-    ledger.close()
+    after_run.main(str(paths.root), "1")
     assert made == {"with_video": {"a-s0"}, "without_preview": {"c-s0"}}

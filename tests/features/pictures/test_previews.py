@@ -3,7 +3,7 @@ trainings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import command_helpers as commands
@@ -44,11 +44,10 @@ def drawn(
     names: Sequence[str],
     states: Mapping[str, State] | None = None,
     without_preview: Sequence[str] = (),
-    is_stopped: Callable[[], bool] = lambda: False,
 ) -> RecordingReporter:
     """The events of drawing what waits."""
     ended, reporter = ended_jobs(paths, names, states)
-    after_run.make_missing(ended, is_stopped, with_video=(), without_preview=without_preview)
+    after_run.make_missing(ended, with_video=(), without_preview=without_preview)
     return reporter
 
 
@@ -129,7 +128,7 @@ def waiting(tmp_path: Path, names: Sequence[str]) -> RunPaths:
 def test_a_drawing_that_crashes_costs_one_robot_its_preview(tmp_path: Path) -> None:
     names, reporter = ["a-s0", "bad-s0", "c-s0"], RecordingReporter()
     paths = waiting(tmp_path, names)
-    [drawing] = previews.drawings(paths, names, 1, reporter)
+    [drawing] = previews.drawings(paths, names, 1, reporter.event)
     paths.job("a-s0").moment.unlink()  # it has been drawn
     [rest] = drawing.report_end(-11, "ended with signal 11")
     assert rest.jobs == ("c-s0",)

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
-from typing import Any
 
 import command_helpers as commands
 import numpy as np
@@ -26,21 +25,32 @@ from command_helpers import HOPPER, INSTANT, STUBS, wait_until
 
 import orchestrator
 from orchestrator import report
-from orchestrator.core.errors import (
-    Problem,
-    SupervisorError,
-    UsageError,
-)
+from orchestrator.core.errors import SupervisorError, UsageError
+from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment.directory import run_index
-from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.from_outside import attach
-from orchestrator.features.pool import supervisor_process
+from orchestrator.experiment.directory import run_end, run_index
+from orchestrator.features.pool import pool_supervisor
 from orchestrator.features.pool.pool_jobs import TrainingFuture
 
 NEARNESS = "-abs(json.loads((job / 'spec.json').read_text())['hyperparameters']['gamma'] - 0.95)}"
 """The return of an instant training, which depends on a setting."""
-SUPERVISE = "\nfrom orchestrator.features.pool import pool_supervisor\nsys.exit(pool_supervisor.main(*sys.argv[1:]))"
+EXAMINATION = """
+import contextlib
+from orchestrator.core.errors import Problem
+from orchestrator.experiment.examination import examining_process, preflight
+from orchestrator.experiment.examination.preflight import JobVerdict
+
+problem = Problem(where="jobs[0]", message="has no legs")
+refused = {
+    "bad": JobVerdict(problem=problem),
+    "wrong": JobVerdict(problem=problem, settings_problem="no such option"),
+}
+preflight.examine = lambda jobs, **_: {
+    job.job_id: refused.get(job.spec.name, JobVerdict()) for job in jobs
+}
+examining_process.Child = contextlib.nullcontext
+"""
+"""The job ``bad`` has a bad robot, and ``wrong`` wrong settings."""
 EXEC = {"resources": {"start": "exec", "min_free_disk": 0}}
 
 
@@ -50,33 +60,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def no_examination(jobs: Any, **_: Any) -> dict[str, JobVerdict]:
-    """The job ``bad`` has a bad robot, and ``wrong`` wrong settings."""
-    problem = Problem(where="jobs[0]", message="has no legs")
-    refused = {
-        "bad": JobVerdict(problem=problem),
-        "wrong": JobVerdict(problem=problem, settings_problem="no such option"),
-    }
-    return {job.job_id: refused.get(job.spec.name, JobVerdict()) for job in jobs}
-
-
 @pytest.fixture
 def stubs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is examined, and workers succeed when there is a file ``go-JOB`` beside the run
     directory."""
-    monkeypatch.setattr("orchestrator.experiment.examination.preflight.examine", no_examination)
-    monkeypatch.setattr(
-        "orchestrator.experiment.examination.examining_process.Child", contextlib.nullcontext
-    )
-    monkeypatch.setattr(supervisor_process, "COMMAND", (sys.executable, "-c", STUBS + SUPERVISE))
+    commands.add_to_server(monkeypatch, EXAMINATION)
+    commands.stub_workers(monkeypatch)
 
 
 def running(future: TrainingFuture) -> None:
     wait_until(future.running, "the training runs")
 
 
-def supervisor_of(run_dir: Path) -> psutil.Process:
-    (found,) = (one for one in psutil.Process().children() if str(run_dir) in one.cmdline())
+def supervisor_of_this_process() -> psutil.Process:
+    children = psutil.Process().children()
+    (found,) = (one for one in children if "orchestrator.server" in " ".join(one.cmdline()))
     return found
 
 
@@ -166,7 +164,7 @@ def test_when_its_supervisor_is_killed_every_future_says_what_to_do(here: Path) 
     with nothing_left(), orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
         first, second = pool.submit(HOPPER, name="first"), pool.submit(HOPPER, name="second")
         running(first)
-        supervisor_of(here / "run").kill()
+        supervisor_of_this_process().kill()
         for future in (first, second):
             with pytest.raises(SupervisorError, match=f"run_dir='{here}/run'"):
                 future.result(commands.PATIENCE_S)
@@ -284,9 +282,11 @@ def test_a_file_that_is_written_again_before_its_training_is_not_trained_in_sile
 
 
 def ended(run_dir: Path) -> tuple[str, int]:
-    """What `list` says of a run directory, and the exit code of `wait`."""
+    """What `list` says of a run directory, and the exit code of its last run."""
     entry = run_index.RunEntry(run_dir=str(run_dir), name="run", host="here", noted_at=0.0)
-    return run_index.listed_run(entry).state, attach.wait(run_dir, [], timeout_s=10).exit_code
+    end = run_end.read(RunPaths(run_dir))
+    assert end is not None
+    return run_index.listed_run(entry).state, end.exit_code
 
 
 @pytest.mark.nightly
@@ -411,14 +411,8 @@ def test_an_exception_in_the_block_stops_everything_and_a_new_pool_resumes(here:
 
 
 def test_a_killed_program_takes_its_trainings_with_it(here: Path) -> None:
-    program = f"""
-import contextlib, sys, threading
+    program = f"""{STUBS}
 import orchestrator
-from orchestrator.experiment.examination import examining_process, preflight
-from orchestrator.features.pool import supervisor_process
-supervisor_process.COMMAND = (sys.executable, "-c", {STUBS + SUPERVISE!r})
-preflight.examine = lambda jobs, **_: {{job.job_id: preflight.JobVerdict() for job in jobs}}
-examining_process.Child = contextlib.nullcontext
 pool = orchestrator.TrainingPool(max_parallel=1, run_dir="run", **{EXEC!r})
 pool.submit({str(HOPPER)!r}, name="one").result()
 """
@@ -433,15 +427,8 @@ pool.submit({str(HOPPER)!r}, name="one").result()
     assert commands.summary(here / "run")["one-s0"]["state"] == "PENDING"
 
 
-ENDING = """
-import contextlib, sys
+ENDING = """{stubs}
 import orchestrator
-from orchestrator.experiment.examination import examining_process, preflight
-from orchestrator.features.pool import supervisor_process
-
-preflight.examine = lambda jobs, **_: {{job.job_id: preflight.JobVerdict() for job in jobs}}
-examining_process.Child = contextlib.nullcontext
-supervisor_process.COMMAND = (sys.executable, "-c", {supervise!r})
 pool = orchestrator.TrainingPool(max_parallel=1, run_dir="run", **{exec!r})
 done, *others = (pool.submit({hopper!r}, name=name) for name in ("done", "one", "two"))
 done.result()
@@ -459,7 +446,7 @@ def test_a_program_that_ends_before_its_trainings_says_so_once(
     here: Path, end: str, code: int, warnings: int
 ) -> None:
     (here / "go-done-s0").touch()
-    program = ENDING.format(hopper=str(HOPPER), supervise=STUBS + SUPERVISE, exec=EXEC, end=end)
+    program = ENDING.format(hopper=str(HOPPER), stubs=STUBS, exec=EXEC, end=end)
     done = commands.finish([sys.executable, "-c", program], cwd=here)
     assert done.returncode == code, done.stderr
     assert done.stderr.count("warning: ") == warnings, done.stderr
@@ -468,9 +455,9 @@ def test_a_program_that_ends_before_its_trainings_says_so_once(
 IMPATIENT = """
 import functools
 from orchestrator.features.pool import pool_supervisor
-pool_supervisor.RunOptions = functools.partial(pool_supervisor.RunOptions, grace_s=2.0)
+pool_supervisor.RunSettings = functools.partial(pool_supervisor.RunSettings, grace_s=2.0)
 """
-"""What a supervisor begins with whose workers have two seconds to save a checkpoint."""
+"""What a program begins with whose workers have two seconds to save a checkpoint."""
 
 
 @pytest.mark.nightly
@@ -478,19 +465,13 @@ pool_supervisor.RunOptions = functools.partial(pool_supervisor.RunOptions, grace
 def test_a_program_that_is_started_again_at_once_waits_for_what_the_killed_one_has_left(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = (sys.executable, "-c", STUBS + IMPATIENT + SUPERVISE)
-    program = f"""
-import contextlib
+    program = f"""{STUBS}{IMPATIENT}
 import orchestrator
-from orchestrator.experiment.examination import examining_process, preflight
-from orchestrator.features.pool import supervisor_process
-supervisor_process.COMMAND = {command!r}
-preflight.examine = lambda jobs, **_: {{job.job_id: preflight.JobVerdict() for job in jobs}}
-examining_process.Child = contextlib.nullcontext
 pool = orchestrator.TrainingPool(max_parallel=1, run_dir="run", **{EXEC!r})
 pool.submit({str(HOPPER)!r}, name="deaf").result()
 """
-    monkeypatch.setattr(supervisor_process, "COMMAND", command)
+    impatient = functools.partial(pool_supervisor.RunSettings, grace_s=2.0)
+    monkeypatch.setattr(pool_supervisor, "RunSettings", impatient)
     started = here / "run/jobs/deaf-s0/started"
     with subprocess.Popen(
         [sys.executable, "-c", program], cwd=here, env=commands.environment()
@@ -503,18 +484,22 @@ pool.submit({str(HOPPER)!r}, name="deaf").result()
     assert commands.summary(here / "run")["deaf-s0"]["attempts"] == 2
 
 
-FORKING = """
-import contextlib, os, sys
-import orchestrator
+LOST = """
+import contextlib
 from orchestrator.core.errors import Problem
 from orchestrator.experiment.examination import examining_process, preflight
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.features.pool import supervisor_process
 
-
-def examine(jobs, **_):
-    lost = Problem(where="jobs[0]", message="no such file")
-    return {{job.job_id: JobVerdict(problem=None if job.xml_source.exists() else lost) for job in jobs}}
+lost = Problem(where="jobs[0]", message="no such file")
+preflight.examine = lambda jobs, **_: {
+    job.job_id: JobVerdict(problem=None if job.xml_source.exists() else lost) for job in jobs
+}
+examining_process.Child = contextlib.nullcontext
+"""
+"""A robot is invalid whose file is gone."""
+FORKING = """{server}
+import os, sys
+import orchestrator
 
 
 def say(*values):
@@ -528,10 +513,6 @@ def end_in_a_child(*_):
     if child == 0:
         sys.exit(7)
     say("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-
-
-preflight.examine, examining_process.Child = examine, contextlib.nullcontext
-supervisor_process.COMMAND = (sys.executable, "-c", {supervise!r})
 
 
 def register_at_fork(*, before=None, after_in_child=None, after_in_parent=None):
@@ -565,7 +546,8 @@ with pool:
 
 @pytest.mark.nightly
 def test_processes_that_the_program_forks_leave_the_pool_to_it_however_they_end(here: Path) -> None:
-    program = FORKING.format(hopper=str(HOPPER), supervise=STUBS + SUPERVISE, exec=EXEC)
+    server = commands.with_server(LOST + commands.with_worker(commands.STUB_WORKER))
+    program = FORKING.format(hopper=str(HOPPER), server=server, exec=EXEC)
     done = commands.finish([sys.executable, "-c", program], cwd=here)
     assert sorted(done.stdout.splitlines()) == [
         "None",
@@ -595,10 +577,10 @@ def test_a_callback_that_exits_ends_the_pool_which_names_it(here: Path) -> None:
 def instant_bodies(here: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
     """Bodies whose trainings succeed at once."""
     (here / "instant.py").write_text(INSTANT)
-    worker = f"\nworker = (sys.executable, '-I', '-S', {str(here / 'instant.py')!r})"
-    monkeypatch.setattr(
-        supervisor_process, "COMMAND", (sys.executable, "-c", STUBS + worker + SUPERVISE)
-    )
+    command = f"(sys.executable, '-I', '-S', {str(here / 'instant.py')!r})"
+    code = f"local_backend.LocalExecutor = lambda: local.LocalExecutor(worker_command={command})\n"
+    imports = "import sys\nfrom orchestrator.executors import local, local_backend\n"
+    commands.add_to_server(monkeypatch, imports + code)
     return [
         HOPPER.read_text().replace("<mujoco", f"<!-- {number} --><mujoco", 1)
         for number in range(number)

@@ -18,7 +18,6 @@ import command_helpers as commands
 import pytest
 from jobfile_helpers import HOPPER
 from kill_helpers import killable
-from searcher_helpers import examine_no_trials
 from trial_helpers import Told, search_run
 
 from orchestrator.core.errors import OrchestratorError, SpecError
@@ -88,7 +87,7 @@ WORKER = commands.INSTANT.replace(
 
 @pytest.fixture
 def noisy_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    examine_no_trials(monkeypatch)
+    commands.examine_nothing(monkeypatch)
     monkeypatch.setattr(commands, "INSTANT", WORKER)
     commands.instant_workers(monkeypatch, tmp_path)
 

@@ -10,6 +10,7 @@ import pytest
 from searcher_helpers import make_turns, searcher_of
 from trial_helpers import Told, search_run
 
+from orchestrator.client.requests import ask
 from orchestrator.core.job import (
     Cancelled,
     Cause,
@@ -19,11 +20,9 @@ from orchestrator.core.job import (
     Succeeded,
 )
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.from_outside import control
-from orchestrator.experiment.resuming import recovery
 from orchestrator.features.search import search_events
 from orchestrator.features.search.search_events import SearchEvent
-from orchestrator.ledger import Ledger, job_figures
+from orchestrator.ledger import Ledger
 
 FAILED = Failed(cause=Cause.ERROR, message="it fell")
 
@@ -81,18 +80,15 @@ def test_a_retried_trial_is_trained_with_all_seeds_and_compared_and_told_once(
     tmp_path: Path,
 ) -> None:
     paths = failed_run(tmp_path / "run")
-    assert "queued 1 job" in control.ask(paths.root, [ONE], "retry")
+    ask(paths.root, "retry", [ONE])
     searched = Searched(paths)
     searched.turns()
     assert not searched.trial.is_over
-    assert OTHER in job_figures.requested_jobs(searched.searcher.ledger, "retry")
-    recovery.apply_late_requests(searched.searcher.ledger, "me")
     assert {row.state.name for row in searched.searcher.ledger.jobs()[2:]} == {"PENDING"}
 
     searched.move(Paused(at_rung=True), 300)
     searched.turns()
     assert searched.trial.goal > 1, "it is the only one there, and goes on"
-    recovery.apply_late_requests(searched.searcher.ledger, "me")
     searched.move(Succeeded(), 1000)
     searched.turns()
     assert (searched.trial.values, searched.searcher.history.is_over) == ([5.0], True)
@@ -108,7 +104,7 @@ def test_a_retried_trial_is_trained_with_all_seeds_and_compared_and_told_once(
 @pytest.mark.parametrize("state", [FAILED, Cancelled()])
 def test_a_retried_trial_that_fails_again_has_failed(state: State, tmp_path: Path) -> None:
     paths = failed_run(tmp_path / "run")
-    control.ask(paths.root, ["*t00001*"], "retry")
+    ask(paths.root, "retry", [ONE, OTHER])
     searched = Searched(paths)
     searched.turns()
     assert not searched.trial.is_over

@@ -10,7 +10,6 @@ from typing import Any
 import command_helpers as commands
 import pytest
 from command_helpers import HOPPER
-from searcher_helpers import examine_no_trials
 
 import orchestrator
 
@@ -30,7 +29,7 @@ def test_a_search_from_python_makes_its_trials_and_shows_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    examine_no_trials(monkeypatch)
+    commands.examine_nothing(monkeypatch)
     commands.instant_workers(monkeypatch, tmp_path)
     search = orchestrator.Search(
         xml=HOPPER,

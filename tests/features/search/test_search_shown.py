@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import command_helpers as commands
 import pytest
-from searcher_helpers import beginning
 from trial_helpers import Told, search_run
 
-from orchestrator.core.job import Cause, Failed, Paused, Pending, State, Succeeded
+from orchestrator.core.job import Cause, Failed, Paused, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory, run_end, run_index
 from orchestrator.experiment.directory.run_end import RunEnd
 from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.experiment.from_outside.run_watch import WatchReporter
-from orchestrator.experiment.resuming import jobs_at_rungs, resume
-from orchestrator.features.search import changed_search, search_events
+from orchestrator.experiment.resuming import resume
+from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.features.search.search_process import (
-    SearchBesideRun,
-    Stopped,
-    WaitsForUser,
-)
 from orchestrator.features.search.search_watch import SearchWatch
 from orchestrator.ledger import Ledger, summary
-from orchestrator.supervisor.events import SilentReporter
+from orchestrator.server import companions
 from orchestrator.terminal import jobs_table
 
 DONE, AT_FIRST, AT_SECOND = (
@@ -43,7 +35,10 @@ GOES_ON = Told(reached=[2.0], is_promoted=True)
 
 
 def line_of(paths: RunPaths) -> str:
-    (note,) = WatchReporter(SilentReporter(), paths).look()
+    watch = SearchWatch(paths=paths)
+    watch.look()
+    note = watch.note()
+    assert note is not None
     assert note.command == "best"
     return note.text
 
@@ -64,8 +59,6 @@ def test_status_says_why_a_search_has_stopped(tmp_path: Path) -> None:
     SearchPaths(paths.root).stopped.write_text("the sampler has no idea")
     status = commands.invoke("status", paths.root, cwd=tmp_path)
     assert "the sampler has no idea" in " ".join(status.stdout.split())
-    with beginning(paths, jobs_at_once=1):
-        assert "no idea" not in commands.invoke("status", paths.root, cwd=tmp_path).stdout
 
 
 def add(paths: RunPaths, *events: SearchEvent) -> None:
@@ -155,15 +148,14 @@ def test_list_and_the_exit_code_of_status_are_those_of_the_search(
 def test_a_search_that_has_stopped_with_a_problem_has_failed_also_while_trials_wait_at_rungs(
     problem: str, is_stopping: bool, is_interrupted: bool, code: int
 ) -> None:
-    process: Any = SimpleNamespace(
-        is_needed=True,
-        _ended=Stopped(problem=problem) if problem else WaitsForUser(),
-        _ledger=SimpleNamespace(),
-        _experiment=SimpleNamespace(makes_jobs=True),
-    )
-    states = {"a": Succeeded(), "b": Paused(at_rung=True)}
-    found = SearchBesideRun.exit_code(
-        process, states, is_interrupted=is_interrupted, is_stopping=is_stopping
+    source: Any = SimpleNamespace(is_underway=True, makes_jobs=True)
+    found = companions.exit_code(
+        0,
+        source=source,
+        states={"a": Succeeded(), "b": Paused(at_rung=True)},
+        has_problem=bool(problem),
+        is_interrupted=is_interrupted,
+        is_stopping=is_stopping,
     )
     assert found == code
 
@@ -175,29 +167,6 @@ def set_failed(paths: RunPaths, trials: Sequence[Told]) -> None:
             ledger.set_state(
                 f"hopper-t{number:05d}-s0", Failed(cause=Cause.ERROR, message=trial.why)
             )
-    ledger.close()
-
-
-def test_without_a_scheduler_what_waits_at_rungs_trains_to_its_end(tmp_path: Path) -> None:
-    trials = [DONE, AT_FIRST, GOES_ON, Told(why="it fell")]
-    paths = search_run(tmp_path / "run", trials)
-    set_failed(paths, trials)
-    ledger = Ledger.open(paths.ledger)
-    jobs = tuple(row.job.with_spec(pause_at=None) for row in ledger.jobs())
-    experiment = replace(changed_search.declared_experiment(paths), job_source=None, jobs=jobs)
-    for _ in range(2):  # the second time there is nothing left to do
-        search_events.withdraw(ledger)
-        jobs_at_rungs.let_train_to_end(experiment, ledger, SilentReporter())
-        ledger.commit()
-    states: list[State] = [row.state for row in ledger.jobs()]
-    assert states == [
-        Succeeded(),
-        Pending(),
-        Pending(),
-        Failed(cause=Cause.ERROR, message="it fell"),
-    ]
-    assert [row.job.spec.pause_at for row in ledger.jobs()] == [None] * 4
-    assert search_events.standing(ledger) == "none"
     ledger.close()
 
 

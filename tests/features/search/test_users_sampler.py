@@ -14,25 +14,16 @@ from pathlib import Path
 import command_helpers as commands
 import pytest
 from command_helpers import wait_until
-from searcher_helpers import beginning
 from trial_helpers import Told, search_run
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.child_process import end_group
-from orchestrator.experiment.processes.side_process import SideProcess
-from orchestrator.features.search import (
-    changed_search,
-    sampler_check,
-    search_events,
-    search_process,
-)
+from orchestrator.features.search import changed_search, sampler_check, search_events
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.features.search.search_process import (
-    CANNOT_GO_ON,
-    Finished,
-    SearchBesideRun,
-)
 from orchestrator.ledger import Ledger
+from orchestrator.server import companions
+from orchestrator.server.companions import CANNOT_GO_ON, Companions, RunFacts
+from orchestrator.server.ledger import ServerLedger
 
 OWN = """
 import atexit, os, re, sys, threading, time
@@ -81,7 +72,6 @@ def searcher(paths: RunPaths) -> Iterator[subprocess.Popen[bytes]]:
         "-m",
         "orchestrator.features.search.searcher.searcher",
         str(paths.root),
-        "1:1.0:none",
         "2",
     ]
     env = commands.environment()
@@ -107,16 +97,11 @@ def test_a_sampler_that_hangs_stops_the_search_and_is_named_in_the_last_line(
     assert "own:Own" in SearchPaths(paths.root).log.read_text().splitlines()[-1]
 
 
-def side_process(process: SearchBesideRun) -> SideProcess:
-    assert process._process is not None
-    return process._process
-
-
-def wait_for(process: SearchBesideRun, condition: Callable[[], object], what: str) -> None:
-    """Look after it until that."""
+def wait_for(found: Companions, condition: Callable[[], object], what: str) -> None:
+    """Look after them until that."""
 
     def holds() -> object:
-        process.before_turn()
+        found.tick(has_work=False)
         return condition()
 
     wait_until(holds, what)
@@ -139,7 +124,7 @@ while not os.path.exists({go!r}):
 def test_a_stopped_searcher_is_killed_and_started_again_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search_process, "STOPPED_S", 0.5)
+    monkeypatch.setattr(companions, "STOPPED_S", 0.5)
     paths, pid = waiting_search(tmp_path), tmp_path / "pid"
 
     def asking() -> str:
@@ -147,18 +132,37 @@ def test_a_stopped_searcher_is_killed_and_started_again_and_goes_on(
         text = pid.read_text() if pid.exists() else ""
         return text.removesuffix(".") if text.endswith(".") else ""
 
-    with beginning(paths, jobs_at_once=2) as process:
-        wait_for(process, asking, "a call of the sampler")
+    warnings: list[str] = []
+    ledger = ServerLedger.open(paths.ledger)
+    assert isinstance(ledger, ServerLedger)
+    found = Companions(
+        paths=paths, report=lambda _, message: warnings.append(message), jobs_at_once=lambda: 2
+    )
+    facts = RunFacts(
+        paths=paths,
+        ledger=ledger,
+        report=lambda *_: None,
+        name="found",
+        base=tmp_path,
+        tables={},
+        experiment=None,
+        is_declared=False,
+        robots={},
+    )
+    found.begin(facts)
+    ledger.close()
+    with contextlib.closing(found):
+        wait_for(found, asking, "a call of the sampler")
         stopped = asking()
         os.kill(int(stopped), signal.SIGSTOP)
         wait_for(
-            process, lambda: process._ended or asking() not in ("", stopped), "another searcher"
+            found, lambda: not found.are_adding or asking() not in ("", stopped), "another searcher"
         )
-        assert process._ended is None, "it has not stopped"
+        assert found.are_adding, "it has not stopped"
         (tmp_path / "go").touch()
-        wait_for(process, lambda: not process.may_add_jobs(), "the end of the search")
-        assert process._ended == Finished()
-        assert "SIGSTOP" in process.reporter.messages()  # type: ignore[attr-defined]
+        wait_for(found, lambda: not found.are_adding, "the end of the search")
+        assert found.problem == ""
+        assert any("SIGSTOP" in warning for warning in warnings)
     ledger = Ledger.open(paths.ledger)
     kinds = [event.kind for event in search_events.events(ledger)]
     ledger.close()

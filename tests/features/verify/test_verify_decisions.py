@@ -21,7 +21,6 @@ from orchestrator.features.verify.verification import VerifyOptions, verify
 from orchestrator.features.verify.verification_runs import Kill, ShortTraining
 from orchestrator.ledger import Ledger
 from orchestrator.supervisor import job_directory
-from orchestrator.supervisor.stop_signals import StopRequests
 
 
 @pytest.fixture
@@ -239,7 +238,6 @@ def test_jobs_that_learn_late_are_killed_after_they_have_begun_to_learn(
         left_out={},
         options=VerifyOptions(iterations=6),
         scratch=RunPaths(tmp_path),
-        stops=StopRequests(),
         tell=lambda _: None,
     )
     asked: list[dict[str, int]] = []

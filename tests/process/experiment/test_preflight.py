@@ -16,11 +16,12 @@ import mujoco
 import pytest
 from command_helpers import bow_to_permissions
 
+from orchestrator.client import dry_run
 from orchestrator.core.errors import DiskFullError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.experiment.examination import side_by_side
 from orchestrator.experiment.examination.preflight import JobVerdict, examine
-from orchestrator.experiment.planning import dry_run, run_plan
+from orchestrator.experiment.planning import run_plan
 from orchestrator.jobfile import from_mapping
 from orchestrator.worker.robots.preflight_child import check
 

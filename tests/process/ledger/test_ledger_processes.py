@@ -17,7 +17,7 @@ from supervisor_helpers import filled, ledgers_closed, make_job, make_spec  # no
 
 from orchestrator.core.errors import DiskFullError, LedgerError
 from orchestrator.core.job import Cancelled, Pending
-from orchestrator.ledger import Ledger, Request
+from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import DeclaredJob
 
 REPOSITORY = Path(__file__).parents[3]
@@ -28,30 +28,6 @@ def in_another_process(code: str, *arguments: object) -> subprocess.Popen[bytes]
     return subprocess.Popen(
         command, cwd=REPOSITORY, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "."}
     )
-
-
-def test_requests_of_a_second_process_arrive_once_and_in_order(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite3"
-    ledger = filled(path)
-    assert ledger.take_requests() == []
-    code = """
-import sys
-from pathlib import Path
-from orchestrator.ledger import Ledger, Request
-ledger = Ledger.open(Path(sys.argv[1]))
-ledger.add_requests([Request(verb="cancel", job_id="j1"), Request(verb="stop", job_id=None)])
-ledger.abandon()
-"""
-    ledger.set_state("j0", Cancelled())
-    ledger.commit()
-    with in_another_process(code, path) as other:
-        assert other.wait() == 0
-    cancel, stop = Request(verb="cancel", job_id="j1"), Request(verb="stop", job_id=None)
-    assert ledger.take_requests() == [cancel, stop]
-    assert ledger.take_requests() == []
-    ledger.mark_handled(cancel)
-    ledger.close()
-    assert Ledger.open(path).take_requests() == [stop], "it was not acted on"
 
 
 WRITER = """
@@ -204,7 +180,7 @@ def test_a_limit_on_the_size_of_files_is_told_as_such_and_costs_only_what_was_no
         message = other.stdout.read().decode()
     assert other.returncode == 0
     assert "ulimit -f" in message
-    assert "--rebuild-ledger" not in message
+    assert "Move it away" not in message
     again = Ledger.open(path)
     assert len(again.jobs()) == 20
     again.put_jobs([DeclaredJob(position=99, job=make_job("more"))])

@@ -14,8 +14,6 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Cause
 from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import Behaviour
-from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.resuming.reconcile import reconcile
 
 
 def test_a_message_that_is_not_utf_8_fails_its_job_alone(tmp_path: Path) -> None:
@@ -93,15 +91,7 @@ def test_a_job_that_ran_when_its_supervisor_died_is_settled_though_it_is_no_long
             experiment.paths.job("gone").vecnormalize,
         ):
             result.write_bytes(b"")
-    reconcile(
-        [experiment.jobs[0]],
-        {"a": JobVerdict()},
-        {"a": 0},
-        "refuse",
-        experiment.paths,
-        experiment.ledger,
-        experiment.reporter,
-    )
+    assert not experiment.add([experiment.jobs[0]], {}).error
     (recorded,) = experiment.ledger.attempts()
     assert recorded["cause"] == cause
     assert {row.job.job_id: row.state.name for row in experiment.ledger.jobs()} == {

@@ -86,8 +86,9 @@ def test_progress_and_exit_records_tell_of_parts() -> None:
     record = ExitRecord(code=0, message="", parts=facts)
     assert json.loads(record.to_json())["lap_ends"] == [100, 200]
     assert ExitRecord.from_json(record.to_json()) == record
-    with pytest.raises(ValueError, match="of_another: unknown field"):
-        Progress.from_line(b'{"phase": "training", "of_another": 1}')
+    # A worker may be of a later version than its supervisor.
+    newer = Progress.from_line(b'{"phase": "training", "of_another": 1}')
+    assert newer == Progress(phase="training")
 
 
 @pytest.mark.usefixtures("given")

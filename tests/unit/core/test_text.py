@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,8 +12,8 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from orchestrator.core.text import LONGEST_LINE, LONGEST_TEXT, plain, shortened, storable
-from orchestrator.supervisor.events import View
 from orchestrator.terminal import output, run_view
+from orchestrator.terminal.jobs_table import JobsTable
 from orchestrator.terminal.run_view import JsonReporter, LineReporter
 from orchestrator.terminal.tables import Column
 
@@ -82,11 +81,18 @@ def test_a_pipe_gets_a_line_with_the_totals_when_it_is_due(monkeypatch: pytest.M
     monkeypatch.setattr(run_view.time, "monotonic", lambda: now[0])
     reporter = LineReporter(stream)
     counts = Counter(SUCCEEDED=1, PENDING=2)
-    empty: dict[str, Any] = {"active": (), "ended": (), "next_up": (), "cores_busy": 1.0}
-    view = View(elapsed_s=90.0, counts=counts, steps_to_go=600, env_steps_per_s=10.0, **empty)
+    table = JobsTable(
+        elapsed_s=90.0,
+        counts=counts,
+        running=(),
+        ended=(),
+        next_up=(),
+        steps_to_go=600,
+        env_steps_per_s=10.0,
+    )
     for seconds in (1.0, run_view.TOTALS_EVERY_S, run_view.TOTALS_EVERY_S + 1):
         now[0] = seconds
-        reporter.tick(lambda: view)
+        reporter.draw(lambda: table)
     (line,) = stream.getvalue().splitlines()
     assert "1/3 jobs ended" in line
     assert "ETA 1:00" in line

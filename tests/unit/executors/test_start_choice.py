@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from supervisor_helpers import (
     Experiment,
+    SimulatedExecutor,
     ledgers_closed,  # noqa: F401 - a fixture
     make_job,
     names,
@@ -66,7 +67,7 @@ def test_two_jobs_are_execed_also_beside_others_that_cannot_be_forked(tmp_path: 
 def test_jobs_wait_while_their_template_is_prepared_and_those_of_another_demand_do_not(
     tmp_path: Path,
 ) -> None:
-    class Preparing(FakeExecutor):
+    class Preparing(SimulatedExecutor):
         def prepare_to_fork(self) -> bool:
             return self.time_s >= 5.0
 
@@ -80,6 +81,6 @@ def test_jobs_wait_while_their_template_is_prepared_and_those_of_another_demand_
     jobs = [*(forkable(name) for name in names(3)), make_job("other", start="exec", memory_mib=50)]
     experiment = Experiment(tmp_path, jobs, cpus=2, executor=executor, now=executor.now)
     assert set(experiment.run().values()) == {"SUCCEEDED"}
-    assert begun["other"] == 0.0
+    assert begun["other"] < 1.0
     assert [begun[name] >= 5.0 for name in names(3)] == [True] * 3
     assert executor.time_s < 9.0

@@ -17,8 +17,6 @@ from supervisor_helpers import (
 
 from orchestrator.core.errors import UsageError
 from orchestrator.experiment.planning import end_time
-from orchestrator.supervisor.retry_policy import exit_code
-from orchestrator.supervisor.stop_signals import StopRequests
 
 
 @pytest.mark.parametrize(
@@ -93,9 +91,8 @@ def test_everything_is_asked_to_stop_the_grace_time_before_and_can_be_resumed(
     jobs = [make_job(name) for name in names(5)]
     experiment = Experiment(tmp_path, jobs, lambda _: FOREVER, until=1e9 + 100, grace_s=20.0)
     passing.experiment = experiment
-    states = experiment.supervisor.run()
-    assert {state.name for state in states.values()} == {"PENDING"}
-    assert exit_code(states, interrupted=experiment.supervisor.is_interrupted) == 130
+    assert set(experiment.run().values()) == {"PENDING"}
+    assert experiment.exit_code == 130
     assert 80 <= experiment.fake.time_s <= 81
     assert len(experiment.order) == 2
     (stopping,) = (message for kind, message, _ in experiment.reporter.events if kind == "stopping")
@@ -116,12 +113,4 @@ def test_a_run_that_ends_earlier_is_not_stopped(tmp_path: Path, passing: Passing
         tmp_path, [make_job()], until=1e9 + 100, grace_s=20.0
     )
     assert experiment.run() == {"a-s0": "SUCCEEDED"}
-    assert not experiment.supervisor.is_interrupted
-
-
-def test_the_time_that_passes_during_the_examination_stops_it() -> None:
-    StopRequests(stop_at=time.time() + 60).check()
-    stops = StopRequests(stop_at=time.time())
-    with pytest.raises(KeyboardInterrupt):
-        stops.check()
-    assert stops.count == 0, "no signal has come"
+    assert experiment.exit_code == 0

@@ -3,7 +3,6 @@ refused."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,8 @@ from orchestrator.core.job import (
     Succeeded,
 )
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.resuming import recovery
 from orchestrator.experiment.resuming.declared_changes import OnChange
-from orchestrator.experiment.resuming.reconcile import reconcile
-from orchestrator.ledger import JobRow, Ledger
-from orchestrator.ledger.rows import DeclaredJob
+from orchestrator.ledger import JobRow
 
 ATTEMPT = Attempt(job_id="a", number=0, cpus=(0,), gpus=(), started_at=0.0)
 ROWS = "checkpoints/replay/rows-000000000000-000000000500.npz"
@@ -56,9 +52,10 @@ def reconciled(
     experiment: Experiment, now: Job, on_change: OnChange = "extend", robot: str | None = None
 ) -> JobRow:
     verdicts = {"a": JobVerdict(robot_hash=robot)}
-    paths, ledger, reporter = experiment.paths, experiment.ledger, experiment.reporter
-    (row,) = reconcile([now], verdicts, {"a": 0}, on_change, paths, ledger, reporter)
-    assert ledger.jobs() == [dataclasses.replace(row, declared=row.job)], "the ledger says the same"
+    answer = experiment.add([now], verdicts, on_change=on_change)
+    if answer.error:
+        raise ChangedError(answer.error)
+    (row,) = experiment.ledger.jobs()
     return row
 
 
@@ -187,26 +184,3 @@ def test_what_makes_other_weights_than_one_longer_training_is_said(
     warnings = [text for kind, text, _ in experiment.reporter.events if kind == "warning"]
     assert (len(warnings), said in "".join(warnings)) == (bool(said), True)
     assert all("2,000 env_steps" in text and "weights will differ" in text for text in warnings)
-
-
-@pytest.mark.parametrize(
-    ("codes", "state"), [([0], "SUCCEEDED"), ([0, None], "PENDING"), ([0, 0], "SUCCEEDED")]
-)
-def test_a_rebuilt_ledger_goes_on_with_an_extension_that_was_killed(
-    codes: list[int | None], state: str, tmp_path: Path
-) -> None:
-    experiment = Experiment(tmp_path, [])
-    directory = experiment.paths.job("a")
-    for number, code in enumerate(codes):
-        directory.attempt(number).root.mkdir(parents=True)
-        if code is not None:
-            directory.attempt(number).exit.write_text(ExitRecord(code=code, message="").to_json())
-    for path in (directory.spec, directory.robot_hash, directory.model):
-        path.touch()
-    (tmp_path / "new").mkdir()
-    ledger = Ledger.create(tmp_path / "new/ledger.sqlite3")
-    extended = job(2000, extended_from=(1000,))
-    recorded = DeclaredJob(position=0, job=extended)
-    recovery.rebuild(ledger, experiment.paths, [recorded], {})
-    (row,) = ledger.jobs()
-    assert (row.state.name, row.attempts) == (state, len(codes))

@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_helpers import Experiment, RecordingReporter, ask, ledgers_closed, make_job, once  # noqa: F401 - a fixture
+from supervisor_helpers import Experiment, ledgers_closed, make_job  # noqa: F401 - a fixture
 
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, State, Succeeded
-from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.resuming import resume
-from orchestrator.experiment.resuming.reconcile import reconcile
 from orchestrator.ledger import Ledger
 
 FAILED = Failed(cause=Cause.ERROR, message="it fell")
@@ -50,9 +47,9 @@ def test_declarations_of_jobs_that_are_over_are_read_when_they_are_asked_for(
     done, failed, left = ledger.jobs(decoded=False)
     assert (done.job_id, done.state, left.job) == ("done", Succeeded(), make_job("left"))
     assert failed.job == make_job("failed")
-    with pytest.raises(LedgerError, match="rebuild-ledger"):
+    with pytest.raises(LedgerError, match="takes the jobs over"):
         _ = done.job
-    with pytest.raises(LedgerError, match="rebuild-ledger"):
+    with pytest.raises(LedgerError, match="takes the jobs over"):
         ledger.jobs()
 
 
@@ -71,63 +68,6 @@ def test_without_a_look_for_damage_a_ledger_of_another_kind_is_still_refused(
         connection.execute("PRAGMA user_version = 99")
     with pytest.raises(LedgerError, match="format 99"):
         Ledger.open(Path(other), is_sound=True)
-
-
-def unread(experiment: Experiment) -> Experiment:
-    """Its supervisor begins with the jobs that are over as they are at the start of a run: not
-    read."""
-    experiment.supervisor.rows = experiment.ledger.jobs(decoded=False)
-    return experiment
-
-
-def test_a_finished_job_is_retried_as_it_was_declared(tmp_path: Path) -> None:
-    waits = {"spec": {"after": ("left",)}}
-    experiment = unread(
-        begun(tmp_path, {"failed": FAILED, "child": Cancelled(), "left": Pending()}, child=waits)
-    )
-    experiment.reporter.each_turn = once(
-        lambda _: True, lambda: ask(tmp_path, ("retry", "failed"), ("retry", "child"))
-    )
-    assert experiment.run() == dict.fromkeys(["failed", "child", "left"], "SUCCEEDED")
-
-
-def test_a_job_that_is_retried_waits_for_others_if_it_never_began(tmp_path: Path) -> None:
-    experiment = Experiment(
-        tmp_path, [make_job("child", spec={"after": ("left",)}), make_job("left")]
-    )
-    experiment.ledger.set_state("child", Cancelled())
-    unread(experiment)
-    experiment.reporter.each_turn = once(lambda _: True, lambda: ask(tmp_path, ("retry", "child")))
-    assert experiment.run() == {"child": "SUCCEEDED", "left": "SUCCEEDED"}
-    assert experiment.order == ["left", "child"]
-
-
-def test_jobs_that_are_over_stay_as_they_are_when_the_others_are_reconciled(tmp_path: Path) -> None:
-    begun(tmp_path, {"done": Succeeded(), "left": Pending(), "failed": FAILED}).ledger.close()
-    ledger, reporter = with_unreadable(tmp_path, "done"), RecordingReporter()
-    recorded, verdicts = (
-        {row.job_id: row for row in ledger.jobs(decoded=False)},
-        {"left": JobVerdict()},
-    )
-    paths = RunPaths(tmp_path)
-    paths.job("left").root.mkdir(parents=True)
-    rows = reconcile(
-        [make_job("left")],
-        verdicts,
-        {"left": 0},
-        "refuse",
-        paths,
-        ledger,
-        reporter,
-        recorded=recorded,
-    )
-    assert [(row.job_id, row.state.name, row.position) for row in rows] == [
-        ("left", "PENDING", 1),
-        ("done", "SUCCEEDED", 0),
-        ("failed", "FAILED", 2),
-    ]
-    assert ledger.counts() == {"SUCCEEDED": 1, "PENDING": 1, "FAILED": 1}
-    ledger.close()
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from fuzz_helpers import (
 from hypothesis import example, given
 from hypothesis import strategies as st
 from report_helpers import Trained, make_run_dir
-from supervisor_helpers import Experiment, RecordingReporter, ledgers_closed, make_job, make_spec  # noqa: F401
+from supervisor_helpers import Experiment, ledgers_closed, make_job, make_spec  # noqa: F401
 
 from orchestrator.analysis import contention, run_reader
 from orchestrator.core.errors import OrchestratorError
@@ -39,10 +39,11 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import run_snapshot, worker_logs
 from orchestrator.experiment.resuming import recovery, resume
-from orchestrator.ledger import Ledger, live_facts
+from orchestrator.ledger import live_facts
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.machine import provenance
 from orchestrator.report import compose
+from orchestrator.server.ledger import LedgerReporter, ServerLedger
 from orchestrator.terminal import status_view
 
 pytestmark = pytest.mark.nightly
@@ -211,14 +212,14 @@ def test_any_row_of_the_ledger_is_read_or_called_damaged(finished: Path) -> None
         with changed_rows(finished, cells, values):
             read_everything(finished)
             with contextlib.suppress(OrchestratorError):
-                ledger = Ledger.open(finished / "ledger.sqlite3")
+                ledger = ServerLedger.open(finished / "ledger.sqlite3")
                 try:
                     rows = [
-                        recovery.settle(row, RunPaths(finished), ledger, RecordingReporter())
+                        recovery.settle(row, RunPaths(finished), ledger, LedgerReporter(ledger))
                         for row in ledger.jobs()
                     ]
                     ledger.losses()
-                    [read_rows() for _, read_rows in ledger.pages(1)]
+                    ledger.summary()
                     assert len(rows) == len({row.job.job_id for row in rows})
                 finally:
                     ledger.abandon()
@@ -347,29 +348,10 @@ def test_any_file_in_a_run_directory_is_read_or_left_out(finished: Path) -> None
         name, content = file
         with replaced(finished / name, lambda path: path.write_bytes(content)):
             read_everything(finished)
-            rebuild(finished)
             if name == "provenance.json":
                 provenance._changes(run_reader.last_session(finished / name), SESSION)
 
     check()
-
-
-def rebuild(root: Path) -> None:
-    """As ``--rebuild-ledger`` does, in another file."""
-    paths = RunPaths(root)
-    (root / "other").mkdir(exist_ok=True)
-    other = root / "other/ledger.sqlite3"
-    other.unlink(missing_ok=True)
-    with contextlib.suppress(OrchestratorError):
-        known = recovery.states_of_summary(paths)
-        jobs = [make_job(job_id) for job_id in ("j0-s0", "j0-s1", "j1-s0")]
-        recorded = recovery.recorded_jobs(paths, jobs, known)
-        ledger = Ledger.create(other)
-        try:
-            recovery.rebuild(ledger, paths, recorded, known)
-            ledger.summary()
-        finally:
-            ledger.abandon()
 
 
 @each_special
@@ -380,4 +362,3 @@ def test_something_else_in_the_place_of_a_file_is_not_waited_for(
         for name in FILES:
             stack.enter_context(replaced(finished / name, make))
         read_everything(finished)
-        rebuild(finished)

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from supervisor_helpers import Experiment, make_job
 
+from orchestrator.client import control
 from orchestrator.core.errors import LedgerError, RunDirError
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside import control, run_snapshot, worker_logs
+from orchestrator.experiment.from_outside import run_snapshot, worker_logs
 from orchestrator.ledger import Ledger
 from orchestrator.report import experiment as report_experiment
 
@@ -46,7 +47,7 @@ def test_root_changes_no_job_in_a_directory_of_another_user(tmp_path: Path) -> N
     (tmp_path / "supervisor.lock").touch()
     os.chown(tmp_path, 12345, -1)
     with pytest.raises(RunDirError, match="belongs to another user"):
-        control.ask(tmp_path, ["waits"], "pause")
+        control.move_jobs(tmp_path, ["waits"], "pause")
     (row,) = run_snapshot.status(tmp_path).rows
     assert row["state"] == "PENDING"
 

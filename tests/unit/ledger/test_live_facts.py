@@ -27,7 +27,6 @@ from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.ledger import live_facts
 from orchestrator.ledger.live_facts import LiveFacts
 from orchestrator.supervisor import disk_admission
-from orchestrator.supervisor.events import View
 
 LONGEST_S = 10_000.0
 """Simulated time after which what is awaited has not come."""
@@ -41,15 +40,17 @@ def seen(
     with run_directory.claim(root) as paths:
         holder = run_directory.holder(paths)
         assert holder is not None
-        experiment = Experiment(root, jobs, behaviours(behave), holder=holder.key)
 
-        def each_turn(view: View) -> None:
+        def stop_when_seen() -> str:
             snapshot = run_snapshot.status(root)
-            if not found and (condition(snapshot) or view.elapsed_s > LONGEST_S):
+            if condition(snapshot) or experiment.fake.time_s > LONGEST_S:
                 found.append(snapshot)
-                experiment.supervisor.request_stop("seen")
+                return "seen"
+            return ""
 
-        experiment.reporter.each_turn = each_turn
+        experiment = Experiment(
+            root, jobs, behaviours(behave), holder=holder.key, reason_to_stop=stop_when_seen
+        )
         experiment.run()
     return found[0]
 

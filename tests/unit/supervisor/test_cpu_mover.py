@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
 from supervisor_helpers import ledgers_closed, make_job, make_machine  # noqa: F401 - a fixture
 
 from orchestrator.core.job import Attempt, Job
@@ -18,8 +19,7 @@ from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine.cpu_locks import CpuLocks
 from orchestrator.machine.slots import CpuUse, SlotPool
-from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
-from orchestrator.supervisor.cpu_mover import REST_S, CpuMover, Move
+from orchestrator.server.cpu_mover import REST_S, CpuMover, Move
 
 WAITS, HAS_IT = 0.5, 0.01
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from supervisor_helpers import (
     Experiment,
-    RecordingReporter,
     behaviours,
     edit_robot,
     ledgers_closed,  # noqa: F401 - a fixture
@@ -29,8 +28,6 @@ from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import Behaviour
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.resuming.reconcile import reconcile
-from orchestrator.ledger import Ledger
 from orchestrator.supervisor import job_directory
 
 
@@ -192,16 +189,7 @@ def test_the_copies_of_robots_survive_a_power_cut(
         bundle=staged, xml="hopper.xml", robot_hash=hash_of_copy(staged, "hopper.xml")
     )
     paths.root.mkdir()
-    ledger = Ledger.create(paths.ledger)
-    reconcile(
-        jobs,
-        {"a": verdict, "b": verdict},
-        {"a": 0, "b": 1},
-        "refuse",
-        paths,
-        ledger,
-        RecordingReporter(),
-    )
+    Experiment(paths.root, []).add(jobs, {"a": verdict, "b": verdict})
     for path in (paths.jobs, *paths.jobs.rglob("*")):
         assert path in synced
     assert paths.job("b").robot_hash in synced

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from supervisor_helpers import (
-    Experiment,
     ledgers_closed,  # noqa: F401 - a fixture
-    make_job,
-    names,
 )
 
-from orchestrator.executors.fake import Behaviour
 from orchestrator.supervisor.remaining_time import EndedWork
 
 TINY = EndedWork(attempts=47, env_steps=47 * 64, wall_s=47 * 2.0, begun=10.0, ended=57.0)
@@ -39,19 +34,3 @@ def test_the_estimate(
     assert (
         work.remaining_s(steps_to_go=153 * 64, env_steps_per_s=rate, running=running) == remaining_s
     )
-
-
-def test_an_experiment_of_jobs_that_never_report_has_an_estimate_once_some_have_ended(
-    tmp_path: Path,
-) -> None:
-    experiment = Experiment(
-        tmp_path, [make_job(name) for name in names(20)], lambda _: Behaviour(after_s=2.0), cpus=2
-    )
-    seen: dict[int, float | None] = {}
-    experiment.reporter.each_turn = lambda view: seen.update(
-        {view.counts["SUCCEEDED"]: view.remaining_s}
-    )
-    experiment.run()
-    assert seen[0] is None
-    assert seen[8] == pytest.approx(12.0)
-    assert seen[20] == 0.0

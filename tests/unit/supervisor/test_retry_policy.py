@@ -199,12 +199,6 @@ def test_ranks_share_the_memory_of_all() -> None:
     assert outcome.message == "memory limit 3 × 100 MiB, reached 301 MiB; raise resources.memory"
 
 
-def test_the_next_look_is_at_the_first_limit_that_time_alone_can_bring() -> None:
-    assert retry_policy.next_limit_at(usage()) == 10.0
-    assert retry_policy.next_limit_at(usage(last_progress=35.0)) == 45.0
-    assert retry_policy.next_limit_at(usage(last_progress=45.0)) == 50.0
-
-
 def growing(limit_mib: int, rss_mib: float, ranks: int = 1) -> int:
     return retry_policy.promised_mib(make_job(memory_mib=limit_mib, ranks=ranks).resources, rss_mib)
 

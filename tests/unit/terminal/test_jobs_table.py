@@ -1,5 +1,4 @@
-"""The totals and the table of jobs, as far as there is room, from the view of the supervisor and
-from files."""
+"""The totals and the table of jobs, as far as there is room."""
 
 from __future__ import annotations
 
@@ -11,16 +10,10 @@ from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
-from supervisor_helpers import make_job
 
-from orchestrator.core.job import Cause, Failed, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.executors.base import Handle
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
-from orchestrator.machine.slots import Slot
-from orchestrator.supervisor.active_attempts import ActiveAttempt
-from orchestrator.supervisor.events import DiskShortage, View
 from orchestrator.terminal import jobs_table
 from orchestrator.terminal.jobs_table import JobLine, JobsTable
 
@@ -159,41 +152,6 @@ def test_the_table_of_ended_jobs_fits_and_keeps_the_returns(width: int) -> None:
     assert all("12.3 → 1,234.5" in line for line in lines[1:])
     assert all(state in line for state, line in zip(states.values(), lines[1:], strict=True))
     assert [name in lines[0] for name in ("ETA", "CPU", "wait")] == [False] * 3, "nothing runs"
-
-
-def test_the_view_of_the_supervisor_as_a_screen() -> None:
-    def attempt(name: str) -> ActiveAttempt:
-        handle, slot = Handle(name, 1), Slot(index=0, cpus=(0,), gpus=())
-        return ActiveAttempt(
-            job=make_job(name), handle=handle, slot=slot, started=0.0, last_progress=0.0
-        )
-
-    view = View(
-        elapsed_s=1.0,
-        counts=Counter(SUCCEEDED=1, FAILED=1, RUNNING=1, PENDING=1),
-        active=[attempt("live")],
-        ended=[
-            (attempt("over0"), Failed(cause=Cause.ERROR, message="")),
-            (attempt("over1"), Succeeded()),
-        ],
-        next_up=[make_job("next")],
-        steps_to_go=0,
-        cores_busy=1.6,
-        env_steps_per_s=0.0,
-        waiting=DiskShortage(text="No space.", least_mib=1),
-    )
-    lines = printed(jobs_table.render(jobs_table.of_view(view), 120, 24), 120)
-    assert "No space." in lines
-    shown = [line.split()[:2] for line in lines if re.match("live|over|next", line)]
-    assert shown == [
-        ["live", "starting"],
-        ["next", "PENDING"],
-        ["over1", "SUCCEEDED"],
-        ["over0", "FAILED"],
-    ]
-    assert next(line for line in lines if line.startswith("live")).split()[-2:] == ["2", "0"], (
-        "attempts, from 1; CPU"
-    )
 
 
 def test_a_reading_of_the_files_as_a_screen() -> None:

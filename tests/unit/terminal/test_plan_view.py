@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from supervisor_helpers import make_job
 
+from orchestrator.client.dry_run import DryRun, Prospect
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.planning.dry_run import DryRun, Prospect
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast, JobSource
 from orchestrator.keys.feature_tables import FeatureTable, read_tables

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.files.atomic_files import write_whole
-from orchestrator.core.files.file_status import status_of
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.front_end import option
 from orchestrator.core.paths import RunPaths
@@ -83,6 +82,19 @@ def chosen_sampler(declaration: Mapping[str, Any]) -> SamplerChoice | None:
     return None if written is None else SamplerChoice(**written)
 
 
+def as_begun(experiment: Experiment, before: Mapping[str, Any]) -> Experiment:
+    """Return ``experiment`` with the sampler that ``auto`` was when the search of the declaration
+    ``before`` began.
+    """
+    from orchestrator.features.search.declaration.declared_search import SearchDeclaration
+
+    source = experiment.job_source
+    if not isinstance(source, SearchDeclaration):
+        return experiment
+    begun = source.begun_with(chosen_sampler(before))
+    return dataclasses.replace(experiment, job_source=begun)
+
+
 def with_chosen_sampler(declaration: Mapping[str, Any]) -> Mapping[str, Any]:
     """The declaration as if its job file named the sampler that ``auto`` was."""
     chosen = chosen_sampler(declaration)
@@ -91,12 +103,6 @@ def with_chosen_sampler(declaration: Mapping[str, Any]) -> Mapping[str, Any]:
     data = declaration["data"]
     search = {**data["search"], "sampler": chosen.sampler}
     return {**declaration, "data": {**data, "search": search}}
-
-
-def written_at(paths: RunPaths) -> int:
-    """When it was written, in nanoseconds; 0 where there is none."""
-    status = status_of(SearchPaths(paths.root).declaration)
-    return 0 if status is None else status.st_mtime_ns
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

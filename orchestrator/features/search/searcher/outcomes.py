@@ -18,8 +18,9 @@ from orchestrator.features.search.declaration.spec import RETURN, SearchSpec
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.trial_values import aggregated_value
-from orchestrator.ledger import Ledger, Request, SummaryRow, job_figures
+from orchestrator.ledger import Ledger, SummaryRow, job_figures
 from orchestrator.ledger.job_figures import Figures
+from orchestrator.server.requests import Request
 
 GONE = Figures("CANCELLED", 0, None, "the job is no longer there")
 
@@ -113,15 +114,13 @@ def retry_events(
     """
     events = list[SearchEvent]()
     requests = list[Request]()
-    # Read before the states: what is cancelled by then is TERMINAL.
-    cancelled = job_figures.requested_jobs(ledger, "cancel")
     found = job_figures.figures(ledger, [job_id for trial in failed for job_id in trial.jobs])
     for trial in failed:
         states = {job_id: found.get(job_id, GONE).state for job_id in trial.jobs}
         goes_on = not set(states.values()) <= set(TERMINAL)
         has_succeeded = any(states[job_id] == "SUCCEEDED" for job_id in trial.failed_jobs)
-        if (goes_on or has_succeeded) and cancelled.isdisjoint(trial.jobs):
+        if goes_on or has_succeeded:
             events.append(SearchEvent(kind="retried", trial=trial.number, content={}))
             left = [job_id for job_id, state in states.items() if state in ("FAILED", "CANCELLED")]
-            requests += [Request(verb="retry", job_id=job_id) for job_id in left]
+            requests += [Request(verb="retry", jobs=[job_id]) for job_id in left]
     return events, requests

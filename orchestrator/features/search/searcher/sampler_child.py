@@ -17,9 +17,9 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search import changed_search
 from orchestrator.features.search.declaration.declared_search import declaration_of
-from orchestrator.features.search.search_process import CANNOT_GO_ON
 from orchestrator.features.search.searcher import samplers
 from orchestrator.features.search.searcher.watchdog import Watchdog, tell
+from orchestrator.server.companions import CANNOT_GO_ON
 
 
 def main(folder: str) -> int:

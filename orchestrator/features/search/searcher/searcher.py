@@ -1,13 +1,12 @@
 """The searcher: a process beside the supervisor that makes the jobs of a search, and decides which
 of them go on.
 
-    python -m orchestrator.features.search.searcher.searcher RUN_DIR HOLDER LANES
+    python -m orchestrator.features.search.searcher.searcher RUN_DIR JOBS_AT_ONCE
 
-It acts on the experiment through the ledger alone, as the command ``reload`` does: new jobs and
-promotions are entered together with the event that says so, in one transaction. Killed at any
-moment, another searcher rebuilds from the events what it knew, and goes on with the same next
-point. It ends when its standard input does: with the supervisor. LANES is the number of jobs at
-once; a line on the standard input says that it has changed.
+It is a client: it requests new jobs and promotions of the supervisor, and enters each request
+together with the event that says so, in one transaction. Killed at any moment, another searcher
+restores from the events what it knew, sends the requests that were not answered, and goes on with
+the same next point. It ends when its standard input does: with the supervisor.
 """
 
 from __future__ import annotations
@@ -18,14 +17,13 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from orchestrator.core.errors import (
-    LedgerBusyError,
     LedgerUnavailableError,
     OrchestratorError,
     SpecError,
@@ -35,9 +33,15 @@ from orchestrator.core.job import TERMINAL, Cause, Job
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import shortened
-from orchestrator.experiment.from_outside import additions
-from orchestrator.features.search import changed_search, search_events, shown_trials
+from orchestrator.experiment.directory import run_directory
+from orchestrator.features.search import (
+    changed_search,
+    search_events,
+    search_robots,
+    shown_trials,
+)
 from orchestrator.features.search.constraint_check import PointMeasurer
+from orchestrator.features.search.declaration import written
 from orchestrator.features.search.declaration.constraints import ConstraintCheck
 from orchestrator.features.search.declaration.declared_search import (
     compared_job,
@@ -52,22 +56,29 @@ from orchestrator.features.search.history import History, Trial, commonest
 from orchestrator.features.search.queued_ahead import queued_ahead, queued_late
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.features.search.search_process import CANNOT_GO_ON, ENDED, WAITS_FOR_USER
 from orchestrator.features.search.searcher import final_trainings, outcomes, schedulers
 from orchestrator.features.search.searcher.further_seeds import (
     declared_seeds,
     further_seed,
     raced_trial,
 )
+from orchestrator.features.search.searcher.outbox import Outbox
 from orchestrator.features.search.searcher.points_budget import SpentSteps, has_all_points
 from orchestrator.features.search.searcher.proposals import Proposals
-from orchestrator.features.search.searcher.trial_examiner import TrialExaminer
+from orchestrator.features.search.searcher.trial_examiner import TrialExaminer, staging_of
 from orchestrator.features.search.searcher.watchdog import Watchdog, tell
 from orchestrator.jobfile import Experiment
-from orchestrator.ledger import Ledger, Request, job_figures
+from orchestrator.ledger import job_figures
 from orchestrator.ledger.job_figures import Figures
+from orchestrator.server.companions import CANNOT_GO_ON, DONE, WAITS_FOR_USER
+from orchestrator.server.declaration import job_values
+from orchestrator.server.entering import Addition, addition_args
+from orchestrator.server.ledger import ServerLedger
+from orchestrator.server.requests import Request
 
 LOOK_EVERY_S = 0.05
+LOCK_S = 30.0
+"""So long the supervisor may have the ledger locked."""
 LOOK_AT_ALL = Pace(every_s=2.0, share=0.01)
 """How often trials that do not train are looked at, too: perhaps the user has retried or cancelled
 jobs of theirs."""
@@ -99,7 +110,7 @@ class Searcher:
     holder: str
     """The supervisor that requests are meant for."""
     watchdog: Watchdog
-    ledger: Ledger = field(init=False)
+    ledger: ServerLedger = field(init=False)
     history: History = field(default_factory=History, init=False)
     _proposals: Proposals | None = field(default=None, init=False)
     _comparison: _Comparison | None = field(default=None, init=False)
@@ -118,11 +129,22 @@ class Searcher:
     """None where the jobs of the job file are compared at rungs."""
     _examiner: TrialExaminer = field(init=False)
     _measurer: PointMeasurer = field(init=False)
+    _outbox: Outbox = field(init=False)
+    _known_robots: Sequence[str] = field(init=False)
+    """What the robot may contain, if it is a file; empty if that is not known."""
 
     def __post_init__(self) -> None:
         self._examiner = TrialExaminer(paths=self.paths, watchdog=self.watchdog)
         self._measurer = PointMeasurer(experiment=self.experiment)
-        self.ledger = Ledger.open(self.paths.ledger, is_sound=True)
+        declaration = written.read_declaration(self.paths)
+        self._known_robots = list(search_robots.recorded_robots(declaration).values())
+        ledger = ServerLedger.open(self.paths.ledger, is_sound=True)
+        assert isinstance(ledger, ServerLedger)
+        self.ledger = ledger
+        self.ledger.wait_for_lock(LOCK_S)
+        self._outbox = Outbox(
+            paths=self.paths, ledger=ledger, holder=self.holder, watchdog=self.watchdog
+        )
         try:
             self._restore()
         except BaseException:
@@ -170,8 +192,8 @@ class Searcher:
         :raises UsageError: nothing can come of the search, with the reason.
         """
         began = SearchEvent(kind="began", content={"lanes": max(1, self.watchdog.jobs_at_once)})
-        # A searcher before may have added jobs for a supervisor that had ended.
-        self._record([began], [Request(verb="add", job_id=self.holder)])
+        self._outbox.send()
+        self._record([began])
         if self._proposals is None and not self.history.trials:
             self._take_declared_jobs()
         with contextlib.closing(self._examiner), contextlib.closing(self._measurer):
@@ -179,16 +201,12 @@ class Searcher:
             is_done = False
             while not (self.history.is_over or (is_done and self._waits_for_user())):
                 self.watchdog.begin_step()
-                try:
-                    now = job_figures.version(self.ledger), self.watchdog.jobs_at_once
-                    if now != seen or not is_done:
-                        seen = now
-                        is_done = not self._turn()
-                        continue
-                except LedgerBusyError:
-                    self.ledger = additions.reopen(self.ledger, self.paths)
-                    is_done = False
-                time.sleep(LOOK_EVERY_S)
+                now = job_figures.version(self.ledger), self.watchdog.jobs_at_once
+                if now != seen or not is_done:
+                    seen = now
+                    is_done = not self._turn()
+                else:
+                    time.sleep(LOOK_EVERY_S)
 
     def _turn(self) -> bool:
         """Act on what is new in the ledger. Returns whether something was done."""
@@ -212,9 +230,7 @@ class Searcher:
         self._refuse_if_hopeless()
         if self._proposals is not None:
             self._proposals.save(self.history.last_id)
-        is_idle = not (
-            done or self.history.training or job_figures.requested_jobs(self.ledger, "cancel")
-        )
+        is_idle = not (done or self.history.training)
         if is_idle and self._is_spent():
             if not self._look(at_all=True):
                 self._end()
@@ -245,8 +261,6 @@ class Searcher:
 
     def _ends(self, trials: Sequence[Trial]) -> tuple[list[SearchEvent], list[Request]]:
         """Those of the ``trials``, which are not over, that have come to a rung or to their end."""
-        # Read before the states, which soon change for these.
-        retried = job_figures.requested_jobs(self.ledger, "retry")
         self._figures = job_figures.figures(
             self.ledger, [job_id for trial in trials for job_id in trial.jobs]
         )
@@ -257,14 +271,14 @@ class Searcher:
             states = {one.state for one in figures}
             if states == {"SUCCEEDED"}:
                 events.append(outcomes.over(self.ledger, self._search, trial))
-            elif states & {"FAILED", "CANCELLED"} and retried.isdisjoint(trial.jobs):
+            elif states & {"FAILED", "CANCELLED"}:
                 events.append(outcomes.failed_event(trial, figures))
                 unfinished = [
                     id_
                     for id_, one in zip(trial.jobs, figures, strict=True)
                     if one.state not in TERMINAL
                 ]
-                requests += [Request(verb="cancel", job_id=job_id) for job_id in unfinished]
+                requests += [Request(verb="cancel", jobs=[job_id]) for job_id in unfinished]
             elif states == {"PAUSED"} and not trial.is_waiting and self._is_at_rung(trial, figures):
                 events.append(self._reached_event(trial, figures))
         return events, requests
@@ -346,12 +360,10 @@ class Searcher:
         requests = []
         for promotion in self._comparison.scheduler.decisions():
             goal = len(rungs) if promotion.rung is None else promotion.rung
-            until = "end" if promotion.rung is None else str(rungs[goal])
+            args = {"pause_at": None if promotion.rung is None else rungs[goal]}
             trial = self.history.asked[promotion.trial]
             events.append(SearchEvent(kind="promoted", trial=trial.number, content={"goal": goal}))
-            requests += [
-                Request(verb="promote", job_id=f"{job_id}={until}") for job_id in trial.jobs
-            ]
+            requests += [Request(verb="resume", jobs=[id_], args=args) for id_ in trial.jobs]
         if events:
             self._record(events, requests)
         return bool(events)
@@ -512,7 +524,7 @@ class Searcher:
         parent: Trial | None = None,
         others: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """Examine the robots of a new trial, and enter its jobs.
+        """Begin a trial: let its jobs be added.
 
         :param parent: whose policies it starts from, if they fit.
         :param others: further content of the event, such as the trial that it repeats.
@@ -522,21 +534,27 @@ class Searcher:
             spec = self._comparison.spec
             first = self._comparison.rungs[0]
             jobs = [compared_job(job, spec, first) for job in jobs]
-        examined = self._examiner.examine(jobs, parent)
-        additions.put_robots(self.paths, examined.jobs, examined.verdicts)
+        if parent is not None:
+            children = self._examiner.with_parent(jobs, parent)
+            if children is None:
+                parent = None
+            else:
+                jobs = children
         content: dict[str, Any] = {
             "point": dict(point),
-            "jobs": [job.job_id for job in examined.jobs],
-            "parent": None if examined.parent is None else examined.parent.number,
+            "jobs": [job.job_id for job in jobs],
+            "parent": None if parent is None else parent.number,
             **others,
         }
-        event = SearchEvent(kind="asked", content=content)
-        request = Request(verb="add", job_id=self.holder)
-        self._record(
-            [event],
-            [request],
-            lambda ledger: additions.enter(ledger, examined.jobs, examined.verdicts),
+        addition = Addition(
+            jobs=[job_values(job) for job in jobs],
+            skip_invalid=True,
+            order="as-listed",
+            source=self.experiment.source,
+            known_robots=self._known_robots,
         )
+        request = Request(verb="add", args=addition_args(addition))
+        self._record([SearchEvent(kind="asked", content=content)], [request])
 
     def _take_declared_jobs(self) -> None:
         """The trials of a job file without a search: its jobs, those that differ in their seed
@@ -584,26 +602,14 @@ class Searcher:
 
     # -- the ledger
 
-    def _record(
-        self,
-        events: Sequence[SearchEvent],
-        requests: Sequence[Request] = (),
-        enter: Callable[[Ledger], None] = lambda _: None,
-    ) -> None:
-        """Enter events, requests and whatever ``enter`` enters: all, or nothing.
-
-        :raises LedgerBusyError: all of it is entered, but not known here before the next
-            :meth:`_take_in`.
-        """
-
-        def change(ledger: Ledger) -> None:
-            # once more, where another process has kept the ledger locked
-            self.watchdog.begin_step()
-            enter(ledger)
-            search_events.add(ledger, events)
-            ledger.add_requests(requests)
-
-        self.ledger = additions.write_change(self.ledger, self.paths, change)
+    def _record(self, events: Sequence[SearchEvent], requests: Sequence[Request] = ()) -> None:
+        """Enter events and requests, all or nothing, and send the requests."""
+        self.watchdog.begin_step()
+        search_events.add(self.ledger, events)
+        self._outbox.put(requests)
+        self.ledger.commit()
+        if requests:
+            self._outbox.send()
         self._take_in()
 
     def _take_in(self) -> None:
@@ -651,21 +657,27 @@ def _comparison(
     return _Comparison(spec=spec, rungs=rungs, scheduler=scheduler)
 
 
-def main(run_dir: str, holder: str, jobs_at_once: str) -> int:
+def main(run_dir: str, jobs_at_once: str) -> int:
     watchdog = Watchdog(jobs_at_once=int(jobs_at_once))
     watchdog.start_on_standard_input()
     paths = RunPaths(Path(run_dir))
     try:
         experiment = changed_search.declared_experiment(paths)
-        searcher = Searcher(paths=paths, experiment=experiment, holder=holder, watchdog=watchdog)
+        holder = run_directory.holder(paths)
+        searcher = Searcher(
+            paths=paths,
+            experiment=experiment,
+            holder="" if holder is None else holder.key,
+            watchdog=watchdog,
+        )
         searcher.run()
-        return ENDED if searcher.history.is_over else WAITS_FOR_USER
+        return DONE if searcher.history.is_over else WAITS_FOR_USER
     except OrchestratorError as error:
         tell(str(error))
         is_passing = isinstance(error, LedgerUnavailableError)
         return CANNOT_GO_ON if isinstance(error, UsageError) and not is_passing else 1
     finally:
-        shutil.rmtree(paths.entering, ignore_errors=True)
+        shutil.rmtree(staging_of(paths), ignore_errors=True)
 
 
 if __name__ == "__main__":

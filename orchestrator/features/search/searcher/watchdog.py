@@ -22,9 +22,9 @@ from orchestrator.core.processes import users_code
 from orchestrator.core.processes.child_process import kill_group
 from orchestrator.core.processes.parent_death import outlive_parent
 from orchestrator.core.text import rough_duration
-from orchestrator.features.search.search_process import CALL_S, CANNOT_GO_ON
+from orchestrator.server.companions import CANNOT_GO_ON
 
-LIMIT_S = CALL_S
+LIMIT_S = 300.0
 """Longest time for one step: a call of the sampler, or a turn of the searcher beside that."""
 TICK_S = 0.25
 BEAT = b"\n"
@@ -91,7 +91,9 @@ class Watchdog:
             if select.select([pipe], [], [], TICK_S)[0]:
                 if not (lines := _read(pipe).split()):
                     _end_with_group()
-                self.jobs_at_once = int(lines[-1])
+                for line in lines:
+                    if line.isdigit():
+                        self.jobs_at_once = int(line)
             # Another process may still hold the other end of the pipe.
             if os.getppid() != self._supervisor:
                 _end_with_group()

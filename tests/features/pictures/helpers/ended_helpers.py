@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 from supervisor_helpers import RecordingReporter, make_machine
 
 from orchestrator.core.job import State, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.beside_run import EndedJobs
-from orchestrator.ledger import Ledger
+from orchestrator.features.pictures.ended_jobs import EndedJobs
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Cpu
 
@@ -22,7 +20,6 @@ def ended_jobs(
     names: Sequence[str],
     states: Mapping[str, State] | None = None,
     shown: Sequence[str] | None = None,
-    ledger: Ledger | None = None,
 ) -> tuple[EndedJobs, RecordingReporter]:
     """Jobs that have succeeded, unless ``states`` says otherwise, on one CPU; and what is told of
     them.
@@ -36,8 +33,7 @@ def ended_jobs(
         paths=paths,
         states=states or {name: Succeeded() for name in names},
         shown=shown,
-        ledger=cast(Ledger, ledger),
         slots=SlotPool(machine),
-        reporter=reporter,
+        report=reporter.event,
     )
     return ended, reporter

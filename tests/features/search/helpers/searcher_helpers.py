@@ -1,36 +1,69 @@
-"""The process of a search as a supervisor has it beside itself, and examinations without a process."""
+"""A searcher in the place of a process, and examinations without a process."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from types import SimpleNamespace
+from collections.abc import Sequence
 from typing import Any
 
-import command_helpers as commands
 import pytest
-from supervisor_helpers import RecordingReporter
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.processes.side_process import SideProcess
-from orchestrator.features.search import changed_search, search_process
-from orchestrator.features.search.search_process import SearchBesideRun
+from orchestrator.features.search import changed_search
+from orchestrator.features.search.searcher.outbox import Outbox
 from orchestrator.features.search.searcher.searcher import Searcher
 from orchestrator.features.search.searcher.watchdog import Watchdog
+from orchestrator.ledger.rows import DeclaredJob
+from orchestrator.server.declaration import job_from_values
+from orchestrator.server.offline import NoExecutor
+from orchestrator.server.requests import Answer, ReceivedRequest, Request
+from orchestrator.server.supervisor import Supervisor
+from orchestrator.supervisor.start_policies import NoPolicies
 from orchestrator.worker.robots.preflight_child import check
+
+
+class AnsweringOutbox(Outbox):
+    """Acts on requests as a supervisor does that examines no robots and launches nothing."""
+
+    def _ask(self, request: Request) -> Answer:
+        if request.verb == "add":
+            for values in request.args["jobs"]:
+                position = self.ledger.last_position() + 1
+                declared = DeclaredJob(position=position, job=job_from_values(values))
+                self.ledger.put_jobs([declared])
+            self.ledger.commit()
+            return Answer()
+        nothing: Any = None
+        supervisor = Supervisor(
+            paths=self.paths,
+            ledger=self.ledger,
+            executor=NoExecutor(),
+            examiner=nothing,
+            policies=NoPolicies(),
+            holder=self.holder,
+        )
+        supervisor.jobs.load(self.ledger.jobs())
+        supervisor.verbs.apply(ReceivedRequest(id="it", request=request))
+        answer = self.ledger.answer("it")
+        assert answer is not None
+        self.ledger.change("DELETE FROM answers")
+        self.ledger.commit()
+        return answer
 
 
 def searcher_of(paths: RunPaths, jobs_at_once: int = 1) -> Searcher:
     """A searcher in the place of a process, which goes on with what the ledger has."""
-    return Searcher(
+    searcher = Searcher(
         paths=paths,
         experiment=changed_search.declared_experiment(paths),
         holder="me",
         watchdog=Watchdog(jobs_at_once=jobs_at_once),
     )
+    searcher._outbox = AnsweringOutbox(
+        paths=paths, ledger=searcher.ledger, holder="me", watchdog=searcher.watchdog
+    )
+    return searcher
 
 
 def make_turns(searcher: Searcher) -> None:
@@ -39,23 +72,8 @@ def make_turns(searcher: Searcher) -> None:
         continue
 
 
-@contextlib.contextmanager
-def beginning(paths: RunPaths, jobs_at_once: int) -> Iterator[SearchBesideRun]:
-    """Jobs are about to be launched; the searcher is started when it is looked after, and ends with
-    the block."""
-    slots: Any = SimpleNamespace(jobs_at_once=jobs_at_once)
-    process = SearchBesideRun(paths=paths, reporter=RecordingReporter(), is_needed=True)
-    process._experiment = changed_search.declared_experiment(paths)
-    process._slots = slots
-    process.begin(lambda: None)
-    try:
-        yield process
-    finally:
-        process.end()
-
-
 def examine_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs in this process examine robots themselves, which saves the start of a child process."""
+    """Clients in this process examine robots themselves, which saves the start of a child process."""
 
     def ask(requests: Sequence[ExaminationRequest], **_: Any) -> list[ExaminationAnswer]:
         return [check(request) for request in requests]
@@ -64,16 +82,3 @@ def examine_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "orchestrator.experiment.examination.examining_process.Child", contextlib.nullcontext
     )
-
-
-def examine_no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Searches that run in this process take the robots of the job file and of trials for good,
-    which saves the processes that examine them."""
-    commands.examine_nothing(monkeypatch)
-    folders = [str(Path(__file__).parent), str(commands.REPOSITORY), os.environ.get("PYTHONPATH")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, folders)))
-
-    def unexamining(*, arguments: Sequence[str], **how: Any) -> SideProcess:
-        return SideProcess(arguments=["unexamining_searcher", *arguments[1:]], **how)
-
-    monkeypatch.setattr(search_process, "SideProcess", unexamining)

@@ -1,0 +1,1 @@
+"""Clients of a supervisor: they start it, leave requests, and follow its stream of events."""

@@ -1,0 +1,295 @@
+"""One run of a supervisor, from the lock of the run directory to the record of its end."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.job import TERMINAL
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.processes.process_setup import CHECKPOINT_SIGNAL
+from orchestrator.executors.base import BackendSettings
+from orchestrator.executors.kinds import kind_named
+from orchestrator.experiment.begun_source import begun_source
+from orchestrator.experiment.directory import run_directory, run_index
+from orchestrator.experiment.directory.run_end import RunEnd, exit_code_of
+from orchestrator.experiment.examination.examining_process import Child
+from orchestrator.experiment.resuming import resume
+from orchestrator.experiment.resuming.recovery import kill_leftovers
+from orchestrator.experiment.start_policy_fetcher import StartPolicyFetcher
+from orchestrator.jobfile.toml_models import FEATURE_TABLES
+from orchestrator.keys.feature_tables import read_kept_tables
+from orchestrator.keys.problems import Problems
+from orchestrator.ledger import live_facts
+from orchestrator.machine import provenance, topology
+from orchestrator.machine.process_identity import boot_id
+from orchestrator.server import run_start
+from orchestrator.server.backend_executor import BackendExecutor
+from orchestrator.server.companions import Companions, RunFacts
+from orchestrator.server.companions import exit_code as companion_exit_code
+from orchestrator.server.entering import Addition
+from orchestrator.server.examiner import Examiner
+from orchestrator.server.ledger import LedgerReporter, ServerLedger
+from orchestrator.server.recovery import settle_left_attempts
+from orchestrator.server.settings import RunSettings
+from orchestrator.server.supervisor import Supervisor
+
+
+class Lifeline(Protocol):
+    """Tells whether the client that started the supervisor is gone."""
+
+    def is_broken(self) -> bool: ...
+
+
+def run(
+    run_dir: Path,
+    settings: RunSettings,
+    warm: Child,
+    begun: Callable[[RunPaths, str], None],
+    lifeline: Lifeline,
+) -> int:
+    """Supervise the run directory to its end. Return the exit code of the run.
+
+    :param begun: called with the key of the supervisor when the run directory is locked.
+    :raises UsageError: the run directory cannot be used, or nothing was added to a new one, which
+        is removed.
+    :raises KeyboardInterrupt: it was stopped before anything was added to a new one.
+    """
+    with contextlib.ExitStack() as stack:
+        aside = None
+        executor = None
+        if settings.fresh:  # that of the run before stays, too
+            executor = run_start.choose_executor(RunPaths(run_dir), settings)
+            put_aside = run_directory.put_aside(run_dir, kill_leftovers)
+            aside = stack.enter_context(put_aside)
+        paths = stack.enter_context(run_directory.claim(run_dir))
+        this = run_directory.holder(paths)
+        assert this is not None
+        ledger = _open_ledger(paths)
+        stack.callback(ledger.abandon)
+        begun(paths, this.key)
+        paths.run_end.unlink(missing_ok=True)
+        if settings.is_listed:
+            run_index.note(run_dir, settings.name)
+        stack.callback(live_facts.remove, paths)
+        stack.enter_context(_empty_staging(paths))
+        executor = executor or run_start.choose_executor(paths, settings)
+        supervisor = _make_supervisor(
+            paths, settings, executor, warm, this.key, ledger, aside, stack
+        )
+        supervisor.reason_to_stop = _reasons_to_stop(supervisor, settings, lifeline)
+        companions = _with_companions(supervisor, settings)
+        stack.callback(companions.close)
+        message = ""
+        kind = ""
+        try:
+            with _signals(supervisor):
+                of_jobs = supervisor.go()
+            companions.close()
+            exit_code = of_jobs
+            message = supervisor.refusal if of_jobs == 2 else ""
+            if not supervisor.refusal:
+                exit_code = _exit_code(supervisor, companions, of_jobs)
+        except OrchestratorError as error:
+            exit_code = exit_code_of(error)
+            message = str(error)
+            kind = type(error).__name__
+        is_empty = not (supervisor.jobs.entries or paths.jobs.exists())
+        if is_empty and (supervisor.awaits_jobs or supervisor.refusal):
+            # Raised, so that the new run directory is removed.
+            raise KeyboardInterrupt if supervisor.stop_stage else UsageError("nothing was added")
+        end = RunEnd(
+            holder=this.key,
+            exit_code=exit_code,
+            message=message,
+            error=kind,
+            ended_at=time.time(),
+            signal=supervisor.stop_signal,
+            boot=boot_id(),
+        )
+        with contextlib.suppress(OSError):
+            write_whole(paths.run_end, end.to_line(), durable=False)
+        with contextlib.suppress(OrchestratorError):
+            ledger.record_event("ended", message, {"exit_code": exit_code, "run_dir": str(run_dir)})
+            ledger.close()
+        stops = supervisor.stop_requests
+    companions.finish(lambda: supervisor.stop_requests > stops)
+    return exit_code
+
+
+def _with_companions(supervisor: Supervisor, settings: RunSettings) -> Companions:
+    """Let features have their companions beside the run of ``supervisor``."""
+    companions = Companions(
+        paths=supervisor.paths,
+        report=supervisor.report,
+        jobs_at_once=lambda: supervisor.executor.jobs_at_once,
+        now=supervisor.now,
+    )
+
+    def begin(addition: Addition, robots: Mapping[str, str]) -> None:
+        declaration = addition.declaration
+        facts = RunFacts(
+            paths=supervisor.paths,
+            ledger=supervisor.ledger,
+            report=supervisor.report,
+            name=settings.name,
+            base=Path(settings.base or supervisor.paths.root),
+            tables=read_kept_tables(FEATURE_TABLES, settings.tables, Problems()),
+            experiment=None if declaration is None else resume.from_declaration(declaration),
+            is_declared=addition.whole or declaration is not None,
+            robots=robots,
+            is_listed=settings.is_listed,
+        )
+        companions.begin(facts)
+
+    def is_held_open() -> bool:
+        is_open = settings.holds_open and not supervisor.is_released
+        return is_open or companions.hold_run()
+
+    supervisor.companions = companions
+    supervisor.entering.declared = begin
+    supervisor.is_held_open = is_held_open
+    supervisor.is_client_waiting = lambda: (
+        companions.are_adding or (settings.holds_open and not supervisor.is_released)
+    )
+    return companions
+
+
+def _exit_code(supervisor: Supervisor, companions: Companions, of_jobs: int) -> int:
+    """Return the exit code of the run. :param of_jobs: what follows from the states of the jobs."""
+    states = supervisor.jobs.states
+    is_left = any(state.name not in TERMINAL for state in states.values())
+    return companion_exit_code(
+        of_jobs,
+        source=begun_source(supervisor.paths, supervisor.ledger),
+        states=states,
+        has_problem=bool(companions.problem),
+        is_interrupted=supervisor.stop_stage > 0 and is_left,
+        is_stopping=supervisor.stop_stage > 0,
+    )
+
+
+@contextlib.contextmanager
+def _empty_staging(paths: RunPaths) -> Iterator[None]:
+    """Make the folder for robots that are examined, and remove it at the end."""
+    shutil.rmtree(paths.staging, ignore_errors=True)
+    paths.staging.mkdir()
+    try:
+        yield
+    finally:
+        shutil.rmtree(paths.staging, ignore_errors=True)
+
+
+def _open_ledger(paths: RunPaths) -> ServerLedger:
+    """Open the ledger, or create one: a directory without it has its jobs adopted."""
+    ledger = (
+        ServerLedger.open(paths.ledger)
+        if paths.ledger.exists()
+        else ServerLedger.create(paths.ledger)
+    )
+    assert isinstance(ledger, ServerLedger)
+    ledger.wait_for_lock(30.0)
+    ledger.prints = True
+    return ledger
+
+
+def _make_supervisor(
+    paths: RunPaths,
+    settings: RunSettings,
+    executor: run_start.ChosenExecutor,
+    warm: Child,
+    holder: str,
+    ledger: ServerLedger,
+    aside: Path | None,
+    stack: contextlib.ExitStack,
+) -> Supervisor:
+    """:param aside: where the run directory is now that ``--fresh`` has replaced."""
+    repository = stack.enter_context(contextlib.closing(provenance.Repository(Path(settings.base))))
+    kind = kind_named(executor.name)
+    machine = topology.detect()
+    max_parallel = None if settings.max_parallel == "auto" else settings.max_parallel
+    backend = kind.open(
+        BackendSettings(
+            machine=machine,
+            max_parallel=max_parallel,
+            sees_neighbours=True,
+            run_dir=paths.root,
+            options={
+                option.name: executor.options.get(option.name, option.default)
+                for option in kind.options
+            },
+            tables=run_start.read_tables(settings),
+            name=settings.name,
+            final_run_dir=paths.root,
+        )
+    )
+    of_backend = BackendExecutor(backend=backend, now=time.monotonic)
+    stack.callback(of_backend.close)
+    examiner = Examiner(processes=machine.capacity, warm=warm)
+    stack.callback(examiner.close)
+    supervisor = Supervisor(
+        paths=paths,
+        ledger=ledger,
+        executor=of_backend,
+        examiner=examiner,
+        policies=stack.enter_context(StartPolicyFetcher(paths)),
+        holder=holder,
+        grace_s=settings.grace_s,
+        until=settings.until,
+        awaits_jobs=settings.awaits_jobs,
+    )
+    run_start.report_start(supervisor.report, settings, executor, machine, aside)
+    for warning in backend.ready():
+        supervisor.report("warning", warning)
+    backend.report_to(supervisor.report)
+    settle_left_attempts(paths, ledger, LedgerReporter(ledger))
+
+    def record_provenance() -> None:
+        run_start.record_provenance(
+            paths,
+            settings,
+            backend,
+            machine,
+            repository,
+            executor,
+            ledger.jobs(),
+            supervisor.report,
+        )
+
+    supervisor.before_first_launch = record_provenance
+    return supervisor
+
+
+def _reasons_to_stop(
+    supervisor: Supervisor, settings: RunSettings, lifeline: Lifeline
+) -> Callable[[], str]:
+    def reason() -> str:
+        if not settings.is_detached and lifeline.is_broken():
+            supervisor.stop_signal = "SIGHUP"  # as if the terminal had told this process
+            return "the program that started the run has ended"
+        return ""
+
+    return reason
+
+
+@contextlib.contextmanager
+def _signals(supervisor: Supervisor) -> Iterator[None]:
+    """Stop at SIGINT and SIGTERM, save checkpoints at SIGUSR1, and ignore SIGHUP."""
+
+    def stop(number: int, _frame: object) -> None:
+        supervisor.stop_signal = signal.Signals(number).name
+        supervisor.request_stop(supervisor.stop_signal)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(CHECKPOINT_SIGNAL, lambda *_: supervisor.ask_for_checkpoints())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {CHECKPOINT_SIGNAL})  # inherited from the command
+    yield

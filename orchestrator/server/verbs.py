@@ -1,0 +1,185 @@
+"""What requests do. A verb about jobs sets what the user wants of them; the loop brings them there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Paused
+from orchestrator.core.text import count, listed
+from orchestrator.server.jobs import JobEntry
+from orchestrator.server.requests import Answer, ReceivedRequest, Request
+from orchestrator.supervisor import error_log
+
+if TYPE_CHECKING:
+    from orchestrator.server.supervisor import Supervisor
+
+STATES = {
+    "cancel": ("PENDING", "RUNNING", "PAUSED"),
+    "pause": ("PENDING", "RUNNING", "PAUSED"),
+    "resume": ("PAUSED", "RUNNING"),
+    "retry": ("FAILED", "CANCELLED"),
+}
+"""The states in which a verb has an effect."""
+
+
+class RefusedRequest(Exception):
+    """The request asks for something that cannot be done; the text says why."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Verbs:
+    """Applies requests to a supervisor, and records the answers."""
+
+    supervisor: Supervisor
+
+    def apply(self, received: ReceivedRequest) -> None:
+        """Apply a request that was not applied before."""
+        supervisor = self.supervisor
+        if supervisor.ledger.answer(received.id) is not None:  # its file outlived a kill
+            supervisor.request_folder.remove(received.id)
+            return
+        request = received.request
+        if request is None:
+            with contextlib.suppress(OSError):  # it stays, and is not read again
+                supervisor.request_folder.set_aside(received.id)
+            text = f"the request {received.id} cannot be read, and is ignored: {received.problem}"
+            supervisor.report("warning", text)
+            return
+        answer: Answer | None
+        if request.supervisor not in (None, supervisor.holder):
+            answer = Answer(error="the supervisor that it was for has ended")
+        else:
+            try:
+                answer = self._act_on(received.id, request)
+            except RefusedRequest as error:
+                answer = Answer(error=str(error))
+            except OrchestratorError:  # not of this request
+                raise
+            except Exception as error:  # any program can write one
+                where = error_log.record(supervisor.paths, error)
+                answer = Answer(error=f"it cannot be handled ({error!r}); {where}")
+        if answer is not None:
+            supervisor.answer(received.id, request, answer)
+
+    def _act_on(self, id_: str, request: Request) -> Answer | None:
+        """Act on a request. Return None if the answer follows later."""
+        supervisor = self.supervisor
+        match request.verb:
+            case "add":
+                if not supervisor.holder:
+                    raise RefusedRequest("no supervisor is running that could examine robots")
+                supervisor.entering.begin(id_, request)
+                return None
+            case "stop":
+                if request.supervisor is None and not supervisor.holder:
+                    raise RefusedRequest("no supervisor is running; nothing to stop")
+                return self._stop(request.args)
+            case "set":
+                return self._set(request.args)
+            case "checkpoint":
+                asked = supervisor.request_checkpoints()
+                text = f"{count(asked, 'job saves', 'jobs save')} a checkpoint"
+                supervisor.report("checkpoint", text, running=asked)
+                return Answer(message=text)
+            case "report":
+                supervisor.report(
+                    str(request.args.get("kind", "warning")),
+                    str(request.args.get("message", "")),
+                    **dict(request.args.get("facts", {})),
+                )
+                return Answer()
+            case "release":
+                supervisor.is_released = True
+                if request.args.get("drop"):
+                    supervisor.entering.drop_unclaimed()
+                return Answer(message="released")
+            case "cancel" | "pause" | "resume" | "retry":
+                return self._move_jobs(request)
+
+    def _stop(self, args: Any) -> Answer:
+        supervisor = self.supervisor
+        is_stopping = supervisor.is_stopping
+        supervisor.stop_signal = supervisor.stop_signal or args.get("signal", "")
+        for _ in range(2 if args.get("now") else 1):
+            supervisor.request_stop(args.get("reason", "requested by `stop`"))
+        text = "asked to stop; workers save a checkpoint and exit"
+        if is_stopping or args.get("now"):
+            already = "was stopping already, and " if is_stopping else ""
+            text = f"{already}was asked to kill its workers now; their jobs resume from their last checkpoints"
+        return Answer(message=text)
+
+    def _set(self, args: Any) -> Answer:
+        """Change how many jobs run at once."""
+        asked = args.get("max_parallel")
+        if type(asked) is not int or asked < 1:
+            raise RefusedRequest("set: expected max_parallel=N, a whole number from 1 on")
+        executor = self.supervisor.executor
+        jobs_at_once = executor.resize(asked)
+        running = len(self.supervisor.attempts)
+        text = f"up to {count(jobs_at_once, 'job')} at once until this run ends"
+        if jobs_at_once < asked:
+            text += f"; there is room for no more than that, of {asked}"
+        if running > jobs_at_once:
+            text += f"; {running} run now, and none is launched before there are fewer"
+        self.supervisor.report("set", text, max_parallel=jobs_at_once, asked=asked, running=running)
+        return Answer(message=text, facts={"max_parallel": jobs_at_once})
+
+    def _move_jobs(self, request: Request) -> Answer:
+        table = self.supervisor.jobs
+        unknown = [job_id for job_id in request.jobs if job_id not in table]
+        if unknown:
+            raise RefusedRequest(f"no such job: {listed(unknown)}")
+        entries = [table[job_id] for job_id in request.jobs]
+        if request.verb == "resume" and "pause_at" in request.args:
+            pause_at = request.args["pause_at"]
+            if not (pause_at is None or type(pause_at) is int):
+                raise RefusedRequest("resume: expected pause_at=N, a whole number, or None")
+        else:
+            self._refuse_wrong_states(request.verb, entries)
+        for entry in entries:
+            self._move_job(entry, request)
+        return Answer(
+            message=f"{request.verb}: {count(len(entries), 'job')} ({listed(request.jobs)})",
+            facts={"jobs": list(request.jobs)},
+        )
+
+    def _refuse_wrong_states(self, verb: str, entries: Sequence[JobEntry]) -> None:
+        """:raises RefusedRequest: the verb has no effect on one of the jobs."""
+        wrong = []
+        for entry in entries:
+            state = entry.state
+            if state.name not in STATES[verb]:
+                wrong.append(f"{entry.job.job_id} is {state.name}")
+            elif verb == "resume" and isinstance(state, Paused) and state.at_rung:
+                wrong.append(f"{entry.job.job_id} waits at a rung to be compared with other jobs")
+            elif verb == "retry" and isinstance(state, Failed) and state.cause is Cause.INVALID:
+                wrong.append(f"{entry.job.job_id} is invalid; correct it and run the job file")
+        if wrong:
+            allowed = " or ".join(STATES[verb])
+            raise RefusedRequest(f"{listed(wrong)}; `{verb}` is for jobs that are {allowed}")
+
+    def _move_job(self, entry: JobEntry, request: Request) -> None:
+        supervisor = self.supervisor
+        match request.verb:
+            case "cancel" | "pause" as verb:
+                supervisor.jobs.want(entry, verb)
+                attempt = supervisor.attempts.of_job(entry.job.job_id)
+                if attempt is not None:
+                    cause = Cause.CANCELLED if verb == "cancel" else Cause.PAUSED
+                    message = "cancelled" if verb == "cancel" else "paused"
+                    reason = AttemptOutcome(cause=cause, message=message)
+                    supervisor.attempts.ask_to_end(attempt, reason, supervisor.grace_s)
+            case "resume":
+                if "pause_at" in request.args:
+                    supervisor.jobs.promote(entry, request.args["pause_at"])
+                else:
+                    supervisor.jobs.want(entry, "run")
+            case "retry":
+                supervisor.jobs.want(entry, "run")
+                if isinstance(entry.state, Failed | Cancelled):
+                    reason_ = "is queued again, requested by `retry`"
+                    supervisor.jobs.requeue(entry, "retrying", reason_)
