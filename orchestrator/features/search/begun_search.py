@@ -1,4 +1,4 @@
-"""What a run directory's ledger says of its search, or of the comparison of its jobs at rungs."""
+"""What has become of the search of a run directory, or of the comparison of its jobs at rungs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BegunSearch(BegunSource):
     paths: RunPaths
-    ledger: Ledger
-    """Open as long as questions about it are asked."""
     standing: Standing
 
     @property
@@ -61,12 +59,12 @@ class BegunSearch(BegunSource):
         if not self.makes_jobs:
             return None
         history = History()
-        history.take_in(search_events.events(self.ledger), self.ledger.path)
+        history.take_in(search_events.events(self.paths), SearchPaths(self.paths.root).events)
         chosen = [one for one in history.trials if one.is_of_search or one.is_further_seed]
         return {job_id for trial in chosen for job_id in trial.jobs}
 
     def has_succeeded(self) -> bool:
-        return search_events.has_value(self.ledger)
+        return search_events.has_value(self.paths)
 
     def shown_jobs(self) -> Sequence[str] | None:
         """None before it has come to its end, also where it goes on after one."""
@@ -88,9 +86,9 @@ class BegunSearch(BegunSource):
         return changed_search.take_over(experiment, self.paths)
 
 
-def of(paths: RunPaths, ledger: Ledger) -> BegunSearch | None:
-    """None where none has begun, and where the job file declares none any more."""
-    standing = search_events.standing(ledger)
+def of(paths: RunPaths, _: Ledger) -> BegunSearch | None:
+    """Return None if none has begun, or if the job file declares none any more."""
+    standing = search_events.standing(paths)
     if standing == "none":
         return None
-    return BegunSearch(paths=paths, ledger=ledger, standing=standing)
+    return BegunSearch(paths=paths, standing=standing)

@@ -78,7 +78,7 @@ def _has_begun(ledger: Ledger, paths: RunPaths) -> bool:
     """Whether a search, or a comparison at rungs, has made something here that another declaration
     would not fit.
     """
-    if search_events.began_at(ledger) is not None:
+    if search_events.began_at(paths) is not None:
         return True
     # A run may have ended before the searcher had entered anything: then there are a declaration, and
     # jobs that were launched to their first rung.

@@ -163,15 +163,16 @@ class History:
         """
         return next((trial for trial in self.trials[:1] if trial.role == "start"), None)
 
-    def take_in(self, events: Iterable[SearchEvent], ledger: Path) -> None:
-        """:raises LedgerDamagedError: one contradicts those before it; these are taken in."""
+    def take_in(self, events: Iterable[SearchEvent], path: Path) -> None:
+        """Take in events, which come from the file ``path``.
+
+        :raises LedgerDamagedError: one contradicts those before it; these are taken in.
+        """
         for event in events:
             try:
                 self.apply(event)
             except InconsistentEventError as error:
-                raise search_events.damage_error(
-                    ledger, event.id, event.kind, str(error)
-                ) from error
+                raise search_events.damage_error(path, event.id, event.kind, str(error)) from error
 
     def apply(self, event: SearchEvent) -> None:
         """:raises InconsistentEventError: it contradicts those before it, and has no effect."""

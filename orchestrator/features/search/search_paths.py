@@ -15,6 +15,8 @@ class SearchPaths:
 
     declaration = Below("search/declared.json")
     """The content of its job file, and what was given on the command line."""
+    events = Below("search/events.sqlite3")
+    """What the search has done: it is resumed from that."""
     shown_jobs = Below("search/shown.json")
     """Ids of the jobs that pages show by themselves; missing until the search has come to its end."""
     sampler = Below("search/sampler.pickle")

@@ -27,10 +27,9 @@ def companions(run: RunFacts) -> Iterable[Companion]:
     if run.experiment is not None:
         _begin(run, run.experiment)
     elif run.is_declared:
-        search_events.withdraw(run.ledger)
-    if search_events.standing(run.ledger) == "none" or (
-        run.experiment is None and search_events.standing(run.ledger) == "over"
-    ):
+        search_events.withdraw(run.paths)
+    standing = search_events.standing(run.paths)
+    if standing == "none" or (run.experiment is None and standing == "over"):
         return []
     paths = SearchPaths(run.paths.root)
     return [
@@ -49,13 +48,12 @@ def companions(run: RunFacts) -> Iterable[Companion]:
 def _begin(run: RunFacts, experiment: Experiment) -> None:
     changed_search.refuse_another_robot(experiment, run.robots, run.ledger, run.paths)
     robots = run.robots
-    if SearchPaths(run.paths.root).declaration.exists() and search_events.began_at(run.ledger):
+    if SearchPaths(run.paths.root).declaration.exists() and search_events.began_at(run.paths):
         before = written.read_declaration(run.paths)
         robots = before["robots"]
         experiment = written.as_begun(experiment, before)
     written.declare(run.paths, experiment, robots)
-    if search_events.standing(run.ledger) == "none":
-        search_events.begin(run.ledger)
+    search_events.begin(run.paths)
     search = declaration_of(experiment).search
     if search is not None and search.auto is not None:
         run.report("chosen", str(search.auto))

@@ -55,7 +55,9 @@ class SearchSource(SearchDeclaration):
         return () if counted is None else (counted.sentence,)
 
     def forecast(self, experiment: Experiment, plan: Plan, ledger: Ledger | None) -> Forecast:
-        begun = None if ledger is None else search_time.done_so_far(ledger)
+        begun = None
+        if ledger is not None:
+            begun = search_time.done_so_far(RunPaths(ledger.path.parent), ledger)
         return search_time.forecast(experiment, self, plan, begun)
 
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from orchestrator.core.job import Job, Paused, Pending, Running
+from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, joined, rough_duration
 from orchestrator.experiment.examination import training_time
 from orchestrator.experiment.examination.preflight import JobVerdict
@@ -22,6 +23,7 @@ from orchestrator.features.search.declaration.summary import SearchLimits
 from orchestrator.features.search.event_contents import REFERENCE
 from orchestrator.features.search.history import History
 from orchestrator.features.search.queued_ahead import queued_ahead
+from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast
 from orchestrator.ledger import Ledger, job_figures
@@ -94,10 +96,13 @@ class DoneSoFar:
         )
 
 
-def spent_budget(ledger: Ledger) -> Spent:
-    """Of the search that has begun in ``ledger``. :raises LedgerDamagedError: an event is damaged."""
+def spent_budget(paths: RunPaths, ledger: Ledger) -> Spent:
+    """Return how much of its budget the search of a run directory has used.
+
+    :raises LedgerDamagedError: an event is damaged.
+    """
     history = History()
-    history.take_in(search_events.events(ledger), ledger.path)
+    history.take_in(search_events.events(paths), SearchPaths(paths.root).events)
     is_repeated = [one.is_reevaluation or one.role == REFERENCE for one in history.trials]
     return Spent(
         trials=len(history.asked),
@@ -108,18 +113,18 @@ def spent_budget(ledger: Ledger) -> Spent:
     )
 
 
-def done_so_far(ledger: Ledger) -> DoneSoFar | None:
-    """What has been done of a search; None where it has not begun.
+def done_so_far(paths: RunPaths, ledger: Ledger) -> DoneSoFar | None:
+    """Return what has been done of a search, or None if it has not begun.
 
     :raises LedgerDamagedError: an event of it is damaged.
     """
-    if not search_events.is_search(ledger):
+    if not search_events.has_begun(paths):
         return None
     rows = ledger.jobs(decoded=False)
     queued = [row for row in rows if isinstance(row.state, Pending | Running)]
     waiting = [row for row in rows if isinstance(row.state, Paused)]
     return DoneSoFar(
-        spent=spent_budget(ledger),
+        spent=spent_budget(paths, ledger),
         steps_queued=sum(max(0, row.job.spec.attempt_end - row.env_steps) for row in queued),
         steps_left=sum(
             max(0, row.job.spec.total_timesteps - row.env_steps) for row in (*queued, *waiting)

@@ -113,7 +113,7 @@ class SearchWatch(RunWatch):
             return
         is_known = self._began_at is not None
         with run_directory.opened_ledger(self.paths, read_only=True, is_sound=is_known) as ledger:
-            began_at = search_events.began_at(ledger)
+            began_at = search_events.began_at(self.paths)
             if not is_known or began_at == self._began_at:
                 self._take_in(reader, ledger, began_at)
                 return

@@ -105,15 +105,15 @@ class TrialReader:
         return None if reader.history.is_withdrawn else reader
 
     def update(self, ledger: Ledger) -> Sequence[SearchEvent]:
-        """Take in what the ledger has of the search beyond what is known. Returns that.
+        """Take in what the search has done beyond what is known. Return that.
 
         :raises LedgerDamagedError: some of it cannot be read, or contradicts what is known; another
             reader is needed then.
         """
-        events = search_events.events(ledger, after=self.history.last_id)
+        events = search_events.events(self.paths, after=self.history.last_id)
         known = len(self.history.trials)
         for event in events:
-            self.history.take_in([event], ledger.path)
+            self.history.take_in([event], SearchPaths(self.paths.root).events)
             self.course.note(event, self.history)
         # It has begun again, perhaps with another budget.
         if any(event.kind == "began" for event in events):

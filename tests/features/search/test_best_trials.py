@@ -25,7 +25,7 @@ from orchestrator.features.search import (
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import load
-from orchestrator.ledger import Ledger, SummaryRow
+from orchestrator.ledger import SummaryRow
 
 
 def best(run_dir: Path, *options: str) -> list[dict[str, Any]]:
@@ -92,9 +92,8 @@ def test_trials_that_were_trained_again_have_jobs_and_env_steps_of_that_training
     trials = [Told(values=[3.0]), Told(values=[8.0]), again]
     paths = search_run(tmp_path / "run", trials, seeds=[0, 1])
     longer = {"values": [4.0], "measures": None, "env_steps": 5000, "why": ""}
-    ledger = Ledger.open(paths.ledger)
-    search_events.add(ledger, [SearchEvent(kind="over", trial=2, content=longer)])
-    ledger.close()
+    with search_events.writing(paths) as database:
+        database.add([SearchEvent(kind="over", trial=2, content=longer)])
     first, second = best(paths.root)
     jobs = ["hopper-t00002-s0", "hopper-t00002-s1"]
     assert (first["trial"], first["point"], first["env_steps"]) == (1, point_of(1), 5000)

@@ -15,7 +15,6 @@ from searcher_helpers import examine_here
 
 from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import constraint_check, search_events
 from orchestrator.features.search.constraint_check import PointMeasurer
 from orchestrator.features.search.declaration.constraints import (
@@ -226,8 +225,8 @@ def test_a_search_trains_bodies_within_the_constraints_alone(
     rows = commands.summary(tmp_path / "run")
     assert list(rows) == [f"hopper-t{number:05d}-s0" for number in range(3)]
     assert all(row[SIZE] <= 1.0 for row in rows.values())
-    with run_directory.opened_ledger(RunPaths(tmp_path / "run"), read_only=True) as ledger:
-        asked = [one for one in search_events.events(ledger) if one.kind == "asked"]
+    events = search_events.events(RunPaths(tmp_path / "run"))
+    asked = [one for one in events if one.kind == "asked"]
     assert any(event.content.get("rejected") for event in asked)
 
 

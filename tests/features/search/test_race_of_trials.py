@@ -23,13 +23,13 @@ from trial_helpers import Told, search_run
 from orchestrator.core.errors import OrchestratorError, SpecError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import ranking, search_events
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.declaration.spec import Dimension, RaceSpec, SearchSpec
 from orchestrator.features.search.history import History, Trial
 from orchestrator.features.search.racing import contenders, shrunken
 from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.searcher.further_seeds import (
     fresh_seeds,
     further_seed,
@@ -105,13 +105,12 @@ def search_file(folder: Path, table: str) -> Path:
 
 
 def events_of(run_dir: Path) -> Sequence[SearchEvent]:
-    with run_directory.opened_ledger(RunPaths(run_dir), read_only=True) as ledger:
-        return search_events.events(ledger)
+    return search_events.events(RunPaths(run_dir))
 
 
 def history_of(run_dir: Path) -> History:
     found = History()
-    found.take_in(events_of(run_dir), RunPaths(run_dir).ledger)
+    found.take_in(events_of(run_dir), SearchPaths(run_dir).events)
     return found
 
 
@@ -188,7 +187,7 @@ def decisions(run_dir: Path) -> list[tuple[str, Any]]:
 
 def known_events(run_dir: Path) -> int:
     with contextlib.suppress(OrchestratorError):
-        return len(events_of(run_dir)) if (run_dir / "ledger.sqlite3").exists() else 0
+        return len(events_of(run_dir))
     return 0
 
 

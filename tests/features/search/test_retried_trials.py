@@ -45,8 +45,9 @@ def failed_run(root: Path) -> RunPaths:
         SearchEvent(kind="told", trial=number, content={"values": values, **outcome})
         for number, values in enumerate(([1.0], None))
     ]
-    search_events.add(ledger, told)
     ledger.close()
+    with search_events.writing(paths) as database:
+        database.add(told)
     return paths
 
 
@@ -73,7 +74,7 @@ class Searched:
         return Counter((event.kind, event.trial) for event in self.events())
 
     def events(self) -> list[SearchEvent]:
-        return search_events.events(self.searcher.ledger)
+        return search_events.events(self.paths)
 
 
 def test_a_retried_trial_is_trained_with_all_seeds_and_compared_and_told_once(
@@ -142,7 +143,7 @@ def test_where_the_trial_that_has_gone_on_fails_the_next_best_goes_on_and_so_aft
     searched.turns()
     assert [one.trial for one in searched.events() if one.kind == "promoted"] == [1, 2]
     before = searched.kinds()
-    searched.searcher.ledger.abandon()
+    searched.searcher.close()
     again = Searched(paths)
     again.turns()
     assert again.kinds() - before == Counter({("began", None): 1})

@@ -46,9 +46,7 @@ def search_file(folder: Path, table: str, seeds: Sequence[int] = (0,), settings:
 
 
 def events(run_dir: Path) -> list[SearchEvent]:
-    paths = RunPaths(run_dir)
-    with run_directory.opened_ledger(paths, read_only=True) as ledger:
-        return search_events.events(ledger)
+    return search_events.events(RunPaths(run_dir))
 
 
 def finish(jobs: Path, patience_s: float = LONG_PATIENCE_S) -> subprocess.CompletedProcess[str]:
@@ -248,7 +246,7 @@ def kill_one(kind: str, folder: Path, run: subprocess.Popen[bytes], chance: rand
 
 def known_events(run_dir: Path) -> int:
     with contextlib.suppress(OrchestratorError):
-        return len(events(run_dir)) if (run_dir / "ledger.sqlite3").exists() else 0
+        return len(events(run_dir))
     return 0
 
 

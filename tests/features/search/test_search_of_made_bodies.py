@@ -10,7 +10,6 @@ import pytest
 from command_helpers import TINY, give
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import search_events
 from orchestrator.features.search.history import History
 
@@ -52,10 +51,9 @@ def test_a_body_that_its_function_refuses_is_no_trial_and_another_one_is_drawn(
     done = give("run", "jobs.toml", "--run-dir", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     paths, history = RunPaths(tmp_path / "run"), History()
-    with run_directory.opened_ledger(paths, read_only=True) as ledger:
-        events = search_events.events(ledger)
-        for event in events:
-            history.apply(event)
+    events = search_events.events(paths)
+    for event in events:
+        history.apply(event)
     rows = commands.summary(paths.root)
     assert (history.is_over, len(history.trials), len(rows)) == (True, 8, 8)
     assert not any((history.training, history.waiting, history.untold, history.failed))

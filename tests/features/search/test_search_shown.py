@@ -62,9 +62,8 @@ def test_status_says_why_a_search_has_stopped(tmp_path: Path) -> None:
 
 
 def add(paths: RunPaths, *events: SearchEvent) -> None:
-    ledger = Ledger.open(paths.ledger)
-    search_events.add(ledger, events)
-    ledger.close()
+    with search_events.writing(paths) as database:
+        database.add(events)
 
 
 def over(trial: int, value: float) -> SearchEvent:
@@ -176,5 +175,4 @@ def test_a_search_is_resumed_from_its_run_directory_as_a_search(tmp_path: Path) 
     assert declaration_of(experiment).search is not None
     assert declaration_of(experiment).scheduler is not None
     assert not verdicts, "its jobs come from the ledger when they are needed"
-    with run_directory.opened_ledger(paths, read_only=True) as ledger:
-        assert search_events.standing(ledger) == "underway"
+    assert search_events.standing(paths) == "underway"

@@ -75,7 +75,7 @@ def test_the_training_that_all_start_from_is_no_trial(tmp_path: Path) -> None:
     assert reader is not None
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         reader.update(ledger)
-        spent = search_time.spent_budget(ledger)
+        spent = search_time.spent_budget(paths, ledger)
     assert [trial.number for trial in reader.asked] == [1, 2]
     assert reader.history.start is not None
     assert (spent.trials, spent.repeated) == (2, 0)

@@ -20,7 +20,6 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.child_process import end_group
 from orchestrator.features.search import changed_search, sampler_check, search_events
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.ledger import Ledger
 from orchestrator.server import companions
 from orchestrator.server.companions import CANNOT_GO_ON, Companions, RunFacts
 from orchestrator.server.ledger import ServerLedger
@@ -134,7 +133,6 @@ def test_a_stopped_searcher_is_killed_and_started_again_and_goes_on(
 
     warnings: list[str] = []
     ledger = ServerLedger.open(paths.ledger)
-    assert isinstance(ledger, ServerLedger)
     found = Companions(
         paths=paths, report=lambda _, message: warnings.append(message), jobs_at_once=lambda: 2
     )
@@ -163,7 +161,5 @@ def test_a_stopped_searcher_is_killed_and_started_again_and_goes_on(
         wait_for(found, lambda: not found.are_adding, "the end of the search")
         assert found.problem == ""
         assert any("SIGSTOP" in warning for warning in warnings)
-    ledger = Ledger.open(paths.ledger)
-    kinds = [event.kind for event in search_events.events(ledger)]
-    ledger.close()
+    kinds = [event.kind for event in search_events.events(paths)]
     assert [kinds.count(kind) for kind in ("told", "ended")] == [2, 1]

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
+from orchestrator.features.search.search_events import SearchDatabase
 from orchestrator.features.search.searcher.watchdog import Watchdog
 from orchestrator.server.ledger import ServerLedger
 from orchestrator.server.requests import Answer, Request, RequestFolder
 
-SCHEMA = "CREATE TABLE IF NOT EXISTS search_outbox (id INTEGER PRIMARY KEY, request TEXT NOT NULL)"
 LOOK_EVERY_S = 0.02
 
 
@@ -24,38 +24,36 @@ class Outbox:
     """Sends requests to the supervisor and waits for the answers."""
 
     paths: RunPaths
+    database: SearchDatabase
     ledger: ServerLedger
+    """Has the answers."""
     holder: str
     """The only supervisor that they are for."""
     watchdog: Watchdog
 
-    def __post_init__(self) -> None:
-        self.ledger.change(SCHEMA)
-        self.ledger.commit()
-
     def put(self, requests: Iterable[Request]) -> None:
-        """Enter requests into the open transaction of the ledger."""
+        """Enter requests into the open transaction of the database."""
         for request in requests:
             values = {
                 "verb": request.verb,
                 "jobs": list(request.jobs),
                 "args": dict(request.args),
             }
-            sql = "INSERT INTO search_outbox (request) VALUES (?)"
-            self.ledger.change(sql, (json.dumps(values),))
+            sql = "INSERT INTO outbox (request) VALUES (?)"
+            self.database.change(sql, (json.dumps(values),))
 
     def send(self) -> None:
         """Send what was entered. A request about jobs that is refused is of no use any more.
 
         :raises UsageError: jobs cannot be added.
         """
-        for row in self.ledger.select("SELECT id, request FROM search_outbox ORDER BY id"):
+        for row in self.database.select("SELECT id, request FROM outbox ORDER BY id"):
             request = Request(**json.loads(row["request"]), supervisor=self.holder)
             answer = self._ask(request)
             if answer.error and request.verb == "add":
                 raise UsageError(answer.error)
-            self.ledger.change("DELETE FROM search_outbox WHERE id = ?", (row["id"],))
-            self.ledger.commit()
+            self.database.change("DELETE FROM outbox WHERE id = ?", (row["id"],))
+            self.database.commit()
 
     def _ask(self, request: Request) -> Answer:
         """Return the answer. While the supervisor examines robots, that takes a while; when it ends,

@@ -4,7 +4,7 @@ of them go on.
     python -m orchestrator.features.search.searcher.searcher RUN_DIR JOBS_AT_ONCE
 
 It is a client: it requests new jobs and promotions of the supervisor, and enters each request
-together with the event that says so, in one transaction. Killed at any moment, another searcher
+together with the event that says so in its database, in one transaction. Killed at any moment, another searcher
 restores from the events what it knew, sends the requests that were not answered, and goes on with
 the same next point. It ends when its standard input does: with the supervisor.
 """
@@ -54,7 +54,7 @@ from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchS
 from orchestrator.features.search.event_contents import RACED
 from orchestrator.features.search.history import History, Trial, commonest
 from orchestrator.features.search.queued_ahead import queued_ahead, queued_late
-from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.features.search.search_events import SearchDatabase, SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.searcher import final_trainings, outcomes, schedulers
 from orchestrator.features.search.searcher.further_seeds import (
@@ -77,8 +77,6 @@ from orchestrator.server.ledger import ServerLedger
 from orchestrator.server.requests import Request
 
 LOOK_EVERY_S = 0.05
-LOCK_S = 30.0
-"""So long the supervisor may have the ledger locked."""
 LOOK_AT_ALL = Pace(every_s=2.0, share=0.01)
 """How often trials that do not train are looked at, too: perhaps the user has retried or cancelled
 jobs of theirs."""
@@ -111,6 +109,8 @@ class Searcher:
     """The supervisor that requests are meant for."""
     watchdog: Watchdog
     ledger: ServerLedger = field(init=False)
+    """Of the run: it is only read."""
+    database: SearchDatabase = field(init=False)
     history: History = field(default_factory=History, init=False)
     _proposals: Proposals | None = field(default=None, init=False)
     _comparison: _Comparison | None = field(default=None, init=False)
@@ -138,23 +138,30 @@ class Searcher:
         self._measurer = PointMeasurer(experiment=self.experiment)
         declaration = written.read_declaration(self.paths)
         self._known_robots = list(search_robots.recorded_robots(declaration).values())
-        ledger = ServerLedger.open(self.paths.ledger, is_sound=True)
-        assert isinstance(ledger, ServerLedger)
-        self.ledger = ledger
-        self.ledger.wait_for_lock(LOCK_S)
+        self.database = SearchDatabase.open(SearchPaths(self.paths.root).events)
+        self.ledger = ServerLedger.open(self.paths.ledger, read_only=True, is_sound=True)
         self._outbox = Outbox(
-            paths=self.paths, ledger=ledger, holder=self.holder, watchdog=self.watchdog
+            paths=self.paths,
+            database=self.database,
+            ledger=self.ledger,
+            holder=self.holder,
+            watchdog=self.watchdog,
         )
         try:
             self._restore()
         except BaseException:
-            self.ledger.abandon()
+            self.close()
             raise
 
-    def _restore(self) -> None:
-        """Come to where the searcher before has come.
+    def close(self) -> None:
+        """Close both files. What was not committed is lost."""
+        self.database.abandon()
+        self.ledger.abandon()
 
-        :raises LedgerDamagedError: a row about the search cannot be read.
+    def _restore(self) -> None:
+        """Restore the state of the previous searcher by replaying its events.
+
+        :raises LedgerDamagedError: an event cannot be read.
         """
         source = declaration_of(self.experiment)
         search = source.search
@@ -176,7 +183,7 @@ class Searcher:
                 tells_at_rungs=scheduler is not None and scheduler.stands_for_end(search),
                 initial=points_to_begin_with(self.experiment),
             )
-        events = search_events.events(self.ledger)
+        events = self.database.events()
         if self._proposals is not None and events:
             self._proposals.restore(events[-1].id)
         for event in events:
@@ -600,27 +607,27 @@ class Searcher:
             self._enter(one.point, jobs, others=one.event_fields)
         return bool(found)
 
-    # -- the ledger
+    # -- the record
 
     def _record(self, events: Sequence[SearchEvent], requests: Sequence[Request] = ()) -> None:
         """Enter events and requests, all or nothing, and send the requests."""
         self.watchdog.begin_step()
-        search_events.add(self.ledger, events)
+        self.database.add(events)
         self._outbox.put(requests)
-        self.ledger.commit()
+        self.database.commit()
         if requests:
             self._outbox.send()
         self._take_in()
 
     def _take_in(self) -> None:
         """Learn of the events that have been entered since."""
-        for event in search_events.events(self.ledger, after=self.history.last_id):
+        for event in self.database.events(after=self.history.last_id):
             self._apply(event)
             if event.kind == "told" and self._proposals is not None:
                 self._proposals.tell(event, self.history)
 
     def _apply(self, event: SearchEvent) -> None:
-        self.history.take_in([event], self.ledger.path)
+        self.history.take_in([event], self.database.path)
         self._has_news = True
         if self._comparison is None or event.trial is None:
             return
@@ -631,7 +638,7 @@ class Searcher:
         rungs = len(self._comparison.rungs)
         if len(trial.reached) > rungs:
             why = f"trial {trial.number} has reached {len(trial.reached)} rungs of {rungs}"
-            raise search_events.damage_error(self.ledger.path, event.id, event.kind, why)
+            raise search_events.damage_error(self.database.path, event.id, event.kind, why)
         if event.kind == "promoted":
             rung = trial.goal if trial.goal < rungs else None
             scheduler.promoted(trial.index, rung)
@@ -670,7 +677,8 @@ def main(run_dir: str, jobs_at_once: str) -> int:
             holder="" if holder is None else holder.key,
             watchdog=watchdog,
         )
-        searcher.run()
+        with contextlib.closing(searcher):
+            searcher.run()
         return DONE if searcher.history.is_over else WAITS_FOR_USER
     except OrchestratorError as error:
         tell(str(error))

@@ -134,11 +134,10 @@ def make_search_dir(
             new.append(SearchEvent(kind="promoted", trial=number, content={"goal": 2}))
             new.append(SearchEvent(kind="over", trial=number, content=content))
     new.append(SearchEvent(kind="ended", content={}))
-    ledger.commit()
-    search_events.add(ledger, new)
-    ledger.change("UPDATE search SET at = ? + id", (BEGUN,))
-    ledger.commit()
     ledger.close()
+    with search_events.writing(paths) as database:
+        database.add(new)
+        database.change("UPDATE events SET at = ? + id", (BEGUN,))
     paths.provenance.write_text(
         json.dumps([{"host": "here", "physical_cores": 2, "cpu_quota": None}])
     )

@@ -16,6 +16,7 @@ from orchestrator.features.search.searcher.searcher import Searcher
 from orchestrator.features.search.searcher.watchdog import Watchdog
 from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.server.declaration import job_from_values
+from orchestrator.server.ledger import ServerLedger
 from orchestrator.server.offline import NoExecutor
 from orchestrator.server.requests import Answer, ReceivedRequest, Request
 from orchestrator.server.supervisor import Supervisor
@@ -24,7 +25,9 @@ from orchestrator.worker.robots.preflight_child import check
 
 
 class AnsweringOutbox(Outbox):
-    """Acts on requests as a supervisor does that examines no robots and launches nothing."""
+    """Acts on requests as a supervisor does that examines no robots and launches nothing: its ledger
+    is open for writing.
+    """
 
     def _ask(self, request: Request) -> Answer:
         if request.verb == "add":
@@ -60,8 +63,14 @@ def searcher_of(paths: RunPaths, jobs_at_once: int = 1) -> Searcher:
         holder="me",
         watchdog=Watchdog(jobs_at_once=jobs_at_once),
     )
+    searcher.ledger.abandon()
+    searcher.ledger = ServerLedger.open(paths.ledger)
     searcher._outbox = AnsweringOutbox(
-        paths=paths, ledger=searcher.ledger, holder="me", watchdog=searcher.watchdog
+        paths=paths,
+        database=searcher.database,
+        ledger=searcher.ledger,
+        holder="me",
+        watchdog=searcher.watchdog,
     )
     return searcher
 

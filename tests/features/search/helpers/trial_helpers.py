@@ -140,8 +140,9 @@ def search_run(
             events.append(SearchEvent(kind="over", trial=number, content=over))
     if is_over:
         events.append(SearchEvent(kind="ended", content={}))
-    search_events.add(ledger, events)
     ledger.close()
+    with search_events.writing(paths) as database:
+        database.add(events)
     return paths
 
 
