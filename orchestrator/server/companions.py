@@ -1,5 +1,6 @@
-"""Companions: processes of features that the supervisor starts beside a run, watches, restarts and
-ends. Each is a client: it reads the ledger with a cursor of its own, and leaves requests.
+"""Companions: processes of features that the supervisor starts beside a run, restarts and ends.
+
+Each is a client: it reads the ledger with a cursor of its own, and leaves requests.
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from orchestrator.core.feature import answers
 from orchestrator.core.files.file_status import status_of
 from orchestrator.core.job import State
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import rough_duration
 from orchestrator.experiment.processes.side_process import SideProcess
 from orchestrator.server.jobs import Report
 from orchestrator.server.ledger import ServerLedger
@@ -37,11 +37,19 @@ MOST_STARTS = 8
 lack of memory."""
 STEADY_S = 600.0
 """A companion that has worked for so long is started again, however often that was done before."""
-STOPPED_S = 30.0
-"""So long a companion may be stopped by SIGSTOP before it counts as hanging."""
 POLL_S = 0.05
 ALL_ENDED = b"end\n"
 """Told to companions when all jobs have ended."""
+
+Kind: TypeAlias = Literal["makes jobs", "beside", "at end", "after"]
+"""When a companion runs.
+
+- ``makes jobs``: while jobs run. The run does not end before it is done. When jobs are declared, it is
+  replaced by that of the present declaration.
+- ``beside``: while jobs run. When all have ended it is told so, and the run waits until it is done.
+- ``at end``: when all jobs have ended. The run waits until it is done.
+- ``after``: while jobs run, and after the run: it is told the end when the run directory is free.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,24 +63,16 @@ class Companion:
 
     name: str
     """In messages: "the process of the search"."""
+    kind: Kind
     module: str
     arguments: Sequence[str] = ()
     log: Path
     """Receives its output."""
-    holds_run: bool = False
-    """Whether the run does not end before it is done."""
-    begins_at_end: bool = False
-    """Whether it is started when all jobs have ended. The run waits for it."""
-    outlives_run: bool = False
-    """Whether it goes on when the run has ended and its directory is free, until it is done. It is
-    told the end of the jobs only then."""
     patience_s: float = 0.0
-    """How long the supervisor waits for it when it has told it that all jobs have ended."""
-    silent_s: float | None = None
-    """It is killed if it has written nothing to its standard input for so long; None: it need not
-    write."""
+    """How long one that is told the end is waited for."""
     declaration: Path | None = None
-    """A file that it has read: it is started anew when that is written again, as by `reload`."""
+    """A file that one that makes jobs has read: it is started anew when that is written again, as by
+    `reload`."""
     stopped_file: Path | None = None
     """Receives why it cannot go on, for those who look at the run later."""
 
@@ -113,11 +113,20 @@ class _Running:
     """Since it had worked for :data:`STEADY_S`."""
     start_at: float | None = 0.0
     """It is started at that moment; None: it was."""
-    why_killed: str = ""
     told_jobs_at_once: int = 0
     declared_at: int = 0
     """When the declaration was written that it has read, in nanoseconds."""
     is_told_end: bool = False
+    give_up_at: float | None = None
+    """So long it is waited for at the end; None: that has not begun."""
+
+    @property
+    def makes_jobs(self) -> bool:
+        return self.companion.kind == "makes jobs"
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self.end_code is None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,22 +138,18 @@ class Companions:
     jobs_at_once: Callable[[], int]
     now: Callable[[], float] = time.monotonic
     problem: str = field(default="", init=False)
-    """Why a companion that holds the run cannot go on; empty if none has failed."""
+    """Why a companion that makes jobs cannot go on; empty if none has failed."""
     _all: list[_Running] = field(default_factory=list, init=False)
     _is_ending: bool = field(default=False, init=False)
     """Whether all jobs have ended, so that the run ends next."""
-    _ends_at: float | None = field(default=None, init=False)
-    """So long the run waits for those that have something left to do; None: that has not begun."""
 
     def begin(self, facts: RunFacts) -> None:
-        """Ask every feature what it has beside the run. Those of a run that has begun are replaced
-        if they are declared differently now.
-        """
-        found = [one for _, given in answers("companions", facts) for one in given]
+        """Ask every feature what it has beside the run. What makes jobs is replaced."""
         for old in list(self._all):
-            if old.companion.holds_run:
+            if old.makes_jobs:
                 old.process.end()
                 self._all.remove(old)
+        found = [one for _, given in answers("companions", facts) for one in given]
         known = {one.companion.name for one in self._all}
         self.problem = ""
         for companion in found:
@@ -156,8 +161,12 @@ class Companions:
             process = SideProcess(arguments=arguments, run_dir=self.paths.root, log=companion.log)
             self._all.append(_Running(companion=companion, process=process))
 
-    def tick(self, *, has_work: bool) -> None:
-        """Start, watch and restart companions. :param has_work: whether jobs run, or are due."""
+    def tick(self, *, has_work: bool, is_idle: bool) -> None:
+        """Start, watch and restart companions, and let the run end.
+
+        :param has_work: whether jobs run, or are due.
+        :param is_idle: whether nothing but companions keeps the run from its end.
+        """
         if has_work and self._is_ending:
             self._go_on()
         for one in self._all:
@@ -168,50 +177,50 @@ class Companions:
                 self.report("reloaded", text)
             if one.end_code == WAITS_FOR_USER and has_work:
                 self._start_again(one)
-            if one.end_code is not None:
+            if not one.is_unfinished:
                 continue
             if one.start_at is None and one.process.is_alive:
-                self._watch(one)
+                self._tell_jobs_at_once(one)
             elif one.start_at is None:
                 self._act_on_end(one)
-            elif self.now() >= one.start_at and (
-                self._is_ending or not one.companion.begins_at_end
-            ):
+            elif self.now() >= one.start_at and (self._is_ending or one.companion.kind != "at end"):
                 self._start(one)
+        if is_idle and not self.are_adding:
+            self._let_end()
 
-    def hold_run(self) -> bool:
-        """Return whether the run goes on though no job runs or is due. Those that begin at the end
-        are started when nothing else holds the run; then all are told that the jobs have ended.
+    def _let_end(self) -> None:
+        """Begin those that begin at the end; when they are done, tell others that all jobs have ended,
+        and give up those that take too long.
         """
-        if self.are_adding:
-            return True
         self._is_ending = True
-        at_end = [one for one in self._all if one.companion.begins_at_end]
-        if any(one.end_code is None for one in at_end):
-            return True
-        if self._ends_at is None:
-            self._ends_at = self.now() + self._patience_s()
-        left = [
-            one
-            for one in self._all
-            if one.companion.patience_s and one.end_code is None and not one.companion.outlives_run
-        ]
-        for one in left:
-            if one.process.is_alive and not one.is_told_end:
+        if any(one.companion.kind == "at end" and one.is_unfinished for one in self._all):
+            return
+        for one in self._all:
+            if one.companion.kind != "beside" or not one.is_unfinished:
+                continue
+            if one.give_up_at is None:
+                one.give_up_at = self.now() + one.companion.patience_s
+            if self.now() > one.give_up_at:
+                one.process.end()
+                one.end_code = DONE
+                name = one.companion.name
+                text = f"{name} did not end within {one.companion.patience_s:.0f} s: killed"
+                self.report("warning", text)
+            elif one.process.is_alive and not one.is_told_end:
                 one.is_told_end = self._tell(one, ALL_ENDED)
-        if not left:
-            return False
-        if self.now() < self._ends_at:
-            return True
-        names = ", ".join(one.companion.name for one in left)
-        self.report("warning", f"{names} did not end within {self._patience_s():.0f} s: killed")
-        return False
+
+    @property
+    def holds_run(self) -> bool:
+        """Whether the run goes on for one of them though no job runs or is due."""
+        return self.are_adding or any(
+            one.is_unfinished and one.companion.kind in ("beside", "at end") for one in self._all
+        )
 
     def finish(self, is_stopped: Callable[[], bool]) -> None:
         """Let those that outlive the run come to their end, unless ``is_stopped``. To be called when
         the run directory is free.
         """
-        left = [one for one in self._all if one.companion.outlives_run and one.end_code != DONE]
+        left = [one for one in self._all if one.companion.kind == "after" and one.end_code != DONE]
         for one in left:
             with contextlib.suppress(OSError):  # nobody can be told any more
                 if not one.process.is_alive:
@@ -229,29 +238,25 @@ class Companions:
     def are_adding(self) -> bool:
         """Whether one of them may add jobs."""
         return any(
-            one.companion.holds_run and (one.end_code is None or self._is_redeclared(one))
-            for one in self._all
+            one.makes_jobs and (one.is_unfinished or self._is_redeclared(one)) for one in self._all
         )
 
     def close(self) -> None:
         """Kill all companions but those that outlive the run. May be called again."""
         for one in self._all:
-            if one.companion.outlives_run:
+            if one.companion.kind == "after":
                 continue
-            if one.companion.begins_at_end and one.process.is_alive:
+            if one.companion.kind == "at end" and one.process.is_alive:
                 text = f"stopped before all {one.companion.name} were made; the next run makes the rest"
                 self.report("warning", text)
             one.process.end()
 
-    def _patience_s(self) -> float:
-        return max((one.companion.patience_s for one in self._all), default=0.0)
-
     def _go_on(self) -> None:
         """Jobs run again after all had ended."""
         self._is_ending = False
-        self._ends_at = None
         for one in self._all:
-            if one.end_code == DONE and not one.companion.holds_run:
+            one.give_up_at = None
+            if one.end_code == DONE and not one.makes_jobs:
                 self._start_again(one)
 
     def _is_redeclared(self, one: _Running) -> bool:
@@ -262,7 +267,7 @@ class Companions:
         one.end_code = None
         one.starts = 0
         one.start_at = self.now()
-        if one.companion.holds_run:
+        if one.makes_jobs:
             self.problem = ""
         if one.companion.stopped_file is not None:
             one.companion.stopped_file.unlink(missing_ok=True)
@@ -270,7 +275,6 @@ class Companions:
     def _start(self, one: _Running) -> None:
         one.told_jobs_at_once = self.jobs_at_once()
         one.declared_at = _written_at(one.companion.declaration)
-        one.why_killed = ""
         one.start_at = None
         one.starts += 1
         one.is_told_end = False
@@ -279,19 +283,7 @@ class Companions:
         except OSError as error:
             self._start_later(one, f"it could not be started: {error}")
 
-    def _watch(self, one: _Running) -> None:
-        """Kill it if it hangs; otherwise tell it how many jobs run at once."""
-        one.process.watch()
-        liveness = one.process.liveness
-        silent_s = one.companion.silent_s
-        if silent_s is not None and not one.why_killed:
-            if liveness.stopped_s > STOPPED_S:
-                one.why_killed = "it was stopped, as by SIGSTOP, and was killed"
-            elif liveness.silent_s > silent_s:
-                silent = rough_duration(liveness.silent_s)
-                one.why_killed = f"it has shown no sign of life for {silent}, and was killed"
-            if one.why_killed:
-                one.process.kill()
+    def _tell_jobs_at_once(self, one: _Running) -> None:
         jobs_at_once = self.jobs_at_once()
         if jobs_at_once != one.told_jobs_at_once and self._tell(one, f"{jobs_at_once}\n".encode()):
             one.told_jobs_at_once = jobs_at_once
@@ -311,7 +303,7 @@ class Companions:
             one.end_code = code
             return
         prefix = f"{one.companion.name}: "
-        why = one.why_killed or one.process.why_it_ended().removeprefix(prefix)
+        why = one.process.why_it_ended().removeprefix(prefix)
         if code == -signal.SIGPROF:
             why = "a call in its process has not returned, and has kept all else there from running"
         if code in (CANNOT_GO_ON, -signal.SIGPROF):
@@ -335,7 +327,7 @@ class Companions:
     def _give_up(self, one: _Running, why: str) -> None:
         one.end_code = CANNOT_GO_ON
         text = f"the {one.companion.name} has stopped: {why}"
-        if one.companion.holds_run:
+        if one.makes_jobs:
             self.problem = text
             text += ". The jobs that it has made are trained. Correct the cause and run it again: it resumes"
         if one.companion.stopped_file is not None:

@@ -150,15 +150,12 @@ def _with_companions(supervisor: Supervisor, settings: RunSettings) -> Companion
         companions.begin(facts)
 
     def is_held_open() -> bool:
-        is_open = settings.holds_open and not supervisor.is_released
-        return is_open or companions.hold_run()
+        return settings.holds_open and not supervisor.is_released
 
     supervisor.companions = companions
     supervisor.entering.declared = begin
     supervisor.is_held_open = is_held_open
-    supervisor.is_client_waiting = lambda: (
-        companions.are_adding or (settings.holds_open and not supervisor.is_released)
-    )
+    supervisor.is_client_waiting = lambda: companions.are_adding or is_held_open()
     return companions
 
 

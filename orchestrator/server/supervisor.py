@@ -113,7 +113,7 @@ class Supervisor:
     is_client_waiting: Callable[[], bool] = lambda: False
     """Whether a client adds jobs one after the other, and waits for each answer."""
     is_held_open: Callable[[], bool] = lambda: False
-    """Whether a client or a companion may still add jobs, or let paused ones go on."""
+    """Whether a client may still add jobs, or let paused ones go on."""
     reason_to_stop: Callable[[], str] = lambda: ""
     """Asked on every turn: why the run is to stop, such as that its client is gone; empty: it is not."""
     awaits_jobs: bool = False
@@ -277,7 +277,9 @@ class Supervisor:
         self.attempts.enforce_limits()
         self._record_progress()
         if self.companions is not None and not (self.stop_stage or self.awaits_jobs):
-            self.companions.tick(has_work=self._has_work())
+            has_work = self._has_work()
+            is_idle = not (has_work or self.entering.is_busy or self.is_held_open())
+            self.companions.tick(has_work=has_work, is_idle=is_idle)
         self.ledger.commit()
         self._remove_applied()
         is_held_up = self.awaits_jobs or bool(self.refusal) or self._has_postponed
@@ -307,7 +309,8 @@ class Supervisor:
             return True
         if self.awaits_jobs:
             return False
-        return not (self._has_work() or self.is_held_open())
+        is_held = self.companions is not None and self.companions.holds_run
+        return not (self._has_work() or self.is_held_open() or is_held)
 
     def _has_work(self) -> bool:
         """Return whether jobs run, or may be launched."""

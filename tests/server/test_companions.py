@@ -21,6 +21,7 @@ from orchestrator.server.companions import (
     WAITS_FOR_USER,
     Companion,
     Companions,
+    Kind,
 )
 
 PROGRAM = f"""
@@ -45,11 +46,11 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def beside(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, what: str, **how: Any
+    folder: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, what: str, **how: Any
 ) -> Iterator[tuple[Companions, list[str]]]:
     """A run with one companion, and the warnings about it."""
     companion = Companion(
-        name="search", module="stand_in", arguments=[what], log=folder / "log", **how
+        name="search", kind=kind, module="stand_in", arguments=[what], log=folder / "log", **how
     )
     made = Feature(name="it", about="x.")
     monkeypatch.setattr(companions, "answers", lambda *_: [(made, [companion])])
@@ -70,9 +71,11 @@ def starts(folder: Path) -> int:
     return len(path.read_text()) if path.exists() else 0
 
 
-def look_until(found: Companions, condition: Callable[[], object], what: str) -> None:
+def look_until(
+    found: Companions, condition: Callable[[], object], what: str, *, is_idle: bool = True
+) -> None:
     def holds() -> object:
-        found.tick(has_work=False)
+        found.tick(has_work=False, is_idle=is_idle)
         return condition()
 
     wait_until(holds, what)
@@ -89,11 +92,13 @@ def test_one_that_fails_is_started_again_after_longer_pauses_and_given_up(
 
     monkeypatch.setattr(companions, "backoff_s", no_delay)
     stopped = tmp_path / "stopped"
-    how: dict[str, Any] = {"holds_run": True, "stopped_file": stopped}
-    with beside(tmp_path, monkeypatch, "1", **how) as (found, warnings):
-        assert found.hold_run()
+    with beside(tmp_path, monkeypatch, "makes jobs", "1", stopped_file=stopped) as (
+        found,
+        warnings,
+    ):
+        assert found.holds_run
         look_until(found, lambda: found.problem, "it is given up")
-        assert not found.hold_run()
+        assert not found.holds_run
     assert starts(tmp_path) == companions.MOST_STARTS
     assert delays == list(range(1, companions.MOST_STARTS - 1)), "the first time it does not wait"
     assert len(warnings) == companions.MOST_STARTS
@@ -103,7 +108,7 @@ def test_one_that_fails_is_started_again_after_longer_pauses_and_given_up(
 def test_one_that_cannot_go_on_is_not_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with beside(tmp_path, monkeypatch, str(CANNOT_GO_ON), holds_run=True) as (found, _):
+    with beside(tmp_path, monkeypatch, "makes jobs", str(CANNOT_GO_ON)) as (found, _):
         look_until(found, lambda: found.problem, "it has stopped")
     assert found.problem == "the search has stopped: it has no idea"
     assert starts(tmp_path) == 1
@@ -112,39 +117,38 @@ def test_one_that_cannot_go_on_is_not_started_again(
 def test_one_that_waits_for_the_user_goes_on_when_jobs_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with beside(tmp_path, monkeypatch, str(WAITS_FOR_USER), holds_run=True) as (found, _):
+    with beside(tmp_path, monkeypatch, "makes jobs", str(WAITS_FOR_USER)) as (found, _):
         look_until(found, lambda: not found.are_adding, "it waits")
-        assert not found.hold_run()
-        found.tick(has_work=True)
-        assert found.hold_run()
+        assert not found.holds_run
+        found.tick(has_work=True, is_idle=False)
+        assert found.holds_run
         look_until(found, lambda: starts(tmp_path) == 2, "it is started again")
 
 
 def test_one_that_begins_at_the_end_is_started_when_nothing_else_holds_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with beside(tmp_path, monkeypatch, str(DONE), begins_at_end=True) as (found, warnings):
-        found.tick(has_work=True)
+    with beside(tmp_path, monkeypatch, "at end", str(DONE)) as (found, warnings):
+        found.tick(has_work=True, is_idle=False)
         assert starts(tmp_path) == 0
-        assert found.hold_run()
-        look_until(found, lambda: not found.hold_run(), "it has ended")
+        assert found.holds_run
+        look_until(found, lambda: not found.holds_run, "it has ended")
         assert starts(tmp_path) == 1
-        found.tick(has_work=True)  # a job was retried
-        assert found.hold_run()
-        look_until(found, lambda: not found.hold_run(), "it has ended again")
+        found.tick(has_work=True, is_idle=False)  # a job was retried
+        assert found.holds_run
+        look_until(found, lambda: not found.holds_run, "it has ended again")
         assert starts(tmp_path) == 2
     assert warnings == []
 
 
-@pytest.mark.parametrize("outlives_run", [False, True])
+@pytest.mark.parametrize("kind", ["beside", "after"])
 def test_the_end_waits_for_one_that_is_told_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, outlives_run: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
 ) -> None:
-    how: dict[str, Any] = {"patience_s": 60.0, "outlives_run": outlives_run}
-    with beside(tmp_path, monkeypatch, "patient", **how) as (found, warnings):
-        look_until(found, lambda: starts(tmp_path), "it runs")
-        assert found.hold_run() is not outlives_run
-        look_until(found, lambda: not found.hold_run(), "the run ends")
+    with beside(tmp_path, monkeypatch, kind, "patient", patience_s=60.0) as (found, warnings):
+        look_until(found, lambda: starts(tmp_path), "it runs", is_idle=False)
+        assert found.holds_run is (kind == "beside")
+        look_until(found, lambda: not found.holds_run, "the run ends")
         found.close()
         found.finish(lambda: False)
     assert (starts(tmp_path), warnings) == (1, [])

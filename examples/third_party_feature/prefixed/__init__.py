@@ -66,7 +66,7 @@ def _companions(run: RunFacts) -> Iterable[Companion]:
             module="prefixed.event_log",
             arguments=[str(run.ledger.last_event_id())],
             log=run.paths.root / "event_log.log",
-            outlives_run=True,
+            kind="after",
             patience_s=5.0,
         )
     ]

@@ -16,24 +16,19 @@ from pathlib import Path
 from orchestrator.core.exit_codes import how_it_ended
 from orchestrator.core.files.own_files import kept_from_forks
 from orchestrator.core.files.regular_files import open_regular
-from orchestrator.core.processes import procfs
 from orchestrator.core.processes.address_space import with_address_limit
 from orchestrator.core.processes.child_process import (
     child_environment,
     end_group,
     has_ended,
-    kill_group,
     spawn,
     working_directory,
 )
 from orchestrator.core.processes.parent_death import command_of_child
 from orchestrator.core.text import last_line
-from orchestrator.experiment.processes.liveness import Liveness
 
 LOG_BYTES = 4_000
 """So much of the end of its log is read to say why it has ended."""
-BEATS_READ = 4_096
-"""Signs of life that are read at once."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,17 +37,13 @@ class SideProcess:
     again.
 
     The kernel kills it with this process, and with the thread that has started it. Its standard
-    input is a socket that ends then, too: this is for whatever it has started itself. What it
-    writes into the socket are signs of life, for :attr:`liveness`.
+    input is a socket that ends then, too: this is for whatever it has started itself.
     """
 
     arguments: Sequence[str]
     """Module of this program and its arguments."""
     run_dir: Path
     log: Path
-    starts: int = field(default=0, init=False)
-    liveness: Liveness = field(init=False)
-    """Of the process that was started last, as of the last :meth:`watch`."""
     _popen: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _channel: socket.socket | None = field(default=None, init=False)
     """The other end of its standard input."""
@@ -65,7 +56,6 @@ class SideProcess:
 
     def start(self, *more: str) -> None:
         """:param more: arguments after the others. :raises OSError: it cannot be started."""
-        self.starts += 1
         self.end()
         self.log.parent.mkdir(exist_ok=True)
         with self.log.open("ab") as output:
@@ -74,7 +64,6 @@ class SideProcess:
             self._channel.setblocking(False)
             self._log_begin = output.tell()
             self._started_at = time.monotonic()
-            self.liveness = Liveness(looked_at=self._started_at)
             with standard_input:
                 self._popen = spawn(
                     command_of_child(*self.arguments, *more),
@@ -109,24 +98,6 @@ class SideProcess:
         """
         assert self._channel is not None
         self._channel.sendall(message)
-
-    def watch(self) -> None:
-        """Take in its signs of life. To be called often while it :attr:`is_alive`."""
-        assert self._popen is not None
-        assert self._channel is not None
-        has_beaten = False
-        with contextlib.suppress(OSError):  # there is none, or it has just ended
-            has_beaten = bool(self._channel.recv(BEATS_READ))
-        stat = None if has_beaten else procfs.process_stat(self._popen.pid)
-        is_stopped = stat is not None and stat.state == "T"
-        self.liveness.look(time.monotonic(), has_beaten=has_beaten, is_stopped=is_stopped)
-
-    def kill(self) -> None:
-        """Kill it, and whatever it has started, and return at once: it may hang where no signal
-        reaches it.
-        """
-        if self._popen is not None and self._popen.returncode is None:
-            kill_group(self._popen.pid)
 
     def why_it_ended(self) -> str:
         """The last line that it has printed since it was started, or else its exit code or

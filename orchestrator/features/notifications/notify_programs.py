@@ -71,7 +71,7 @@ def companion(run: RunFacts, notify: Notify) -> Companion:
         module="orchestrator.features.notifications.notify_programs",
         arguments=[json.dumps(dataclasses.asdict(settings))],
         log=_log_path(run.paths.root),
-        outlives_run=True,
+        kind="after",
         patience_s=TIME_LIMIT_S + 5.0,
     )
 

@@ -31,7 +31,7 @@ def _companions(run: RunFacts) -> Iterable[Companion]:
             name="pictures",
             module="orchestrator.features.pictures.after_run",
             log=run.paths.root / "pictures.log",
-            begins_at_end=True,
+            kind="at end",
         )
     ]
 

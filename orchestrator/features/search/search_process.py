@@ -13,10 +13,6 @@ from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.jobfile import Experiment
 from orchestrator.server.companions import Companion, RunFacts
 
-SILENT_S = 330.0
-"""A searcher without a sign of life for so long hangs: it has not even ended a call of its sampler
-that took too long (:data:`.watchdog.LIMIT_S`)."""
-
 
 def companions(run: RunFacts) -> Iterable[Companion]:
     """Return the searcher, if the run has a search or compares its jobs at rungs.
@@ -37,8 +33,7 @@ def companions(run: RunFacts) -> Iterable[Companion]:
             name="search",
             module="orchestrator.features.search.searcher.searcher",
             log=paths.log,
-            holds_run=True,
-            silent_s=SILENT_S,
+            kind="makes jobs",
             declaration=paths.declaration,
             stopped_file=paths.stopped,
         )

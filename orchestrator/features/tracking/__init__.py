@@ -30,6 +30,7 @@ def _companions(run: RunFacts) -> Iterable[Companion]:
     return [
         Companion(
             name="trackers",
+            kind="beside",
             module="orchestrator.features.tracking",
             arguments=[process_arguments.settings(run.name, trackers)],
             log=files.log(run.paths.root),

@@ -20,7 +20,6 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.child_process import end_group
 from orchestrator.features.search import changed_search, sampler_check, search_events
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.server import companions
 from orchestrator.server.companions import CANNOT_GO_ON, Companions, RunFacts
 from orchestrator.server.ledger import ServerLedger
 
@@ -100,7 +99,7 @@ def wait_for(found: Companions, condition: Callable[[], object], what: str) -> N
     """Look after them until that."""
 
     def holds() -> object:
-        found.tick(has_work=False)
+        found.tick(has_work=False, is_idle=False)
         return condition()
 
     wait_until(holds, what)
@@ -120,10 +119,7 @@ while not os.path.exists({go!r}):
     return own_search(folder, "ask", code)
 
 
-def test_a_stopped_searcher_is_killed_and_started_again_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(companions, "STOPPED_S", 0.5)
+def test_a_killed_searcher_is_started_again_and_goes_on(tmp_path: Path) -> None:
     paths, pid = waiting_search(tmp_path), tmp_path / "pid"
 
     def asking() -> str:
@@ -151,15 +147,15 @@ def test_a_stopped_searcher_is_killed_and_started_again_and_goes_on(
     ledger.close()
     with contextlib.closing(found):
         wait_for(found, asking, "a call of the sampler")
-        stopped = asking()
-        os.kill(int(stopped), signal.SIGSTOP)
+        killed = asking()
+        os.kill(int(killed), signal.SIGKILL)
         wait_for(
-            found, lambda: not found.are_adding or asking() not in ("", stopped), "another searcher"
+            found, lambda: not found.are_adding or asking() not in ("", killed), "another searcher"
         )
         assert found.are_adding, "it has not stopped"
         (tmp_path / "go").touch()
         wait_for(found, lambda: not found.are_adding, "the end of the search")
         assert found.problem == ""
-        assert any("SIGSTOP" in warning for warning in warnings)
+        assert any("SIGKILL" in warning for warning in warnings)
     kinds = [event.kind for event in search_events.events(paths)]
     assert [kinds.count(kind) for kind in ("told", "ended")] == [2, 1]

@@ -1,8 +1,4 @@
-"""A thread of the searcher that ends it: with its supervisor, or when it makes no progress.
-
-It also tells the supervisor that the process lives, which ends a process in which not even this
-thread can run.
-"""
+"""A thread of the searcher that ends it: with its supervisor, or when it makes no progress."""
 
 from __future__ import annotations
 
@@ -27,7 +23,6 @@ from orchestrator.server.companions import CANNOT_GO_ON
 LIMIT_S = 300.0
 """Longest time for one step: a call of the sampler, or a turn of the searcher beside that."""
 TICK_S = 0.25
-BEAT = b"\n"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,7 +43,7 @@ class Watchdog:
         those of its group.
 
         :param pipe: from the supervisor, which writes a line with the number of jobs at once when
-            that changes, and to it, if it is a socket.
+            that changes.
         """
         self._supervisor = os.getppid()
         os.set_blocking(pipe, False)
@@ -97,9 +92,6 @@ class Watchdog:
             # Another process may still hold the other end of the pipe.
             if os.getppid() != self._supervisor:
                 _end_with_group()
-            # The supervisor has not read the beats before, has ended, or needs none.
-            with contextlib.suppress(OSError):
-                os.write(pipe, BEAT)
             ticks = ticks + 1 if self._steps == last else 0
             last = self._steps
             if ticks * TICK_S > LIMIT_S:
