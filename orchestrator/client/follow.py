@@ -58,7 +58,7 @@ class Follower:
         """Return the answer to a request, or None if there is none yet."""
         return self._ledger.answer(id_)
 
-    def to_end(self, holder: str) -> Iterator[EventRow | None]:
+    def to_end(self, holder: str, every_s: float = LOOK_EVERY_S) -> Iterator[EventRow | None]:
         """Yield events until the supervisor with this key has ended, and None after each look."""
         while True:
             now = run_directory.holder(self.paths)
@@ -67,7 +67,7 @@ class Follower:
             yield None
             if is_over:
                 return
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(every_s)
 
     def _last_or_new(self, *, is_over: bool) -> Iterator[EventRow]:
         if self._has_ended:

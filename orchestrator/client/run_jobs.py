@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,17 +80,13 @@ def run_jobs(
             request = Request(verb="add", args=addition_args(addition), supervisor=process.holder)
             id_ = folder.leave(request)
             answer: Answer | None = None
-            has_ended = False
-            while not has_ended:
-                has_ended = process.has_ended
-                for event in follower.new():
-                    on_event(event)
-                    if event.kind == "ended":  # its ledger is closed next
-                        has_ended = True
-                answer = answer or follower.answer(id_)
-                on_turn()
-                if not has_ended:
-                    time.sleep(look_every_s)
+            for event in follower.to_end(process.holder, look_every_s):
+                if event is None:
+                    on_turn()
+                    continue
+                if event.kind == "answer" and event.facts["request"] == id_:
+                    answer = follower.answer(id_)
+                on_event(event)
         process.wait()
     finally:
         process.close()
