@@ -30,7 +30,7 @@ def measured(
     ]
 
 
-def verdict_of(many: float, wide: float, **more: Any) -> rank_analysis.Verdict:
+def verdict_of(many: float, wide: float, **more: Any) -> rank_analysis.RankVerdict:
     """The verdict on one rank with 1,000 env_steps/s, and two."""
     records = measured("allreduce", 1, 1000, **more) + measured("allreduce", 2, wide, **more)
     records += measured("jobs", 2, many, **more) + measured("subproc", 2, 1000, **more)
