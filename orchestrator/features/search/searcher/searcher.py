@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 import time
 import traceback
@@ -65,7 +64,7 @@ from orchestrator.features.search.searcher.further_seeds import (
 from orchestrator.features.search.searcher.outbox import Outbox
 from orchestrator.features.search.searcher.points_budget import SpentSteps, has_all_points
 from orchestrator.features.search.searcher.proposals import Proposals
-from orchestrator.features.search.searcher.trial_examiner import TrialExaminer, staging_of
+from orchestrator.features.search.searcher.trial_examiner import TrialExaminer
 from orchestrator.features.search.searcher.watchdog import Watchdog, tell
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import job_figures
@@ -684,8 +683,6 @@ def main(run_dir: str, jobs_at_once: str) -> int:
         tell(str(error))
         is_passing = isinstance(error, LedgerUnavailableError)
         return CANNOT_GO_ON if isinstance(error, UsageError) and not is_passing else 1
-    finally:
-        shutil.rmtree(staging_of(paths), ignore_errors=True)
 
 
 if __name__ == "__main__":

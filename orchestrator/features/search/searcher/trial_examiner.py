@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.examination import examining_process, preflight
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.searcher.watchdog import Watchdog
-
-
-def staging_of(paths: RunPaths) -> Path:
-    """Return the folder for robots that are examined here."""
-    return paths.staging / "search"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,15 +37,13 @@ class TrialExaminer:
         children = [job.with_spec(init=source) for job, source in zip(jobs, sources, strict=True)]
         if parent.role == "start":
             return children
-        staging = staging_of(self.paths)
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir(parents=True)
-        verdicts = preflight.examine(
-            children,
-            staging=staging,
-            processes=1,
-            kept=self._children,
-            watch=lambda *_: self.watchdog.begin_step(),
-        )
+        with TemporaryFolder() as staging:
+            verdicts = preflight.examine(
+                children,
+                staging=Path(staging),
+                processes=1,
+                kept=self._children,
+                watch=lambda *_: self.watchdog.begin_step(),
+            )
         is_unfit = any(verdict.has_unfit_init for verdict in verdicts.values())
         return None if is_unfit else children
