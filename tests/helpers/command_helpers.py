@@ -404,9 +404,9 @@ sys.exit(record["code"])
 """
 
 
-def instant(*arguments: str | Path) -> list[str]:
+def instant(*arguments: str | Path, worker: str = INSTANT) -> list[str]:
     """A command whose workers train nothing: see :func:`instant_workers`."""
-    code = with_server(with_worker(INSTANT))
+    code = with_server(with_worker(worker))
     code += "from orchestrator import __main__\n__main__.main()"
     return [sys.executable, "-c", code, *map(str, arguments)]
 

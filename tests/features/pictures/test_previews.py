@@ -10,8 +10,8 @@ import command_helpers as commands
 import pytest
 from command_helpers import HOPPER, TINY, Experiment, odd, write_experiment
 from drawing_helpers import assert_still
-from ended_helpers import ended_jobs
-from supervisor_helpers import RecordingReporter, make_spec
+from ended_helpers import Reported, ended_jobs
+from supervisor_helpers import make_spec
 
 from orchestrator.core.job import Cause, Failed, State, Succeeded
 from orchestrator.core.paths import JobPaths, RunPaths
@@ -44,7 +44,7 @@ def drawn(
     names: Sequence[str],
     states: Mapping[str, State] | None = None,
     without_preview: Sequence[str] = (),
-) -> RecordingReporter:
+) -> Reported:
     """The events of drawing what waits."""
     ended, reporter = ended_jobs(paths, names, states)
     after_run.make_missing(ended, with_video=(), without_preview=without_preview)
@@ -126,7 +126,7 @@ def waiting(tmp_path: Path, names: Sequence[str]) -> RunPaths:
 
 
 def test_a_drawing_that_crashes_costs_one_robot_its_preview(tmp_path: Path) -> None:
-    names, reporter = ["a-s0", "bad-s0", "c-s0"], RecordingReporter()
+    names, reporter = ["a-s0", "bad-s0", "c-s0"], Reported()
     paths = waiting(tmp_path, names)
     [drawing] = previews.drawings(paths, names, 1, reporter.event)
     paths.job("a-s0").moment.unlink()  # it has been drawn

@@ -8,7 +8,6 @@ import os
 import signal
 import statistics
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -162,9 +161,6 @@ UNEVEN = WORKER.replace(
 """Which training ends first is a matter of chance."""
 
 
-PROGRAM = commands.INSTANTS.replace(repr(commands.INSTANT), repr(UNEVEN))
-
-
 FIXED = """sampler = "cmaes"
 sampler_options = { population_size = 4 }
 trials = 14
@@ -192,9 +188,7 @@ def known_events(run_dir: Path) -> int:
 
 
 def kill_one(kind: str, folder: Path, command: Sequence[str], new_events: int) -> None:
-    """Run the search, and kill its searcher, its supervisor or both and a worker when it has come
-    further.
-    """
+    """Run the search, and kill its searcher or its supervisor when it has come further."""
     before = known_events(folder / "run")
     with commands.start(
         command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -207,18 +201,11 @@ def kill_one(kind: str, folder: Path, command: Sequence[str], new_events: int) -
                 "events",
                 commands.LONG_PATIENCE_S,
             )
-            others = killable(folder)
-            pids = {
-                "supervisor": [run.pid],
-                "searcher": [others.get("searcher")],
-                "everything": [others.get("worker"), others.get("searcher"), run.pid],
-            }
-            for pid in pids[kind]:
-                if pid is not None and run.poll() is None:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-            if kind == "searcher":
-                run.wait(commands.LONG_PATIENCE_S)
+            pid = killable(folder).get(kind)
+            if pid is not None and run.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            run.wait(commands.LONG_PATIENCE_S)
         finally:
             run.kill()
 
@@ -234,7 +221,7 @@ def test_killed_a_race_in_fixed_order_decides_the_same(tmp_path: Path) -> None:
 
     def command(folder: Path) -> list[str]:
         files = [str(folder / "jobs.toml"), "--run-dir", str(folder / "run")]
-        return [sys.executable, "-c", PROGRAM, "run", *files]
+        return commands.instant("run", *files, worker=UNEVEN)
 
     for kind, new_events in (
         ("supervisor", 9),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from supervisor_helpers import RecordingReporter, make_machine
+from supervisor_helpers import make_machine
 
 from orchestrator.core.job import State, Succeeded
 from orchestrator.core.paths import RunPaths
@@ -15,16 +16,32 @@ from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Cpu
 
 
+class Reported:
+    """What is reported."""
+
+    def __init__(self) -> None:
+        self._events: list[tuple[str, str]] = []
+
+    def event(self, kind: str, message: str, **_: Any) -> None:
+        self._events.append((kind, message))
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in self._events]
+
+    def messages(self) -> str:
+        return "\n".join(message for _, message in self._events)
+
+
 def ended_jobs(
     paths: RunPaths,
     names: Sequence[str],
     states: Mapping[str, State] | None = None,
     shown: Sequence[str] | None = None,
-) -> tuple[EndedJobs, RecordingReporter]:
+) -> tuple[EndedJobs, Reported]:
     """Jobs that have succeeded, unless ``states`` says otherwise, on one CPU; and what is told of
     them.
     """
-    reporter = RecordingReporter()
+    reporter = Reported()
     [cpu, *_] = os.sched_getaffinity(0)
     machine = dataclasses.replace(
         make_machine(1), cpus=(Cpu(index=cpu, core=0, package=0, numa_node=0),)
