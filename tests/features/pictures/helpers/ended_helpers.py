@@ -20,16 +20,16 @@ class Reported:
     """What is reported."""
 
     def __init__(self) -> None:
-        self._events: list[tuple[str, str]] = []
+        self.events: list[tuple[str, str, Mapping[str, Any]]] = []
 
-    def event(self, kind: str, message: str, **_: Any) -> None:
-        self._events.append((kind, message))
+    def event(self, kind: str, message: str, **facts: Any) -> None:
+        self.events.append((kind, message, facts))
 
     def kinds(self) -> list[str]:
-        return [kind for kind, _ in self._events]
+        return [kind for kind, _, _ in self.events]
 
     def messages(self) -> str:
-        return "\n".join(message for _, message in self._events)
+        return "\n".join(message for _, message, _ in self.events)
 
 
 def ended_jobs(
