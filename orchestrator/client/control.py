@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from orchestrator.client.requests import ask, ask_supervisor
-from orchestrator.core.errors import ChangedError, Problem, SpecError, UsageError
-from orchestrator.core.job import Cause
+from orchestrator.client.requests import ask, ask_supervisor, raise_refusal
+from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.experiment.begun_source import begun_source
 from orchestrator.experiment.directory import left_batch_jobs, resume_advice, run_directory
 from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.experiment.from_outside.run_snapshot import Snapshot
-from orchestrator.ledger import SummaryRow
 from orchestrator.machine import provenance
 from orchestrator.server.requests import Request
 
@@ -31,24 +27,11 @@ EXAMINATION_PATIENCE_S = 86_400.0
 JobVerb: TypeAlias = Literal["cancel", "retry", "pause", "resume"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _JobCommand:
-    from_states: Sequence[str]
-    past: str
-    nothing: str = ""
-    """What is said if no job is named, and none is in a state in which the verb has an effect."""
-
-
-COMMANDS: Mapping[JobVerb, _JobCommand] = {
-    "cancel": _JobCommand(from_states=("PENDING", "RUNNING", "PAUSED"), past="cancelled"),
-    "retry": _JobCommand(
-        from_states=("FAILED", "CANCELLED"),
-        past="retried",
-        nothing="no job has failed or been cancelled",
-    ),
-    "pause": _JobCommand(from_states=("PENDING", "RUNNING"), past="paused"),
-    "resume": _JobCommand(from_states=("PAUSED",), past="resumed", nothing="no job is paused"),
+NOTHING: Mapping[JobVerb, str] = {
+    "retry": "no job has failed or been cancelled",
+    "resume": "no job is paused",
 }
+"""What is said if no job is named, and the verb has an effect on none."""
 
 
 def stop(run_dir: Path, *, now: bool = False) -> str:
@@ -102,13 +85,14 @@ def set_max_parallel(run_dir: Path, max_parallel: int) -> str:
 def move_jobs(run_dir: Path, names: Sequence[str], verb: JobVerb) -> str:
     """Cancel or pause jobs, or queue them, or all, again. Return a message that says what was done.
 
+    :param names: ids of jobs, their beginnings, or patterns.
     :raises UsageError: there is no such job, or one is in a state in which that cannot be done.
     """
     snapshot = run_snapshot.status(run_dir)
-    chosen = _choose_jobs(snapshot, names, verb)
+    run_snapshot.refuse_examining(snapshot, names)
+    chosen = ask(run_dir, verb, args={"names": list(names)}).facts["jobs"]
     if not chosen:
-        return f"{run_dir}: {COMMANDS[verb].nothing}; nothing to {verb}"
-    ask(run_dir, verb, chosen)
+        return f"{run_dir}: {NOTHING[verb]}; nothing to {verb}"
     these = f"{count(len(chosen), 'job')} ({listed(chosen)})"
     if snapshot.holder is not None:
         return f"{run_dir}: asked its supervisor to {verb} {these}"
@@ -117,54 +101,6 @@ def move_jobs(run_dir: Path, names: Sequence[str], verb: JobVerb) -> str:
     if verb == "pause":
         return f"{run_dir}: paused {these}; `resume` queues them again"
     return f"{run_dir}: queued {these} again. {resume_advice.how_to_resume(snapshot.paths)}"
-
-
-def _choose_jobs(snapshot: Snapshot, names: Sequence[str], verb: JobVerb) -> list[str]:
-    """Return the ids of the jobs that are named, or of all of which it can be done.
-
-    :raises UsageError: there is no such job, or one of which it cannot be done.
-    """
-    run_dir = snapshot.paths.root
-    rows = {row["job_id"]: row for row in snapshot.rows}
-
-    def is_invalid(row: SummaryRow) -> bool:
-        return verb == "retry" and row["cause"] == Cause.INVALID
-
-    def waits_at_rung(row: SummaryRow) -> bool:
-        return verb == "resume" and row["cause"] == Cause.RUNG
-
-    def fits(row: SummaryRow) -> bool:
-        return row["state"] in COMMANDS[verb].from_states and not (
-            is_invalid(row) or waits_at_rung(row)
-        )
-
-    if not names:
-        fitting = [job_id for job_id, row in rows.items() if fits(row)]
-        if fitting or not any(map(is_invalid, rows.values())):
-            return fitting
-    named = run_snapshot.resolve(snapshot, names, fits=fits) if names else list(rows)
-    invalid = [job_id for job_id in named if is_invalid(rows[job_id])]
-    if invalid:
-        raise UsageError(
-            f"{run_dir}: invalid, and never launched: {listed(invalid)}; correct what `status` says and run the"
-            " job file; jobs that were made as the run went on are not examined again"
-        )
-    if wrong := [job_id for job_id in named if not fits(rows[job_id])]:
-        described = ", ".join(
-            f"{job_id} is {_shown_state(rows[job_id], waits_at_rung(rows[job_id]))}"
-            for job_id in wrong
-        )
-        only = " or ".join(COMMANDS[verb].from_states)
-        raise UsageError(
-            f"{run_dir}: {described}; only jobs that are {only} can be {COMMANDS[verb].past}"
-        )
-    return named
-
-
-def _shown_state(row: SummaryRow, waits_at_rung: bool) -> str:
-    if waits_at_rung:
-        return "PAUSED at a rung, where it waits to be compared with other jobs"
-    return row["state"]
 
 
 def reload(run_dir: Path, job_file: Path | None) -> str:
@@ -185,8 +121,8 @@ def reload(run_dir: Path, job_file: Path | None) -> str:
         return f"{run_dir}: no supervisor is running; `run` takes the new jobs of a job file without `reload`"
     experiment = _declared_experiment(paths, job_file)
     assert experiment.text is not None
-    if not holder.is_elsewhere and paths.ledger.exists():
-        with run_directory.opened_ledger(paths, read_only=True) as ledger:
+    if paths.ledger.exists():
+        with run_directory.reading_ledger(paths) as ledger:
             source = begun_source(paths, ledger)
         if source is not None:
             differences = source.take_over(experiment)
@@ -207,12 +143,8 @@ def reload(run_dir: Path, job_file: Path | None) -> str:
     answer = ask_supervisor(paths, holder, request, EXAMINATION_PATIENCE_S)
     if answer is None:
         raise UsageError(f"{run_dir}: its supervisor has ended; `run` takes the new jobs")
-    if problems := answer.facts.get("problems"):
-        found = [Problem(where=one["where"], message=one["message"]) for one in problems]
-        raise SpecError(experiment.source, found, str(answer.facts.get("advice", "")))
     if answer.error:
-        kind = ChangedError if answer.facts.get("changed") else UsageError
-        raise kind(answer.error)
+        raise_refusal(answer, experiment.source)
     return f"{run_dir}: {_added_text(paths, experiment, known, declared)}"
 
 

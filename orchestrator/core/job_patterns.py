@@ -1,9 +1,13 @@
-"""Patterns that name jobs on the command line."""
+"""How jobs are named on the command line: by id, by its beginning, or by a pattern."""
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+from orchestrator.core.errors import UsageError
+from orchestrator.core.text import listed
 
 
 def matching_jobs(name: str, job_ids: Sequence[str]) -> list[str]:
@@ -19,5 +23,38 @@ def matching_jobs(name: str, job_ids: Sequence[str]) -> list[str]:
     ]
 
 
-def is_pattern(name: str) -> bool:
-    return any(sign in name for sign in "*?[")
+def resolve(
+    names: Sequence[str],
+    jobs: Mapping[str, str],
+    *,
+    fits: Callable[[str], bool] = lambda _: True,
+    one: bool = False,
+) -> list[str]:
+    """Return the ids of the jobs that ``names`` stand for, each once.
+
+    :param jobs: ``job_id`` → name in the job file, of all jobs.
+    :param fits: of several jobs that match a pattern, those are taken for whose ids it is true; if
+        it is true for none, all of them.
+    :param one: whether a pattern, too, may match a single job only.
+    :raises UsageError: no job fits a name, or several fit one that may have a single one.
+    """
+    job_ids = list(jobs)
+    resolved: dict[str, None] = {}
+    for name in names:
+        of_name = [job_id for job_id, its_name in jobs.items() if its_name == name]
+        is_name = bool(of_name) and name not in jobs
+        matches = of_name if is_name else matching_jobs(name, job_ids)
+        is_pattern = any(sign in name for sign in "*?[")
+        if not matches:
+            near = difflib.get_close_matches(name, job_ids, n=5, cutoff=0.4) or job_ids[:5]
+            raise UsageError(f"{name}: no such job; jobs here: {listed(near)}")
+        if len(matches) > 1 and (one or not is_pattern):
+            advice = f"; '{name}*' in quotes names all of them"
+            if one:
+                advice = "; type one of them, or more of its beginning"
+            if is_pattern:
+                advice = ""
+            raise UsageError(f"{name}: matches several jobs: {listed(matches)}{advice}")
+        fitting = [job_id for job_id in matches if fits(job_id)]
+        resolved |= dict.fromkeys(fitting or matches)
+    return list(resolved)

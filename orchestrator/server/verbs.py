@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.errors import OrchestratorError
+from orchestrator.core import job_patterns
+from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Paused
 from orchestrator.core.text import count, listed
 from orchestrator.server.jobs import JobEntry
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 STATES = {
     "cancel": ("PENDING", "RUNNING", "PAUSED"),
     "pause": ("PENDING", "RUNNING", "PAUSED"),
-    "resume": ("PAUSED", "RUNNING"),
+    "resume": ("PAUSED",),
     "retry": ("FAILED", "CANCELLED"),
 }
 """The states in which a verb has an effect."""
@@ -129,38 +129,38 @@ class Verbs:
         return Answer(message=text, facts={"max_parallel": jobs_at_once})
 
     def _move_jobs(self, request: Request) -> Answer:
+        verb = request.verb
         table = self.supervisor.jobs
-        unknown = [job_id for job_id in request.jobs if job_id not in table]
-        if unknown:
-            raise RefusedRequest(f"no such job: {listed(unknown)}")
-        entries = [table[job_id] for job_id in request.jobs]
-        if request.verb == "resume" and "pause_at" in request.args:
-            pause_at = request.args["pause_at"]
-            if not (pause_at is None or type(pause_at) is int):
-                raise RefusedRequest("resume: expected pause_at=N, a whole number, or None")
-        else:
-            self._refuse_wrong_states(request.verb, entries)
-        for entry in entries:
-            self._move_job(entry, request)
-        return Answer(
-            message=f"{request.verb}: {count(len(entries), 'job')} ({listed(request.jobs)})",
-            facts={"jobs": list(request.jobs)},
-        )
+        pause_at = request.args.get("pause_at")
+        is_promotion = verb == "resume" and "pause_at" in request.args
+        if is_promotion and not (pause_at is None or type(pause_at) is int):
+            raise RefusedRequest("resume: expected pause_at=N, a whole number, or None")
 
-    def _refuse_wrong_states(self, verb: str, entries: Sequence[JobEntry]) -> None:
-        """:raises RefusedRequest: the verb has no effect on one of the jobs."""
-        wrong = []
-        for entry in entries:
-            state = entry.state
-            if state.name not in STATES[verb]:
-                wrong.append(f"{entry.job.job_id} is {state.name}")
-            elif verb == "resume" and isinstance(state, Paused) and state.at_rung:
-                wrong.append(f"{entry.job.job_id} waits at a rung to be compared with other jobs")
-            elif verb == "retry" and isinstance(state, Failed) and state.cause is Cause.INVALID:
-                wrong.append(f"{entry.job.job_id} is invalid; correct it and run the job file")
+        def fits(job_id: str) -> bool:
+            return is_promotion or not _obstacle(verb, table[job_id])
+
+        if unknown := [job_id for job_id in request.jobs if job_id not in table]:
+            raise RefusedRequest(f"no such job: {listed(unknown)}")
+        chosen = list(request.jobs) or list(filter(fits, table.entries))
+        if names := request.args.get("names"):  # as users type them
+            known = {job_id: entry.job.spec.name for job_id, entry in table.entries.items()}
+            try:
+                chosen = job_patterns.resolve(names, known, fits=fits)
+            except UsageError as error:
+                raise RefusedRequest(str(error)) from None
+        elif not chosen and verb == "retry":
+            chosen = [entry.job.job_id for entry in table if _is_invalid(entry)]
+        wrong = {job_id: _obstacle(verb, table[job_id]) for job_id in chosen if not fits(job_id)}
         if wrong:
+            described = listed([f"{job_id} is {why}" for job_id, why in wrong.items()])
             allowed = " or ".join(STATES[verb])
-            raise RefusedRequest(f"{listed(wrong)}; `{verb}` is for jobs that are {allowed}")
+            raise RefusedRequest(f"{described}; `{verb}` is for jobs that are {allowed}")
+        for job_id in chosen:
+            self._move_job(table[job_id], request)
+        return Answer(
+            message=f"{verb}: {count(len(chosen), 'job')} ({listed(chosen)})",
+            facts={"jobs": chosen},
+        )
 
     def _move_job(self, entry: JobEntry, request: Request) -> None:
         supervisor = self.supervisor
@@ -183,3 +183,18 @@ class Verbs:
                 if isinstance(entry.state, Failed | Cancelled):
                     reason_ = "is queued again, requested by `retry`"
                     supervisor.jobs.requeue(entry, "retrying", reason_)
+
+
+def _obstacle(verb: str, entry: JobEntry) -> str:
+    """Return why a verb has no effect on a job, as what the job is; empty if it has one."""
+    state = entry.state
+    if verb == "resume" and isinstance(state, Paused) and state.at_rung:
+        return "PAUSED at a rung, where it waits to be compared with other jobs"
+    if verb == "retry" and _is_invalid(entry):
+        return "invalid, and was never launched: correct what `status` says and run the job file"
+    is_being_paused = verb == "resume" and entry.wanted == "pause"
+    return "" if state.name in STATES[verb] or is_being_paused else state.name
+
+
+def _is_invalid(entry: JobEntry) -> bool:
+    return isinstance(entry.state, Failed) and entry.state.cause is Cause.INVALID

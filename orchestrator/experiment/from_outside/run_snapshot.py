@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from orchestrator.core import job_patterns
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import TERMINAL, Cause
-from orchestrator.core.job_patterns import is_pattern, matching_jobs
 from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.core.text import listed
 from orchestrator.experiment import begun_source
 from orchestrator.experiment.begun_source import Standing
 from orchestrator.experiment.directory import run_directory, run_end
@@ -206,46 +204,26 @@ def row_of(snapshot: Snapshot, job_id: str) -> SummaryRow:
     raise UsageError(f"{snapshot.paths.root}: job {job_id} has been removed")
 
 
-def resolve(
-    snapshot: Snapshot,
-    names: Sequence[str],
-    *,
-    fits: Callable[[SummaryRow], bool] = lambda _: True,
-    one: bool = False,
-) -> list[str]:
-    """The job ids that ``names`` are, that begin with them, or that match them as patterns, each
-    once.
+def resolve(snapshot: Snapshot, names: Sequence[str], *, one: bool = False) -> list[str]:
+    """Return the ids of the jobs that ``names`` stand for (:func:`.job_patterns.resolve`).
 
-    :param fits: of several jobs that match a pattern, those are taken; all of them where it is true
-        for none.
-    :param one: whether a pattern, too, may match a single job only.
     :raises UsageError: no job fits a name, or several fit one that may have a single one.
     """
-    rows = {row["job_id"]: row for row in snapshot.rows}
-    job_ids = list(rows)
-    if names and not job_ids and snapshot.holder is not None:
+    refuse_examining(snapshot, names)
+    root = snapshot.paths.root
+    try:
+        return job_patterns.resolve(
+            names, {row["job_id"]: row["name"] for row in snapshot.rows}, one=one
+        )
+    except UsageError as error:
+        raise UsageError(f"{root}: {error}") from None
+
+
+def refuse_examining(snapshot: Snapshot, names: Sequence[str]) -> None:
+    """:raises UsageError: jobs are named, and none have been entered yet."""
+    if names and not snapshot.rows and snapshot.holder is not None:
         what = "still examines the robots; call this command again later"
         raise UsageError(f"{snapshot.paths.root}: its supervisor ({snapshot.holder}) {what}")
-    resolved: dict[str, None] = {}
-    for name in names:
-        of_name = [job_id for job_id, row in rows.items() if row["name"] == name]
-        is_name = bool(of_name) and name not in rows
-        matches = of_name if is_name else matching_jobs(name, job_ids)
-        may_be_several = is_pattern(name) and not one
-        where = f"{snapshot.paths.root}: {name}"
-        if not matches:
-            near = difflib.get_close_matches(name, job_ids, n=5, cutoff=0.4) or job_ids[:5]
-            raise UsageError(f"{where}: no such job; jobs here: {listed(near)}")
-        if len(matches) > 1 and not may_be_several:
-            advice = f"; '{name}*' in quotes names all of them"
-            if one:
-                advice = "; type one of them, or more of its beginning"
-            if is_pattern(name):
-                advice = ""
-            raise UsageError(f"{where}: matches several jobs: {listed(matches)}{advice}")
-        fitting = [job_id for job_id in matches if fits(rows[job_id])]
-        resolved |= dict.fromkeys(fitting or matches)
-    return list(resolved)
 
 
 def exit_code_of(snapshot: Snapshot) -> int:
