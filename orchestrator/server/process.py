@@ -70,6 +70,7 @@ def run(
             put_aside = run_directory.put_aside(run_dir, kill_leftovers)
             aside = stack.enter_context(put_aside)
         paths = stack.enter_context(run_directory.claim(run_dir))
+        executor = executor or run_start.choose_executor(paths, settings)
         this = run_directory.holder(paths)
         assert this is not None
         ledger = _open_ledger(paths)
@@ -80,7 +81,6 @@ def run(
             run_index.note(run_dir, settings.name)
         stack.callback(live_facts.remove, paths)
         stack.enter_context(_empty_staging(paths))
-        executor = executor or run_start.choose_executor(paths, settings)
         supervisor = _make_supervisor(
             paths, settings, executor, warm, this.key, ledger, aside, stack
         )

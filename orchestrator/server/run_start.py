@@ -12,6 +12,7 @@ from orchestrator.core.front_end import option
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Backend
+from orchestrator.executors.kinds import kind_named
 from orchestrator.experiment.planning import run_executor
 from orchestrator.experiment.planning.run_plan import RunOptions, restriction
 from orchestrator.experiment.planning.start_conditions import StartConditions
@@ -39,6 +40,7 @@ def choose_executor(paths: RunPaths, settings: RunSettings) -> ChosenExecutor:
     """Return the executor that is asked for, else that of the run before.
 
     :raises RunDirError: batch jobs are left, and another executor is asked for.
+    :raises UsageError: there is no such executor.
     """
     asked = RunOptions(
         run_dir=paths.root,
@@ -48,7 +50,7 @@ def choose_executor(paths: RunPaths, settings: RunSettings) -> ChosenExecutor:
     )
     taken = run_executor.of_claimed(asked, paths)
     return ChosenExecutor(
-        name=taken.executor or "local",
+        name=kind_named(taken.executor or "local").name,
         options=taken.executor_options,
         reason=run_executor.explanation(asked, taken),
     )
