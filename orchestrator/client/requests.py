@@ -6,10 +6,17 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from orchestrator.client.follow import Follower
-from orchestrator.core.errors import LedgerUnavailableError, RunDirError, UsageError
+from orchestrator.core.errors import (
+    ChangedError,
+    LedgerUnavailableError,
+    Problem,
+    RunDirError,
+    SpecError,
+    UsageError,
+)
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import left_batch_jobs, run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
@@ -47,6 +54,14 @@ def ask(
     return answer
 
 
+def raise_refusal(answer: Answer, source: str) -> NoReturn:
+    """Raise the error for a refused request to add jobs. :param source: the job file."""
+    if problems := answer.facts.get("problems"):
+        found = [Problem(where=one["where"], message=one["message"]) for one in problems]
+        raise SpecError(source, found, str(answer.facts.get("advice", "")))
+    raise (ChangedError if answer.facts.get("changed") else UsageError)(answer.error)
+
+
 def report(run_dir: Path, kind: str, message: str, **facts: Any) -> None:
     """Let the supervisor report an event. Nothing is waited for."""
     args = {"kind": kind, "message": message, "facts": facts}
@@ -78,7 +93,7 @@ def ask_supervisor(
             if time.monotonic() > give_up_at:
                 raise RunDirError(
                     f"{paths.root}: its supervisor ({holder}) has not answered for {patience_s:.0f} s; it waits for a"
-                    " disk, or is stopped. The request was withdrawn"
+                    " disk, is stopped, or still examines robots. The request was withdrawn"
                 )
             time.sleep(LOOK_EVERY_S)
     finally:

@@ -5,40 +5,32 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.client import session
 from orchestrator.client.additions import addition_of, is_underway, resumed
 from orchestrator.client.follow import INTERNAL, LOOK_EVERY_S, Display, Follower, end_of
+from orchestrator.client.session import SupervisorDied
 from orchestrator.client.start import SupervisorProcess, error_named
-from orchestrator.core.errors import (
-    ChangedError,
-    Problem,
-    RunDirError,
-    SpecError,
-    SupervisorError,
-    UsageError,
-)
+from orchestrator.core.errors import RunDirError
 from orchestrator.core.job import Cause
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.environment_variables import THREAD_VARIABLES
-from orchestrator.core.processes.process_setup import CHECKPOINT_SIGNAL, STOP_SIGNALS
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
+from orchestrator.experiment.directory.run_end import RunEnd
 from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.experiment.resuming.declared_changes import is_declared_as
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.toml_models import FEATURE_TABLES
 from orchestrator.jobfile.validation import as_plain
 from orchestrator.ledger import SummaryRow
-from orchestrator.server.entering import Addition, addition_args
+from orchestrator.server.entering import Addition
 from orchestrator.server.ledger import EventRow
-from orchestrator.server.requests import Answer, Request, RequestFolder
 from orchestrator.server.settings import RunSettings
 
 JOIN_PATIENCE_S = 10.0
@@ -74,55 +66,6 @@ class Detached(KeyboardInterrupt):
     """Ctrl-C while the run of another client was followed: it goes on."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Interrupts:
-    """Turns signals to this process into requests: the second one kills the workers."""
-
-    folder: RequestFolder
-    holder: str
-    is_detached: bool = False
-    count: int = field(default=0, init=False)
-
-    def stop(self, reason: str, signal_name: str = "") -> None:
-        """Request that the run stops, at once if it was requested before."""
-        self.count += 1
-        if self.count <= 2:
-            args = {"now": self.count > 1, "reason": reason, "signal": signal_name}
-            self._leave(Request(verb="stop", args=args))
-
-    def _handle(self, number: int, _frame: object) -> None:
-        if number == CHECKPOINT_SIGNAL:
-            self._leave(Request(verb="checkpoint"))
-        elif number != signal.SIGHUP or not (self.count or self.is_detached):
-            name = signal.Signals(number).name
-            self.stop(name, name)
-
-    def _leave(self, request: Request) -> None:
-        with contextlib.suppress(OSError):  # the run directory is gone, or its disk is full
-            self.folder.leave(Request(verb=request.verb, args=request.args, supervisor=self.holder))
-
-    @contextlib.contextmanager
-    def handled(self) -> Iterator[None]:
-        """Handle the signals within the block, in the main thread."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {
-            number: signal.signal(number, self._handle)
-            for number in STOP_SIGNALS
-            if signal.getsignal(number) not in (signal.SIG_IGN, None)
-        }
-        if signal.getsignal(CHECKPOINT_SIGNAL) is signal.SIG_DFL:
-            before[CHECKPOINT_SIGNAL] = signal.signal(CHECKPOINT_SIGNAL, self._handle)
-        mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, before.keys() & {CHECKPOINT_SIGNAL})
-        try:
-            yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
 def run(
     experiment: Experiment,
     options: RunOptions,
@@ -150,26 +93,22 @@ def run(
         detach=detach,
     )
     try:
-        if (holder := run_directory.holder(run_.paths)) is not None and not options.fresh:
-            process.close()
-            return run_.join(holder)
-        try:
-            return run_.start(process)
-        except _SupervisorDied:
-            process.close()
-            process = SupervisorProcess(options.run_dir)
-            return run_.start(process)
-    except _SupervisorDied:
-        log = run_.paths.supervisor_log
-        raise SupervisorError(
-            f"{options.run_dir}: the supervisor has ended twice without an answer; see {log}"
-        ) from None
+        holder = run_directory.holder(run_.paths)
+        if holder is None or options.fresh:
+            try:
+                return run_.start(process)
+            except SupervisorDied:
+                process.close()
+                process = SupervisorProcess(options.run_dir)
+                return run_.start(process)
+            except RunDirError:
+                holder = run_directory.holder(run_.paths)
+                if holder is None or options.fresh:
+                    raise
+        process.close()  # another one has just begun
+        return run_.join(holder)
     finally:
         process.close()
-
-
-class _SupervisorDied(Exception):
-    """The supervisor has ended before it had an answer for its client."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -192,25 +131,22 @@ class _Run:
         if not self.as_it_is:
             fresh = self.options.fresh
             self.experiment = resumed(self.experiment, self.options.run_dir, fresh=fresh)
-        holder = process.begin(self._settings())
-        if not holder:
-            raise _SupervisorDied
-        folder = RequestFolder(self.paths.requests)
-        interrupts = Interrupts(folder=folder, holder=holder, is_detached=self.detach)
-        with interrupts.handled(), contextlib.closing(Follower(self.options.run_dir)) as follower:
-            self.display.begin(self.paths, interrupts.stop)
-            request = Request(verb="add", args=addition_args(self._addition()), supervisor=holder)
-            answer = self._await_answer(follower, process, folder.leave(request))
-            if answer.error:
-                process.wait()
-                self._raise_refusal(answer)
+        with session.begin(process, self._settings()) as own:
+            self.display.begin(self.paths, own.interrupts.stop)
+            own.add(self._addition(), self._show)
             self.display.added()
-            underway = self._follow(follower, holder, process.pid)
-            if underway is not None:
-                process.let_go()
-                return underway
-            process.wait()
-            return self._result(holder, is_signalled=interrupts.count > 0)
+            for event in own.events():
+                self._show_or_tick(event)
+                if self.detach and self._underway is not None:
+                    process.let_go()
+                    return Underway(
+                        paths=self.paths,
+                        pid=process.pid,
+                        running=self._underway["running"],
+                        pending=self._underway["pending"],
+                        jobs=self._underway["jobs"],
+                    )
+            return self._result(own.end(), is_signalled=own.interrupts.count > 0)
 
     def _settings(self) -> RunSettings:
         options = self.options
@@ -250,58 +186,20 @@ class _Run:
             refuses_shared=self.options.refuses_shared,
         )
 
-    def _await_answer(self, follower: Follower, process: SupervisorProcess, id_: str) -> Answer:
-        """Wait for the answer to a request, and show the events until then."""
-        while True:
-            has_ended = process.has_ended
-            self._show(follower.new())
-            answer = follower.answer(id_)
-            if answer is not None:
-                return answer
-            if has_ended:
-                process.raise_error()
-                if process.wait() == 130:
-                    raise KeyboardInterrupt
-                raise _SupervisorDied
-            time.sleep(LOOK_EVERY_S)
+    def _show_or_tick(self, event: EventRow | None) -> None:
+        if event is None:
+            self.display.tick()
+        else:
+            self._show(event)
 
-    def _raise_refusal(self, answer: Answer) -> None:
-        """Raise what a refused request to add jobs is for the user."""
-        if answer.facts.get("stopped"):
-            raise KeyboardInterrupt
-        if problems := answer.facts.get("problems"):
-            found = [Problem(where=one["where"], message=one["message"]) for one in problems]
-            advice = str(answer.facts.get("advice", ""))
-            raise SpecError(self.experiment.source, found, advice)
-        raise (ChangedError if answer.facts.get("changed") else UsageError)(answer.error)
+    def _show(self, event: EventRow) -> None:
+        if event.kind == "underway":
+            self._underway = event.facts
+        if event.kind not in INTERNAL:
+            self.display.event(event)
 
-    def _follow(self, follower: Follower, holder: str, pid: int) -> Underway | None:
-        """Show the events to the end. Return earlier, with the state, if the client detaches."""
-        for event in follower.to_end(holder):
-            if event is None:
-                self.display.tick()
-            else:
-                self._show([event])
-            if self.detach and self._underway is not None:
-                return Underway(
-                    paths=self.paths,
-                    pid=pid,
-                    running=self._underway["running"],
-                    pending=self._underway["pending"],
-                    jobs=self._underway["jobs"],
-                )
-        return None
-
-    def _show(self, events: Sequence[EventRow]) -> None:
-        for event in events:
-            if event.kind == "underway":
-                self._underway = event.facts
-            if event.kind not in INTERNAL:
-                self.display.event(event)
-
-    def _result(self, holder: str, *, is_signalled: bool) -> RunResult:
-        """Return how the run has ended."""
-        end = end_of(self.paths, holder)
+    def _result(self, end: RunEnd, *, is_signalled: bool) -> RunResult:
+        """Return how the run has ended. :raises OrchestratorError: an error has ended it."""
         if end.message:
             raise error_named(end.error, end.message)
         with run_directory.opened_ledger(self.paths, read_only=True) as ledger:
@@ -347,13 +245,14 @@ class _Run:
                         pending=counts.get("PENDING", 0),
                         jobs=sum(counts.values()),
                     )
-                self._follow(follower, holder.key, holder.pid)
+                for event in follower.to_end(holder.key):
+                    self._show_or_tick(event)
         except KeyboardInterrupt:
             raise Detached(
                 f"detached; the experiment continues. `attach {root}` follows it again,"
                 f" `stop {root}` stops it"
             ) from None
-        return self._result(holder.key, is_signalled=False)
+        return self._result(end_of(self.paths, holder.key), is_signalled=False)
 
     def _counts(self) -> Mapping[str, int]:
         with run_directory.opened_ledger(self.paths, read_only=True) as ledger:

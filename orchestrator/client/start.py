@@ -30,8 +30,7 @@ class SupervisorProcess:
     def __init__(self, run_dir: Path | None = None) -> None:
         """:param run_dir: None: it is set before :meth:`begin`."""
         self.run_dir = run_dir or Path()
-        self.holder = ""
-        """Its key in the lock of the run directory."""
+        self._has_begun = False
         self._popen = spawn(
             COMMAND,
             folder=working_directory(Path("/")),
@@ -56,11 +55,16 @@ class SupervisorProcess:
         """
         assert self._popen.stdin is not None
         settings = dataclasses.replace(settings, run_dir=str(self.run_dir))
+        self._has_begun = True
         with contextlib.suppress(BrokenPipeError):  # it has ended, which is seen next
             self._popen.stdin.write(settings.to_line())
             self._popen.stdin.flush()
-        self.holder = self._read_answer()
-        return self.holder
+        try:
+            return self._read_answer()
+        except KeyboardInterrupt:
+            self._close_pipes()  # it stops, and removes a new run directory
+            self._popen.wait()
+            raise
 
     def raise_error(self) -> None:
         """Raise the error with which it has ended after it had begun, if it has told one."""
@@ -89,7 +93,7 @@ class SupervisorProcess:
     def close(self) -> None:
         """End a supervisor that has not begun; one that has begun stops by itself."""
         self._close_pipes()
-        if not self.holder:
+        if not self._has_begun:
             end_group(self._popen)
 
     def _close_pipes(self) -> None:
