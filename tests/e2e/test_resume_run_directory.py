@@ -125,7 +125,8 @@ def test_a_run_directory_with_text_that_is_not_utf_8_can_be_used(
     latin_1 = os.fsdecode(b"/dM\xfcl")
     record = json.loads(exit_json.read_text()) | {"learner_reason": latin_1, "traceback": latin_1}
     exit_json.write_text(json.dumps(record))
-    succeed("run", finished.jobs, "--run-dir", "run", "--rebuild-ledger", cwd=finished.cwd)
+    (finished.run_dir / "ledger.sqlite3").unlink()
+    succeed("run", finished.jobs, "--run-dir", "run", cwd=finished.cwd)
     assert commands.summary(finished.run_dir)["hopper-s0"]["learner_reason"] == r"/dM\udcfcl"
     exit_json.write_text(json.dumps(record | {"code": 1, "message": latin_1}))
     with contextlib.closing(sqlite3.connect(finished.run_dir / "ledger.sqlite3")) as ledger:
