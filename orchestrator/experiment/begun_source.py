@@ -70,8 +70,7 @@ class BegunSource:
 
     def shown_jobs(self) -> Sequence[str] | None:
         """Ids of the jobs that pages show by themselves: when all jobs have ended, their previews are
-        drawn, and `clean` removes what those of others would be drawn from. None: that is not known
-        yet, so that none is drawn, and nothing removed.
+        drawn. None: that is not known yet, so that none is drawn.
         """
         return None
 
@@ -116,9 +115,3 @@ def outcome(paths: RunPaths, ledger: Ledger) -> Outcome:
     if not source.makes_jobs:
         return "as its jobs"
     return "succeeded" if source.has_succeeded() else "failed"
-
-
-def shown_jobs(paths: RunPaths, ledger: Ledger) -> Sequence[str] | None:
-    """As :meth:`BegunSource.shown_jobs`; None also where nothing has begun."""
-    source = begun_source(paths, ledger)
-    return None if source is None else source.shown_jobs()

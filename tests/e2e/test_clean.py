@@ -7,7 +7,6 @@ import contextlib
 import json
 import shutil
 import sqlite3
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,12 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import begun_source
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import cleaning
 from orchestrator.ledger import Ledger
 
 TIME = "20260101T000000"
 JOB = "hopper-s0"
-HAS_PICTURES = find_spec("orchestrator.features.pictures") is not None
 
 
 def contents(folder: Path) -> dict[str, bytes | str]:
@@ -61,7 +58,7 @@ def add_attempt(run_dir: Path) -> None:
 
 
 @pytest.fixture
-def littered(finished: Experiment, monkeypatch: pytest.MonkeyPatch) -> Experiment:
+def littered(finished: Experiment) -> Experiment:
     """A finished experiment with leftovers of every kind, and with what only looks like one."""
     run_dir, job = finished.run_dir, RunPaths(finished.run_dir).job(JOB)
     add_attempt(run_dir)
@@ -69,12 +66,7 @@ def littered(finished: Experiment, monkeypatch: pytest.MonkeyPatch) -> Experimen
     (run_dir / f"replaced/{JOB}.{TIME}").mkdir(parents=True)
     (run_dir / f"replaced/{JOB}.{TIME}/model.zip").write_bytes(b"x" * 100)
     (run_dir / f"replaced/ledger.sqlite3.{TIME}-2").write_bytes(b"x" * 100)
-    job.robot_altered.mkdir()
-    (job.robot_altered / "hopper.xml").write_text("<mujoco/>")
     (job.checkpoints / "checkpoint-000000000064.pt.damaged").write_bytes(b"x" * 100)
-    for job_id in (JOB, "balancer-s0"):
-        RunPaths(run_dir).job(job_id).moment.write_bytes(b"x" * 100)
-    monkeypatch.setattr(begun_source, "shown_jobs", lambda *_: ["balancer-s0"])
     for path in (
         finished.cwd / "elsewhere/checkpoints",
         finished.cwd / f"run.{TIME}-2",
@@ -95,8 +87,6 @@ def littered(finished: Experiment, monkeypatch: pytest.MonkeyPatch) -> Experimen
 
 
 def test_what_is_listed_is_removed_and_nothing_else(littered: Experiment) -> None:
-    # Nothing draws previews where that feature was taken away.
-    without_preview = (JOB,) if HAS_PICTURES else (JOB, "balancer-s0")
     before = contents(littered.cwd)
     shown = json.loads(invoke("clean", "run", "--dry-run", "--json", cwd=littered.cwd).stdout)
     assert contents(littered.cwd) == before
@@ -104,20 +94,14 @@ def test_what_is_listed_is_removed_and_nothing_else(littered: Experiment) -> Non
         **dict.fromkeys(cleaning.KINDS, 1),
         cleaning.REPLACED: 2,
         cleaning.CHECKPOINTS: 2,
-        cleaning.POSES: len(without_preview),
     }
     assert {row["kind"]: row["bytes"] for row in shown["kinds"]}[cleaning.REPLACED] == 200
     job = f"run/jobs/{JOB}"
     gone = {
-        *(
-            name
-            for name in before
-            if name.startswith((f"run.{TIME}/", f"run/replaced/{JOB}", f"{job}/robot.altered/"))
-        ),
+        *(name for name in before if name.startswith((f"run.{TIME}/", f"run/replaced/{JOB}"))),
         f"run/replaced/ledger.sqlite3.{TIME}-2",
         f"{job}/checkpoints/checkpoint-000000000064.pt.damaged",
         f"{job}/attempts/0/worker.log",
-        *(f"run/jobs/{name}/moment.npz" for name in without_preview),
         *(
             f"run/jobs/{name}/checkpoints/checkpoint-000000000384.pt"
             for name in (JOB, "balancer-s0")
@@ -126,7 +110,7 @@ def test_what_is_listed_is_removed_and_nothing_else(littered: Experiment) -> Non
     assert gone < before.keys()
     done = invoke("clean", "run", cwd=littered.cwd)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"removed {8 + len(without_preview)} items" in done.stdout
+    assert "removed 7 items" in done.stdout
     assert before.keys() - contents(littered.cwd).keys() == gone
     assert "nothing to remove" in invoke("clean", "run", cwd=littered.cwd).stdout
 

@@ -17,23 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.errors import RunDirError
-from orchestrator.core.job import TERMINAL
+from orchestrator.core.job import Succeeded
 from orchestrator.core.paths import CHECKPOINT, DAMAGED, JobPaths, RunPaths
-from orchestrator.experiment import begun_source
 from orchestrator.experiment.directory import left_batch_jobs, run_directory
-from orchestrator.ledger import JobRow
 
 _ASIDE = re.compile(rf".+{run_directory.TIME}")
 _LOG = re.compile(r"worker\.log|rank-\d+\.log")
 
 FORMER = "former run directories (--fresh)"
 REPLACED = "replaced job directories and ledgers"
-ALTERED = "altered robots that were replaced"
 DAMAGED_CHECKPOINTS = "damaged checkpoints"
 LOGS = "logs of earlier attempts"
 CHECKPOINTS = "older checkpoints of jobs that succeeded"
-POSES = "poses of robots of which no preview is drawn"
-KINDS = (FORMER, REPLACED, ALTERED, DAMAGED_CHECKPOINTS, LOGS, CHECKPOINTS, POSES)
+KINDS = (FORMER, REPLACED, DAMAGED_CHECKPOINTS, LOGS, CHECKPOINTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +63,14 @@ def clean(run_dir: Path, *, dry_run: bool) -> Cleaned:
         left_batch_jobs.refuse_beside(paths, "nothing is removed while jobs may still be trained")
         with run_directory.reading_ledger(paths) as ledger:
             rows = ledger.jobs()
-            shown = begun_source.shown_jobs(paths, ledger)
         leftovers = [*_former(paths), *_replaced_files(paths)]
         for row in rows:
-            is_shown = shown is None or row.job_id in shown
-            leftovers += _of_job(paths.job(row.job_id), row, is_shown=is_shown)
+            job = paths.job(row.job_id)
+            is_done = isinstance(row.state, Succeeded) and job.model.is_file()
+            leftovers += [
+                *_checkpoints(job, is_done=is_done),
+                *_earlier_logs(job, row.attempts - 1),
+            ]
         problems: list[str] = []
         for leftover in leftovers if not dry_run else ():
             problem = _remove(leftover)
@@ -100,26 +99,6 @@ def _replaced_files(paths: RunPaths) -> Iterator[Leftover]:
             yield _leftover(REPLACED, Path(entry.path))
 
 
-def _of_job(job: JobPaths, row: JobRow, *, is_shown: bool) -> Iterator[Leftover]:
-    """:param is_shown: False where pages show other jobs by themselves, and not this one."""
-    is_over = row.state.name in TERMINAL
-    has_succeeded = row.state.name == "SUCCEEDED"
-    may_be_drawn = not is_over or (has_succeeded and row.job.spec.preview and is_shown)
-    yield from _in_job_folder(job, may_be_drawn=may_be_drawn)
-    yield from _checkpoints(job, is_done=has_succeeded and job.model.is_file())
-    yield from _earlier_logs(job, last_attempt=row.attempts - 1)
-
-
-def _in_job_folder(job: JobPaths, *, may_be_drawn: bool) -> Iterator[Leftover]:
-    """:param may_be_drawn: whether a still of the robot is drawn by and by."""
-    for entry in _entries(job.root):
-        path = Path(entry.path)
-        if path == job.robot_altered and entry.is_dir(follow_symlinks=False):
-            yield _leftover(ALTERED, path)
-        elif path == job.moment and entry.is_file(follow_symlinks=False) and not may_be_drawn:
-            yield _leftover(POSES, path)
-
-
 def _checkpoints(job: JobPaths, *, is_done: bool) -> Iterator[Leftover]:
     """Damaged ones; of a job that is done all but the newest."""
     found = _entries(job.checkpoints)
@@ -132,7 +111,7 @@ def _checkpoints(job: JobPaths, *, is_done: bool) -> Iterator[Leftover]:
             yield _leftover(CHECKPOINTS, job.checkpoints / name)
 
 
-def _earlier_logs(job: JobPaths, *, last_attempt: int) -> Iterator[Leftover]:
+def _earlier_logs(job: JobPaths, last_attempt: int) -> Iterator[Leftover]:
     for attempt in _entries(job.attempts):
         if attempt.name.isdecimal() and int(attempt.name) < last_attempt:
             for entry in _entries(Path(attempt.path)):

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from begun_helpers import Begun, answering
 from supervisor_helpers import make_job
 
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.job import Job, Paused, Pending, State, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.from_outside import cleaning, run_snapshot
+from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.resuming import resume
 from orchestrator.jobfile.job_source import JobSource
 from orchestrator.keys.feature_tables import FeatureTable, read_job_source
@@ -98,20 +97,3 @@ def test_jobs_that_nothing_compares_are_shown_and_not_trained_without_their_job_
     ledger.commit()
     ledger.close()
     assert [job.job_id for job in resume.load(paths.root)[0].jobs] == ["done", "compared"]
-
-
-def test_a_feature_says_of_which_jobs_nothing_is_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs = [make_job(name).with_spec(preview=True) for name in ("a", "b")]
-    states: dict[str, tuple[Job, State]] = {job.job_id: (job, Succeeded()) for job in jobs}
-    paths, ledger = run_directory(tmp_path, states)
-    ledger.close()
-    for name in states:
-        paths.job(name).root.mkdir(parents=True)
-        paths.job(name).moment.touch()
-    answering(monkeypatch, None)
-    assert cleaning.clean(paths.root, dry_run=True).leftovers == []
-    answering(monkeypatch, Begun())
-    (leftover,) = cleaning.clean(paths.root, dry_run=True).leftovers
-    assert leftover.path == paths.job("a").moment
