@@ -9,17 +9,16 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.exit_codes import how_it_ended
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.child_process import package_path, spawn
-from orchestrator.core.text import count, shortened
+from orchestrator.core.text import shortened
 from orchestrator.experiment.directory import resume_advice, run_directory, run_end, run_index
 from orchestrator.experiment.directory.run_index import FINISHED, ListedRun
 from orchestrator.experiment.planning.start_conditions import StartConditions
@@ -119,11 +118,12 @@ def _decide_by_files(paths: RunPaths) -> tuple[Fate, str]:
 
 def _start(run: ListedRun, paths: RunPaths, conditions: StartConditions) -> Resumption:
     """Start its supervisor, and wait until the first jobs run."""
+    begun = time.time()
     try:
         process = spawn(
             conditions.command(paths.root),
             environment={**os.environ, **package_path()},
-            stdout=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             cpus=conditions.usable_cpus(),
         )
@@ -134,40 +134,26 @@ def _start(run: ListedRun, paths: RunPaths, conditions: StartConditions) -> Resu
             fate="failed",
             message=f"could not be resumed: no process can be started ({error})",
         )
-    out, err = process.communicate()
-    last = _last_event(out)
+    _, err = process.communicate()
+    holder = run_directory.holder(paths)
+    end = run_end.read(paths)
     fate: Fate = "resumed"
     pid = None
-    match last.get("event"):
-        case "detached":
-            pid = last["pid"]
-            running = count(last["running"], "job runs", "jobs run")
-            message = f"resumed: {running} now, supervised by process {pid}"
-        case "ended":
-            message = f"resumed, and has ended already with exit code {process.returncode}"
-        case _ if (holder := run_directory.holder(paths)) is not None:
-            fate = "left"
-            message = f"runs already, supervised by {holder}"
-        case _:
-            fate = "failed"
-            printed = shortened("; ".join(err.decode(errors="replace").splitlines()))
-            reason = printed.removeprefix("error: ") or how_it_ended(process.returncode)
-            message = f"could not be resumed: {reason}"
+    if process.returncode == 0 and holder is not None:
+        pid = holder.pid
+        message = f"resumed, supervised by process {pid}"
+    elif end is not None and end.ended_at > begun and not end.message:
+        message = f"resumed, and has ended already with exit code {process.returncode}"
+    elif holder is not None:
+        fate = "left"
+        message = f"runs already, supervised by {holder}"
+    else:
+        fate = "failed"
+        printed = shortened("; ".join(err.decode(errors="replace").splitlines()))
+        message = f"could not be resumed: {printed.removeprefix('error: ')}"
     return Resumption(
         run_dir=run.entry.run_dir, name=run.entry.name, fate=fate, message=message, pid=pid
     )
-
-
-def _last_event(output: bytes) -> Mapping[str, Any]:
-    """The last event that `run --json` has printed; empty where there is none."""
-    for line in reversed(output.splitlines()):
-        try:
-            event = parsed_json(line)
-        except ValueError:  # user's code has printed it
-            continue
-        if isinstance(event, dict):
-            return event
-    return {}
 
 
 def exit_code(resumptions: Sequence[Resumption]) -> int:

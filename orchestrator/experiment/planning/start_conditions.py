@@ -77,10 +77,10 @@ class StartConditions:
         return self.usable_cpus() == set()
 
     def command(self, run_dir: Path) -> list[str]:
-        """The command line of the same run in the background, which prints JSON."""
+        """The command line of the same run in the background."""
         more = max(0, self.niceness - os.getpriority(os.PRIO_PROCESS, 0))
         command = ["nice", "-n", str(more)] if more else []
-        command += [*PROGRAM, "run", str(run_dir), "--detach", "--json"]
+        command += [*PROGRAM, "run", str(run_dir), "--detach"]
         command += ["--grace", str(self.grace_s)]
         if self.max_parallel is not None:
             command += ["--max-parallel", str(self.max_parallel)]
