@@ -289,10 +289,12 @@ def holder(paths: RunPaths) -> LockHolder | None:
 def reading_ledger(paths: RunPaths) -> Iterator[Ledger]:
     """The ledger, to be read within the block.
 
-    :raises RunDirError: while its supervisor runs on another host, see
+    :raises RunDirError: its supervisor runs on another host.
     """
     if (at_work := holder(paths)) is not None and at_work.is_elsewhere:
-        commands = "`status`, `attach`, `logs`, `stop`, `retry`, `pause`, `resume` and `set`"
+        commands = (
+            "`status`, `attach`, `wait`, `logs`, `stop`, `retry`, `pause`, `resume` and `set`"
+        )
         advice = f"{commands} work from here; for anything else use that host or wait"
         raise RunDirError(
             f"{paths.root}: its supervisor ({at_work}) runs on another host than this. {advice}"
