@@ -63,7 +63,7 @@ from orchestrator.server.executor import Executor
 from orchestrator.server.jobs import JobTable, Report, wanted_state
 from orchestrator.server.ledger import LedgerReporter, ServerLedger, Wanted
 from orchestrator.server.requests import Answer, Request
-from orchestrator.supervisor import error_log
+from orchestrator.supervisor import error_log, job_directory
 from orchestrator.supervisor.launch_order import launch_order
 
 
@@ -572,9 +572,14 @@ class Entering:
         begun = [row for row in rows if isinstance(row.state, Pending) and row.attempts]
         if done or begun:
             parts = [f"{count(done, 'job was', 'jobs were')} finished before"] if done else []
-            steps = {row.job_id: row.env_steps for row in begun}
+            steps = {
+                row.job_id: job_directory.checkpointed_steps(self.paths.job(row.job_id))
+                for row in begun
+            }
             if begun:
-                parts.append(f"{count(len(begun), 'job')} resume ({listed(list(steps))})")
+                resume = count(len(begun), "job resumes", "jobs resume")
+                saved = listed([f"{job_id} at {number:,}" for job_id, number in steps.items()])
+                parts.append(f"{resume} ({saved} env_steps)")
             self.report("resumed", ", ".join(parts), env_steps=steps)
         paused = [
             row.job_id for row in rows if isinstance(row.state, Paused) and not row.state.at_rung
@@ -583,7 +588,11 @@ class Entering:
             text = f"paused, and not run unless `resume` queues them: {listed(paused)}"
             self.report("warning", text, jobs=paused)
         dead = [
-            row.job_id for row in rows if row.attempts and isinstance(row.state, Failed | Cancelled)
+            row.job_id
+            for row in rows
+            if row.attempts
+            and isinstance(row.state, Failed | Cancelled)
+            and not lacked_room(row.state)
         ]
         if dead:
             text = f"failed or cancelled before, and not run again unless `retry` queues them: {listed(dead)}"

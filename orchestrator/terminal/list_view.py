@@ -35,12 +35,10 @@ def show(runs: Sequence[ListedRun], *, is_all: bool) -> None:
         print(f"no experiment runs or can be resumed; {more}")
         return
     if not shown:
-        nothing = "no experiment was started here"
-        if not run_index.is_kept():
-            nothing = (
-                "your experiments are not noted, as you have no home; `status RUN_DIR` shows one"
-            )
-        print(nothing)
+        try:
+            print(f"no experiment is listed in {run_index.folder()}")
+        except RuntimeError:
+            print("experiments cannot be listed: you have no home; set XDG_STATE_HOME to a folder")
         return
     remarks: list[Text] = []
     for run in shown:

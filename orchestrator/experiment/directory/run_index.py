@@ -86,15 +86,6 @@ def folder() -> Path:
     return (state if state.is_absolute() else Path.home() / ".local/state") / "orchestrator/runs"
 
 
-def is_kept() -> bool:
-    """Return whether this user has a place for the index."""
-    try:
-        folder()
-    except RuntimeError:
-        return False
-    return True
-
-
 def note(run_dir: Path, name: str) -> None:
     """Enter a run directory. Where the index cannot be written, as in a home that is read-only, it
     is not listed.
