@@ -197,8 +197,6 @@ class BackendSettings:
     """Whether others who use the CPUs of this machine are looked at, and are told which ones are
     held."""
     run_dir: Path = Path()
-    jobs: Sequence[Job] = ()
-    """All declared jobs."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Values of all options of the executor's kind, by name."""
     tables: Mapping[str, Any] = field(default_factory=dict)

@@ -71,21 +71,13 @@ def python_files(folder: Path) -> Files:
     return files
 
 
-def named_code(jobs: Iterable[Job]) -> dict[str, set[str]]:
-    """Each folder that ``jobs`` import code from, with the names of what they import."""
-    names: dict[str, set[str]] = {}
-    for job in jobs:
-        if (folder := code_folder(job.spec)) is not None:
-            names.setdefault(folder, set()).add(code_name(job.spec))
-    return names
-
-
 def digests(jobs: Iterable[Job]) -> dict[str, str]:
     """Each folder that ``jobs`` import code from, with the digest of its code; not those that are
     too large.
     """
     found = {}
-    for folder in sorted(named_code(jobs)):
+    folders = {code_folder(job.spec) for job in jobs}
+    for folder in sorted(folder for folder in folders if folder is not None):
         # Too large, or it cannot be read: no comparison says then whether it has changed.
         with contextlib.suppress(UsageError, OSError):
             if files := python_files(Path(folder)):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.core.errors import Problem
 from orchestrator.core.job import AttemptOutcome, Job
 from orchestrator.executors import base
 from orchestrator.machine import imported_code
@@ -74,9 +75,8 @@ class BackendExecutor:
     def resize(self, jobs_at_once: int) -> int:
         return self.backend.slots.resize(jobs_at_once)
 
-    def refusal(self, job: Job) -> str | None:
-        problems = self.backend.problems(job)
-        return problems[0].message if problems else None
+    def problems(self, job: Job) -> Sequence[Problem]:
+        return self.backend.problems(job)
 
     def reserve(self, job: Job, *, waiting: int) -> Shortage | None:
         start = start_choice.choose(

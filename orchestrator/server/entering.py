@@ -241,10 +241,14 @@ class Entering:
             if label is not None and job.xml_source is not None:
                 robot = RobotArgument(name=job.spec.name, file=job.xml_source, index=0, label=label)
                 verdict = verdict_for_user(verdict, robot)
-            refusal = None if verdict.problem else self.executor.refusal(job)
-            if refusal is not None:
-                problem = Problem(where=f"{job.where}.resources", message=refusal)
-                verdict = dataclasses.replace(verdict, problem=problem, lacks_room=True)
+            lacking = () if verdict.problem else self.executor.problems(job)
+            if lacking:
+                verdict = dataclasses.replace(
+                    verdict,
+                    problem=lacking[0],
+                    settings_problem=lacking[0].message,
+                    lacks_room=True,
+                )
             verdicts[job.job_id] = verdict
         return verdicts
 
@@ -261,7 +265,7 @@ class Entering:
             left_out = self._left_out(jobs, verdicts)
             jobs = [job for job in jobs if job.job_id not in left_out]
         problems = dict.fromkeys(
-            problem for job in jobs if (problem := verdicts[job.job_id].problem) is not None
+            problem for job in jobs for problem in self._problems(job, verdicts[job.job_id])
         )
         if problems and not addition.skip_invalid:
             is_all = all(verdicts[job.job_id].problem for job in jobs)
@@ -317,6 +321,13 @@ class Entering:
             message=f"{count(len(jobs), 'job')} added",
             facts={"jobs": [job.job_id for job in jobs], "left_out": left_out},
         )
+
+    def _problems(self, job: Job, verdict: JobVerdict) -> Sequence[Problem]:
+        """Return everything that is wrong with a job."""
+        if verdict.problem is None:
+            return ()
+        of_executor = self.executor.problems(job)
+        return of_executor if verdict.lacks_room else [*of_executor, verdict.problem]
 
     def _left_out(
         self, jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]
@@ -532,7 +543,7 @@ class Entering:
             is_done = isinstance(row.state, Succeeded)
             lacks_results = is_done and not directory.has_results(normalize=row.normalize)
             if (lacks_results and directory.robot_hash.exists()) or (
-                lacked_room(row.state) and self.executor.refusal(row.job) is None
+                lacked_room(row.state) and not self.executor.problems(row.job)
             ):
                 self.ledger.set_state(row.job_id, Pending())
         rows = self.ledger.jobs()

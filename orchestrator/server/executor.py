@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
+from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job
 from orchestrator.core.messages import Progress
 
@@ -122,8 +123,8 @@ class Executor(Protocol):
     def resize(self, jobs_at_once: int) -> int:
         """Change how many jobs run at once, as far as there is room. Return the number."""
 
-    def refusal(self, job: Job) -> str | None:
-        """Return why there can never be room for a job, or None."""
+    def problems(self, job: Job) -> Sequence[Problem]:
+        """Return why a job can never run here; nothing if it can."""
 
     def reserve(self, job: Job, *, waiting: int) -> Shortage | None:
         """Reserve room for an attempt of the job, or return why it has to wait.

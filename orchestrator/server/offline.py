@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job
 from orchestrator.experiment.directory import run_directory
 from orchestrator.server.examiner import Examiner
@@ -29,8 +30,8 @@ class NoExecutor:
     def resize(self, jobs_at_once: int) -> int:
         return 0
 
-    def refusal(self, job: Job) -> str | None:
-        return None
+    def problems(self, job: Job) -> Sequence[Problem]:
+        return ()
 
     def reserve(self, job: Job, *, waiting: int) -> Shortage | None:
         return "room"

@@ -62,6 +62,8 @@ def run(
         is removed.
     :raises KeyboardInterrupt: it was stopped before anything was added to a new one.
     """
+    # A signal that comes before the loop runs ends the batch jobs that were taken over, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.ExitStack() as stack:
         aside = None
         executor = None
@@ -73,6 +75,7 @@ def run(
         executor = executor or run_start.choose_executor(paths, settings)
         this = run_directory.holder(paths)
         assert this is not None
+        executor = executor or run_start.choose_executor(paths, settings)
         ledger = _open_ledger(paths)
         stack.callback(ledger.abandon)
         begun(paths, this.key)

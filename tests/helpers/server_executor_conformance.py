@@ -111,9 +111,10 @@ def test_a_start_that_fails_gives_its_room_back(stage: Stage, tmp_path: Path) ->
 
 def test_what_never_fits_is_refused(stage: Stage) -> None:
     job = make_job("large", cores=64)
-    assert stage.executor.refusal(job)
+    (problem,) = stage.executor.problems(job)
+    assert problem.where == "jobs[0].resources.cores"
     assert stage.executor.reserve(job, waiting=1) == "never"
-    assert stage.executor.refusal(make_job("small")) is None
+    assert not stage.executor.problems(make_job("small"))
 
 
 def test_memory_is_promised_once(stage: Stage) -> None:

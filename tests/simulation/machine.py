@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core.errors import Problem
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.files.atomic_files import write_whole
@@ -346,10 +347,10 @@ class SimulatedExecutor:
         self.machine.limit = min(jobs_at_once, self.machine.world.scenario.cpus)
         return self.machine.limit
 
-    def refusal(self, job: Job) -> str | None:
+    def problems(self, job: Job) -> list[Problem]:
         if job.resources.all_cores > self.machine.world.scenario.cpus:
-            return "it needs more cores than there are"
-        return None
+            return [Problem(where=job.where, message="it needs more cores than there are")]
+        return []
 
     @property
     def running(self) -> int:

@@ -132,7 +132,6 @@ def plan(
         max_parallel=_max_parallel(options, experiment),
         sees_neighbours=sees_neighbours,
         run_dir=options.run_dir if options.run_dir in staging.parents else staging,
-        jobs=declared,
         options=_all_options(kind, options),
         tables=experiment.tables,
         name=experiment.directory_name,

@@ -6,8 +6,7 @@ import contextlib
 import sys
 from typing import Any
 
-from orchestrator.core.errors import Problem, UsageError
-from orchestrator.core.front_end import repeat_call
+from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job
 from orchestrator.core.text import count
 from orchestrator.executors.base import BackendSettings, amounts, resource_problem
@@ -25,15 +24,13 @@ from orchestrator.machine import imported_code
 class RayBackend:
     """See :class:`orchestrator.executors.base.Backend`.
 
-    :raises UsageError: Ray is missing, the cluster cannot be used, or the user's code cannot be
-        copied.
+    :raises UsageError: Ray is missing, or the cluster cannot be used.
     """
 
     cpu_moves = None
 
     def __init__(self, settings: BackendSettings) -> None:
         run_dir = settings.run_dir.absolute()
-        jobs = settings.jobs
         self._address = settings.options["ray_address"]
         self._storage = settings.options["storage"]
         self._stack = contextlib.ExitStack()
@@ -46,18 +43,13 @@ class RayBackend:
             )
             driver_directory = DriverDirectory.create(run_dir)
             stack.callback(driver_directory.remove)
-            code = CodeFolders(driver_directory=driver_directory)
-            try:
-                for folder, names in imported_code.named_code(jobs).items():
-                    code.read(folder, names)
-            except CodeCopyError as error:
-                raise UsageError(f"{error}, and {repeat_call()}") from error
+            self._code = CodeFolders(driver_directory=driver_directory)
             self.slots = ClusterSlots(settings.max_parallel_on_nodes)
             registry = NodeRegistry(connected, driver_directory, transport)
             self.nodes = stack.enter_context(
                 contextlib.closing(CompatibleNodes(registry, self.slots, transport))
             )
-            self.executor = RayExecutor(nodes=self.nodes, code=code.code)
+            self.executor = RayExecutor(nodes=self.nodes, code=self._code.code)
             self.local_slots = settings.local_slots(None)
             stack.callback(self.local_slots.close)
             self._stack = stack.pop_all()
@@ -66,6 +58,11 @@ class RayBackend:
         return [*self.nodes.assemble(), *self.slots.warnings()]
 
     def problems(self, job: Job) -> list[Problem]:
+        try:
+            folder = imported_code.code_folder(job.spec)
+            self._code.code(folder, imported_code.code_name(job.spec))
+        except CodeCopyError as error:
+            return [Problem(where=job.where, message=str(error))]
         resources = job.resources
         if self.slots.fits_ever(
             resources.all_cores,

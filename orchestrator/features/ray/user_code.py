@@ -1,7 +1,7 @@
 """Python code of the user that jobs import: how it gets to nodes that do not have it.
 
-The driver reads the folder of the job file when the run begins, and again when a job is added later
-that names other code. An attempt uses the folder of the same path on its node if the code there is
+The driver reads the folder of the job file when a job is added that names other code than those
+before. An attempt uses the folder of the same path on its node if the code there is
 the same; otherwise it gets the driver's.
 """
 
@@ -11,7 +11,6 @@ import contextlib
 import os
 import pickle
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,37 +106,24 @@ class CodeFolders:
         default_factory=dict, init=False
     )
 
-    def read(self, folder: str, names: Iterable[str]) -> None:
-        """Read and copy a folder, once for all ``names`` that jobs import from it.
+    def code(self, folder: str | None, name: str) -> UserCode | None:
+        """Return the code in :attr:`Launch.code_folder`, with :attr:`Launch.code_name`, or None if
+        there is none. The folder is read when a name is first asked for.
 
         :raises CodeCopyError: the code is too large, which stands until the next run, or cannot be
             read or copied.
         """
-        try:
-            code: UserCode | UsageError | None = _copy(folder, self.driver_directory)
-        except UsageError as error:
-            code = error
-        self._read.update({(folder, name): code for name in names})
-        _raise_refused(code)
-
-    def code(self, folder: str | None, name: str) -> UserCode | None:
-        """The code in :attr:`Launch.code_folder`, with :attr:`Launch.code_name`; None where there
-        is none.
-
-        :raises CodeCopyError: as :meth:`read`, which is called for a name that is not known yet.
-        """
         if folder is None:
             return None
         if (folder, name) not in self._read:
-            self.read(folder, [name])
-        return _raise_refused(self._read[folder, name])
-
-
-def _raise_refused(code: UserCode | UsageError | None) -> UserCode | None:
-    """:raises CodeCopyError: in place of a UsageError."""
-    if isinstance(code, UsageError):
-        raise CodeCopyError(None, str(code)) from code
-    return code
+            try:
+                self._read[folder, name] = _copy(folder, self.driver_directory)
+            except UsageError as error:
+                self._read[folder, name] = error
+        code = self._read[folder, name]
+        if isinstance(code, UsageError):
+            raise CodeCopyError(None, str(code)) from code
+        return code
 
 
 def _copy(folder: str, driver_directory: DriverDirectory) -> UserCode | None:

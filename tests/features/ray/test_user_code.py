@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_helpers import make_spec
+from supervisor_helpers import make_job, make_spec
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.environment_variables import SEARCH_PATH_VARIABLE
 from orchestrator.features.ray import user_code
 from orchestrator.features.ray.driver_directory import DriverDirectory
-from orchestrator.features.ray.user_code import UserCode
+from orchestrator.features.ray.ray_backend import RayBackend
+from orchestrator.features.ray.user_code import CodeFolders, UserCode
 from orchestrator.machine import imported_code
 from orchestrator.machine.imported_code import digest, python_files
 
@@ -88,6 +89,18 @@ def test_too_many_files_are_refused_with_the_limit_and_a_hint(
     monkeypatch.setattr(imported_code, limit, most)
     with pytest.raises(UsageError, match=f"^{folder}: jobs import .* more than .*{message}"):
         python_files(folder)
+
+
+def test_a_job_whose_code_cannot_be_copied_is_refused_before_its_launch(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imported_code, "MOST_FILES", 2)
+    backend = object.__new__(RayBackend)
+    backend._code = CodeFolders(driver_directory=DriverDirectory.create(tmp_path))
+    job = make_job("a", spec={"entry_point": "tasks:make", "search_path": str(folder)})
+    (problem,) = backend.problems(job)
+    assert problem.where == "jobs[0]"
+    assert "more than 5,000 folders, 2 Python files" in problem.message
 
 
 @pytest.mark.parametrize(

@@ -283,8 +283,7 @@ def test_jobs_that_wait_for_memory_or_a_gpu_are_seen_by_no_other_run(
         make_job("waits-for-a-gpu", gpus=1, cores=1, memory_mib=10),
         make_job("waits-for-memory", cores=1, memory_mib=1000),
     ]
-    experiment = Experiment(tmp_path, jobs, available_memory_mib=lambda: 100)
-    experiment.supervisor.slots = experiment.supervisor._launcher.slots = slots
+    experiment = Experiment(tmp_path, jobs, slots=slots, memory_mib=100)
     acquire = slots.acquire
 
     def acquire_noted(*arguments: object, **how: object) -> object:

@@ -195,23 +195,17 @@ def last_attempt(run_dir: Path, job_id: str) -> dict[str, Any]:
     return record
 
 
-IMPATIENT = """
-from orchestrator.features.ray import ray_executor
-ray_executor.DRIVER_TIMEOUT_S = 5.0
-"""
-"""Makes a program give up the head of a cluster after seconds, instead of after half a minute."""
-
-
-STUBS = f"""{commands.STUBS}
+WORKERS = f"""{commands.EXAMINE_NOTHING}{commands.with_worker(commands.STUB_WORKER)}
 import functools
 from orchestrator.features.ray import ray_backend
 ray_backend.RayExecutor = functools.partial(ray_backend.RayExecutor, worker_command=worker)
 """
-"""As :data:`command_helpers.STUBS`, on the nodes of a cluster that see the run directory."""
-
-
-STUBBED = f"{STUBS}\nfrom orchestrator import __main__\n__main__.main()"
-"""The command line with :data:`STUBS`."""
+STUBBED = f"""{commands.EXAMINE_NOTHING}{commands.with_server(WORKERS)}
+from orchestrator import __main__
+__main__.main()
+"""
+"""The command line with stubs as in :data:`command_helpers.STUBS`, on the nodes of a cluster that
+see the run directory."""
 
 
 def stubbed(*arguments: str | Path) -> list[str]:
