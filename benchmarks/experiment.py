@@ -41,12 +41,11 @@ from orchestrator.analysis import run_reader
 from orchestrator.core.job import Job, Resources
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.base import BackendSettings
+from orchestrator.executors.executor import ExecutorSettings
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.executors.local_backend import LocalBackend
+from orchestrator.executors.processes import Processes
 from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine import topology
-from orchestrator.server.backend_executor import BackendExecutor
 from orchestrator.server.examiner import Examiner
 from orchestrator.server.ledger import ServerLedger
 from orchestrator.server.supervisor import Supervisor
@@ -245,14 +244,14 @@ def instant_jobs(repeats: int) -> list[Line]:
             ledger.put_jobs(DeclaredJob(position=place, job=job) for place, job in jobs)
             ledger.commit()
             here = topology.detect()
-            backend = LocalBackend(
-                BackendSettings(machine=here, sees_neighbours=True, name="benchmark"),
-                LocalExecutor(worker_command=("/bin/true",)),
+            executor = LocalExecutor(
+                ExecutorSettings(machine=here, sees_neighbours=True, name="benchmark"),
+                Processes(worker_command=("/bin/true",)),
             )
             supervisor = Supervisor(
                 paths=paths,
                 ledger=ledger,
-                executor=BackendExecutor(backend=backend, now=time.monotonic),
+                executor=executor,
                 examiner=Examiner(processes=0),
                 policies=NoPolicies(),
                 holder="benchmark",

@@ -14,6 +14,8 @@ from orchestrator.core.errors import ChangedError
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.job import Cancelled, Paused, Pending, Running, State, Succeeded, lacked_room
 from orchestrator.core.paths import RunPaths
+from orchestrator.executors import start_choice
+from orchestrator.executors.start_choice import StartChoice
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination import examining_process, side_by_side
 from orchestrator.experiment.examination.preflight import JobVerdict
@@ -32,8 +34,7 @@ from orchestrator.ledger import JobRow, Ledger
 from orchestrator.server.entering import has_lost_directory, state_at_start
 from orchestrator.server.ledger import Wanted
 from orchestrator.server.ledger import wanted as wanted_of
-from orchestrator.supervisor import disk_admission, job_directory, start_choice
-from orchestrator.supervisor.start_choice import StartChoice
+from orchestrator.supervisor import disk_admission, job_directory
 
 Action: TypeAlias = Literal["start", "resume", "restart", "extend", "refuse", "none"]
 
@@ -62,7 +63,7 @@ class Prospect:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
     plan: Plan
-    """Its backend is closed already."""
+    """Its executor is closed already."""
     prospects: Mapping[str, Prospect]
     """``job_id`` → its prospect."""
     undeclared: Sequence[str] = ()
@@ -96,7 +97,7 @@ def dry_run(
         plan = run_plan.plan(
             experiment, options, Path(staging), check_stop=lambda: None, watch=watch, warm=warm
         )
-        plan.backend.close()
+        plan.executor.close()
     plan = _warned_of_disk(plan, options.run_dir)
     paths = RunPaths(options.run_dir)
     earlier = _earlier(experiment, options, plan, paths)
@@ -233,7 +234,7 @@ def _starts(plan: Plan, prospects: Mapping[str, Prospect]) -> dict[str, StartCho
     """As the run would choose where no job waits for another."""
     launched = [job for job in plan.jobs if prospects[job.job_id].is_launched]
     due = sum(map(start_choice.is_forkable, launched))
-    never_forks = plan.backend.executor.never_forks
+    never_forks = plan.executor.never_forks
     return {
         job.job_id: start_choice.choose(job, due=due, never_forks=never_forks) for job in launched
     }

@@ -31,7 +31,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 
 Start: TypeAlias = Literal["auto", "exec", "fork"]
 """How a worker starts: as a new Python process, forked from one that has imported its packages
-already, or whichever of these is faster (:func:`orchestrator.supervisor.start_choice.choose`)."""
+already, or whichever of these is faster (:func:`orchestrator.executors.start_choice.choose`)."""
 
 META = "meta."
 """Begins keys of a job's point that are no parameters of its training."""

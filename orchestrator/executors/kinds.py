@@ -17,7 +17,7 @@ from orchestrator.core.feature import added
 from orchestrator.core.text import listed
 
 if TYPE_CHECKING:
-    from orchestrator.executors.base import Backend, BackendSettings
+    from orchestrator.executors.executor import ExecutorSettings, OpenedExecutor
 
 SHOWN = 5
 
@@ -104,17 +104,17 @@ class ExecutorKind:
     """What ``--executor`` can name."""
 
     name: str
-    open: Callable[[BackendSettings], Backend]
+    open: Callable[[ExecutorSettings], OpenedExecutor]
     """:raises UsageError: it cannot be used here."""
     options: tuple[ExecutorOption, ...] = ()
     batch_jobs: BatchJobs | None = None
     """None where no job outlives its supervisor."""
 
 
-def _open_local(settings: BackendSettings) -> Backend:
-    from orchestrator.executors.local_backend import LocalBackend
+def _open_local(settings: ExecutorSettings) -> OpenedExecutor:
+    from orchestrator.executors.local import LocalExecutor
 
-    return LocalBackend(settings)
+    return LocalExecutor(settings)
 
 
 @functools.cache

@@ -16,9 +16,10 @@ from typing import Generic, Protocol, TypeVar
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.processes.environment_variables import RANKS_SECRET_VARIABLE
-from orchestrator.executors import process
-from orchestrator.executors.base import Exited, Handle, Launch
-from orchestrator.executors.process import WorkerProcess
+from orchestrator.executors import worker_process
+from orchestrator.executors.executor import AttemptId, Exited
+from orchestrator.executors.launcher import Launch
+from orchestrator.executors.worker_process import WorkerProcess
 from orchestrator.executors.worker_template import WorkerTemplate
 
 
@@ -80,7 +81,7 @@ Rank = TypeVar("Rank", bound=Member)
 class RankGroup(Generic[Rank]):
     """The running ranks of an attempt, and the exit that the attempt will have."""
 
-    handle: Handle
+    id: AttemptId
     ranks: int
     running: list[Rank]
     _cause: RankExit | None = None
@@ -138,16 +139,16 @@ class RankGroup(Generic[Rank]):
     def _exited_event(self) -> Exited:
         cause = self._cause
         if cause is None:
-            return Exited(self.handle, ExitCode.SUCCEEDED)
+            return Exited(self.id, ExitCode.SUCCEEDED)
         if cause.returncode in (ExitCode.SUCCEEDED, ExitCode.PAUSED):
-            return Exited(self.handle, cause.returncode)
+            return Exited(self.id, cause.returncode)
         rank = None
         if self.ranks > 1:
             # Without an exit code the exit record decides, and rank 0's says whether the training
             # was done.
             rank = 0 if cause.returncode is None else cause.rank
         return Exited(
-            self.handle,
+            self.id,
             cause.returncode,
             oom_killed=cause.oom_killed,
             rank=rank,
@@ -171,7 +172,7 @@ def start(
     """Start every rank of an attempt, each with a token below ``token``. :raises OSError: no rank
     is left.
 
-    :param template: see :func:`orchestrator.executors.process.start`.
+    :param template: see :func:`orchestrator.executors.worker_process.start`.
     """
     started: list[WorkerProcess] = []
     if launch.ranks > 1:
@@ -180,7 +181,7 @@ def start(
         for rank in range(launch.ranks):
             rank_token = f"{token}/{rank}" if launch.ranks > 1 else token
             started.append(
-                process.start(
+                worker_process.start(
                     command, launch, rank, token=rank_token, added=added, template=template
                 )
             )
@@ -190,9 +191,4 @@ def start(
         for worker in started:
             worker.reap()
         raise
-    first = started[0]
-    return RankGroup(
-        handle=Handle(launch.job_id, launch.number, first.pid, first.pid_start),
-        ranks=launch.ranks,
-        running=started,
-    )
+    return RankGroup(id=launch.id, ranks=launch.ranks, running=started)

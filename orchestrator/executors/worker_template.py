@@ -32,9 +32,9 @@ from orchestrator.core.processes.child_process import (
 )
 from orchestrator.core.processes.environment_variables import TOKEN_VARIABLE
 from orchestrator.core.processes.readable import readable
-from orchestrator.executors import process
-from orchestrator.executors.base import Launch
-from orchestrator.executors.process import Started
+from orchestrator.executors import worker_process
+from orchestrator.executors.launcher import Launch
+from orchestrator.executors.worker_process import Started
 
 TEMPLATE_COMMAND = (sys.executable, "-m", "orchestrator.worker.template")
 TOKEN_BYTES = 512
@@ -113,7 +113,9 @@ class WorkerTemplate:
         """
         if (why := self._make_ready(added)) is not None:
             return why
-        variables = process.worker_environment(launch, 0, channel=None, token=token, added=added)
+        variables = worker_process.worker_environment(
+            launch, 0, channel=None, token=token, added=added
+        )
         ours = self._order(launch, log, variables)
         found = _await_worker(ours)
         if isinstance(found, _NoneReady) and (found.pid is None or found.hangs):
@@ -224,7 +226,7 @@ class WorkerTemplate:
             self.close()
 
     def _start(self, added: Mapping[str, str | None]) -> None:
-        variables = process.worker_environment(
+        variables = worker_process.worker_environment(
             ANY_LAUNCH, 0, channel=None, token=self.token, added=added
         )
         mark = "template".ljust(TOKEN_BYTES - len(self.token) - 1, "-")

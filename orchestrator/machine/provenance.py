@@ -239,7 +239,7 @@ def executor(paths: RunPaths) -> Mapping[str, Any]:
     """Facts about the backend of the last session of ``paths``, with its name as ``executor``;
     empty if not recorded.
 
-    See :meth:`orchestrator.executors.base.Backend.facts`.
+    See :meth:`orchestrator.executors.executor.OpenedExecutor.facts`.
     """
     return _latest(paths, {"executor": str})
 

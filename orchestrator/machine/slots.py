@@ -286,6 +286,11 @@ class SlotPool:
         self._look_for_gpus(gpus)
         return cores <= topology.largest_job(self._machine) and gpus <= len(self._machine.gpus)
 
+    def machine_for(self, gpus: float) -> Machine:
+        """Return the machine, with its GPUs if any are asked for."""
+        self._look_for_gpus(gpus)
+        return self._machine
+
     def resume(self, cpus: tuple[int, ...]) -> Slot:
         """A slot with exactly these CPUs, for an attempt that already has them from an earlier
         pool.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.job import AttemptOutcome, Cause, Job
 from orchestrator.core.messages import Progress
-from orchestrator.server.executor import AttemptId, Executor
+from orchestrator.executors.executor import AttemptId, Executor
 from orchestrator.server.jobs import JobEntry, Report
 from orchestrator.supervisor import retry_policy
 

@@ -43,6 +43,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_sources import converter_of
 from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.executors.executor import Executor
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination import training_time
 from orchestrator.experiment.examination.preflight import JobVerdict
@@ -59,7 +60,6 @@ from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.server import recovery
 from orchestrator.server.declaration import job_from_values
 from orchestrator.server.examiner import AbortedExamination, Examination, Examined, Examiner
-from orchestrator.server.executor import Executor
 from orchestrator.server.jobs import JobTable, Report, wanted_state
 from orchestrator.server.ledger import LedgerReporter, ServerLedger, Wanted
 from orchestrator.server.requests import Answer, Request

@@ -19,9 +19,9 @@ from orchestrator.core.job import (
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
+from orchestrator.executors.executor import Moved, Placed
 from orchestrator.machine.slots import part_of_rank
 from orchestrator.server.attempts import RunningAttempt
-from orchestrator.server.executor import Moved, Placed
 from orchestrator.server.jobs import Report
 from orchestrator.supervisor import job_directory
 

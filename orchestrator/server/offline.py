@@ -8,9 +8,9 @@ from pathlib import Path
 
 from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job
+from orchestrator.executors.executor import AttemptId, Event, Shortage
 from orchestrator.experiment.directory import run_directory
 from orchestrator.server.examiner import Examiner
-from orchestrator.server.executor import AttemptId, Event, Shortage
 from orchestrator.server.ledger import LedgerReporter, ServerLedger
 from orchestrator.server.recovery import settle_left_attempts
 from orchestrator.server.requests import Answer, ReceivedRequest, Request

@@ -15,7 +15,7 @@ from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.process_setup import CHECKPOINT_SIGNAL
-from orchestrator.executors.base import BackendSettings
+from orchestrator.executors.executor import ExecutorSettings
 from orchestrator.executors.kinds import kind_named
 from orchestrator.experiment.begun_source import begun_source
 from orchestrator.experiment.directory import run_directory, run_index
@@ -31,7 +31,6 @@ from orchestrator.ledger import live_facts
 from orchestrator.machine import provenance, topology
 from orchestrator.machine.process_identity import boot_id
 from orchestrator.server import run_start
-from orchestrator.server.backend_executor import BackendExecutor
 from orchestrator.server.companions import Companions, RunFacts
 from orchestrator.server.companions import exit_code as companion_exit_code
 from orchestrator.server.entering import Addition
@@ -75,7 +74,6 @@ def run(
         executor = executor or run_start.choose_executor(paths, settings)
         this = run_directory.holder(paths)
         assert this is not None
-        executor = executor or run_start.choose_executor(paths, settings)
         ledger = _open_ledger(paths)
         stack.callback(ledger.abandon)
         begun(paths, this.key)
@@ -215,8 +213,8 @@ def _make_supervisor(
     kind = kind_named(executor.name)
     machine = topology.detect()
     max_parallel = None if settings.max_parallel == "auto" else settings.max_parallel
-    backend = kind.open(
-        BackendSettings(
+    opened = kind.open(
+        ExecutorSettings(
             machine=machine,
             max_parallel=max_parallel,
             sees_neighbours=True,
@@ -227,17 +225,15 @@ def _make_supervisor(
             },
             tables=run_start.read_tables(settings),
             name=settings.name,
-            final_run_dir=paths.root,
         )
     )
-    of_backend = BackendExecutor(backend=backend, now=time.monotonic)
-    stack.callback(of_backend.close)
+    stack.callback(opened.close)
     examiner = Examiner(processes=machine.capacity, warm=warm)
     stack.callback(examiner.close)
     supervisor = Supervisor(
         paths=paths,
         ledger=ledger,
-        executor=of_backend,
+        executor=opened,
         examiner=examiner,
         policies=stack.enter_context(StartPolicyFetcher(paths)),
         holder=holder,
@@ -246,16 +242,14 @@ def _make_supervisor(
         awaits_jobs=settings.awaits_jobs,
     )
     run_start.report_start(supervisor.report, settings, executor, machine, aside)
-    for warning in backend.ready():
-        supervisor.report("warning", warning)
-    backend.report_to(supervisor.report)
+    opened.ready(supervisor.report)
     settle_left_attempts(paths, ledger, LedgerReporter(ledger))
 
     def record_provenance() -> None:
         run_start.record_provenance(
             paths,
             settings,
-            backend,
+            opened,
             machine,
             repository,
             executor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 from orchestrator.core.front_end import option
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
-from orchestrator.executors.base import Backend
+from orchestrator.executors.executor import OpenedExecutor
 from orchestrator.executors.kinds import kind_named
 from orchestrator.experiment.planning import run_executor
 from orchestrator.experiment.planning.run_plan import RunOptions, restriction
@@ -21,6 +22,7 @@ from orchestrator.keys.feature_tables import read_kept_tables
 from orchestrator.keys.problems import Problems
 from orchestrator.ledger import JobRow
 from orchestrator.machine import imported_code, provenance
+from orchestrator.machine.gpu import detect_gpus
 from orchestrator.machine.topology import Machine
 from orchestrator.server.jobs import Report
 from orchestrator.server.settings import RunSettings
@@ -93,7 +95,7 @@ def report_start(
 def record_provenance(
     paths: RunPaths,
     settings: RunSettings,
-    backend: Backend,
+    opened: OpenedExecutor,
     machine: Machine,
     repository: provenance.Repository,
     executor: ChosenExecutor,
@@ -101,6 +103,8 @@ def record_provenance(
     report: Report,
 ) -> None:
     """Record what results come from, and warn of what has changed since the run before."""
+    if any(row.job.resources.gpus for row in rows):
+        machine = dataclasses.replace(machine, gpus=detect_gpus())
     started_with = StartConditions.of(
         settings.asked_max_parallel, settings.grace_s, settings.until, machine
     )
@@ -110,10 +114,10 @@ def record_provenance(
         command=settings.command,
         thread_variables=settings.thread_variables,
         machine=machine,
-        jobs_at_once=backend.slots.jobs_at_once,
+        jobs_at_once=opened.jobs_at_once,
         repository=repository,
         started_with=started_with.facts(),
-        backend={**executor.options, **backend.facts()},
+        backend={**executor.options, **opened.facts()},
         user_code=imported_code.digests([row.job for row in rows]),
         declared=settings.declared_by,
         resumed_by=settings.resumed_by,

@@ -36,15 +36,8 @@ from orchestrator.core.job import (
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.executors.base import amounts
-from orchestrator.ledger import summary
-from orchestrator.ledger.rows import LatestFigures
-from orchestrator.server import live, messages
-from orchestrator.server.attempts import Attempts, RunningAttempt
-from orchestrator.server.companions import Companions
-from orchestrator.server.entering import Entering
-from orchestrator.server.examiner import Examiner
-from orchestrator.server.executor import (
+from orchestrator.executors import start_choice
+from orchestrator.executors.executor import (
     Contended,
     Event,
     Executor,
@@ -54,9 +47,15 @@ from orchestrator.server.executor import (
     Progressed,
     Sampled,
     Shortage,
-    Submitted,
-    Waiting,
+    amounts,
 )
+from orchestrator.ledger import summary
+from orchestrator.ledger.rows import LatestFigures
+from orchestrator.server import live, messages
+from orchestrator.server.attempts import Attempts, RunningAttempt
+from orchestrator.server.companions import Companions
+from orchestrator.server.entering import Entering
+from orchestrator.server.examiner import Examiner
 from orchestrator.server.jobs import PATIENCE, JobEntry, JobTable
 from orchestrator.server.ledger import LedgerReporter, ServerLedger
 from orchestrator.server.requests import Answer, Request, RequestFolder
@@ -66,7 +65,6 @@ from orchestrator.supervisor import (
     error_log,
     job_directory,
     retry_policy,
-    start_choice,
 )
 from orchestrator.supervisor.events import DiskShortage
 from orchestrator.supervisor.job_directory import RobotAlteredError, RobotCopies
@@ -441,10 +439,6 @@ class Supervisor:
     def _act_on(self, attempt: RunningAttempt, event: Event) -> None:
         job_id = attempt.id.job_id
         match event:
-            case Submitted(name=name):
-                self.report("submitted", f"{job_id} submitted as {name}", job_id=job_id, name=name)
-            case Waiting(reason=reason):
-                self.report("waiting", f"{job_id} waits: {reason}", job_id=job_id)
             case Placed():
                 self._take_placed(attempt, event)
             case Progressed(progress=progress):

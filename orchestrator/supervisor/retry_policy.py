@@ -226,18 +226,6 @@ def exceeded_limit(usage: AttemptUsage, now: float) -> AttemptOutcome | None:
     return None
 
 
-def promised_mib(resources: Resources, rss_mib: float) -> int:
-    """Memory that a running attempt was granted and does not hold yet."""
-    return max(0, resources.all_memory_mib - int(rss_mib))
-
-
-def memory_admits(needed_mib: int, available_mib: int, promised_mib: int) -> bool:
-    """Whether a job that may grow to ``needed_mib`` may start beside others, whose promised memory
-    is set aside.
-    """
-    return available_mib - promised_mib >= needed_mib
-
-
 def exit_code(states: Mapping[str, State], *, interrupted: bool) -> int:
     """The command's exit code: 0 all succeeded, 1 some did not, 130 stopped or paused, and
     resumable.

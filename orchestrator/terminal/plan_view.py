@@ -19,11 +19,11 @@ from orchestrator.core.job import Job
 from orchestrator.core.numbers.changing_numbers import changing_numbers
 from orchestrator.core.numbers.evaluation_grid import number_of_points
 from orchestrator.core.text import count, cpu_text, duration, listed
+from orchestrator.executors.start_choice import StartChoice
 from orchestrator.experiment.resuming.declared_changes import by_difference
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.jobfile.toml_models import FEATURE_TABLES, ResourcesTable, Settings
-from orchestrator.supervisor.start_choice import StartChoice
 from orchestrator.terminal import output
 from orchestrator.terminal.tables import NONE, Column, number_column
 
@@ -73,7 +73,7 @@ def _heading(experiment: Experiment, dry: DryRun, run_dir: Path, *, is_refused: 
     else:
         what = _number_of_jobs(dry, is_refused=is_refused)
         order = "in this order, "
-    where = f"{dry.plan.backend.slots.jobs_at_once} at once on {_where(dry)}"
+    where = f"{dry.plan.executor.jobs_at_once} at once on {_where(dry)}"
     return f"{experiment.name}: {what}, {where}, {order}into {run_dir}"
 
 
@@ -135,7 +135,7 @@ def _evaluation(dry: DryRun) -> list[str]:
 
 def _where(dry: DryRun) -> str:
     """On which machines or CPUs the jobs would run."""
-    match dry.plan.backend.facts():
+    match dry.plan.executor.facts():
         case {"nodes": nodes}:
             return count(len(nodes), "node")
         case {"pilots": pilots}:
@@ -146,7 +146,7 @@ def _where(dry: DryRun) -> str:
 
 def _batch_script(dry: DryRun) -> list[str]:
     """What would be submitted to the cluster."""
-    script = dry.plan.backend.facts().get("script")
+    script = dry.plan.executor.facts().get("script")
     if script is None:
         return []
     return ["", "Batch script of the pilots:", *script.rstrip().splitlines()]
@@ -335,8 +335,8 @@ def facts(experiment: Experiment, dry: DryRun, run_dir: Path) -> dict[str, Any]:
     return {
         "name": experiment.name,
         "run_dir": str(run_dir),
-        "jobs_at_once": plan.backend.slots.jobs_at_once,
-        **plan.backend.facts(),
+        "jobs_at_once": plan.executor.jobs_at_once,
+        **plan.executor.facts(),
         "cpus": [cpu.index for cpu in plan.machine.cpus],
         "warnings": [*plan.warnings, *_refusals(dry, run_dir)],
         "restriction": plan.restriction or None,

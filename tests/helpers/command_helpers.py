@@ -22,6 +22,8 @@ import pytest
 from orchestrator import cli
 from orchestrator.client import start as client_start
 from orchestrator.core.job import Job
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination import preflight
 
 REPOSITORY = Path(__file__).parents[2]
@@ -270,9 +272,9 @@ def with_worker(worker: str) -> str:
     """Code for the process of a supervisor: its workers run this program."""
     return f"""
 import sys
-from orchestrator.executors import local, local_backend
+from orchestrator.executors import local, processes
 worker = (sys.executable, "-I", "-S", "-c", {worker!r})
-local_backend.LocalExecutor = lambda: local.LocalExecutor(worker_command=worker)
+local.Processes = lambda: processes.Processes(worker_command=worker)
 """
 
 
@@ -499,6 +501,13 @@ class Run:
 
     def signal(self, number: int) -> None:
         self.popen.send_signal(number)
+
+    def kill_supervisor(self, run_dir: str = "run") -> None:
+        """Kill the supervisor of a run directory, and wait for the end of its client."""
+        holder = run_directory.holder(RunPaths(self.cwd / run_dir))
+        assert holder is not None
+        os.kill(holder.pid, signal.SIGKILL)
+        self.end()
 
     def end(self) -> int:
         """Read all events; returns the exit code."""

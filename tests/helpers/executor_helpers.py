@@ -17,8 +17,9 @@ from unittest import mock
 from orchestrator.core.messages import Progress
 from orchestrator.core.processes.procfs import process_stat
 from orchestrator.executors import worker_template
-from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch, Progressed
-from orchestrator.executors.local import LocalExecutor
+from orchestrator.executors.executor import AttemptId, Event, Exited, Progressed
+from orchestrator.executors.launcher import Launch, Launcher
+from orchestrator.executors.processes import Processes
 
 PUPPET = (sys.executable, "-I", "-S", str(Path(__file__).with_name("puppet.py")))
 DEADLINE_S = 60.0
@@ -82,7 +83,7 @@ def make_rank_group(root: Path, job_id: str, *orders: Iterable[Order], **changes
     return launch
 
 
-def events_until(executor: Executor, condition: Callable[[list[Event]], bool]) -> list[Event]:
+def events_until(executor: Launcher, condition: Callable[[list[Event]], bool]) -> list[Event]:
     """Everything polled up to and with the event that makes ``condition`` true."""
     deadline = time.monotonic() + DEADLINE_S
     events: list[Event] = []
@@ -104,20 +105,25 @@ def until_it_waits(pid: int) -> None:
         time.sleep(0.005)
 
 
-def until_exit(executor: Executor, *handles: Handle) -> dict[Handle, Exited]:
+def until_exit(executor: Launcher, *handles: AttemptId) -> dict[AttemptId, Exited]:
     """The ends of ``handles``."""
 
-    def ends(events: list[Event]) -> dict[Handle, Exited]:
-        return {event.handle: event for event in events if isinstance(event, Exited)}
+    def ends(events: list[Event]) -> dict[AttemptId, Exited]:
+        return {event.attempt: event for event in events if isinstance(event, Exited)}
 
     return ends(events_until(executor, lambda events: ends(events).keys() >= set(handles)))
 
 
-def until_heard(executor: Executor, *handles: Handle) -> list[Event]:
+def pid_of(executor: Processes, attempt: AttemptId) -> int:
+    """That of its rank 0, which runs."""
+    return executor._groups[attempt].running[0].pid
+
+
+def until_heard(executor: Launcher, *handles: AttemptId) -> list[Event]:
     """Until each of ``handles`` has reported progress."""
 
     def heard(events: list[Event]) -> bool:
-        return {event.handle for event in events if isinstance(event, Progressed)} >= set(handles)
+        return {event.attempt for event in events if isinstance(event, Progressed)} >= set(handles)
 
     return events_until(executor, heard)
 
@@ -146,9 +152,9 @@ def await_gone(pids: Iterable[int]) -> None:
 
 
 @contextlib.contextmanager
-def local(**settings: Any) -> Iterator[LocalExecutor]:
+def local(**settings: Any) -> Iterator[Processes]:
     """A local executor over puppets."""
-    executor = LocalExecutor(**{"worker_command": PUPPET} | settings)
+    executor = Processes(**{"worker_command": PUPPET} | settings)
     try:
         yield executor
     finally:
@@ -174,14 +180,14 @@ def puppet_template(prepare: str = "pass") -> tuple[str, ...]:
     return sys.executable, "-c", TEMPLATE.format(puppet=PUPPET[-1], prepare=prepare)
 
 
-def template_pid(executor: LocalExecutor) -> int:
+def template_pid(executor: Processes) -> int:
     """That of its template process, which has been started."""
     assert executor._template._popen is not None
     return executor._template._popen.pid
 
 
 @contextlib.contextmanager
-def forking(prepare: str = "pass") -> Iterator[LocalExecutor]:
+def forking(prepare: str = "pass") -> Iterator[Processes]:
     """A local executor with a :func:`puppet_template`, for which launches wait."""
     patience = mock.patch.object(worker_template, "IMPORT_PATIENCE_S", DEADLINE_S)
     with patience, local(template_command=puppet_template(prepare)) as executor:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from orchestrator.executors import local_backend
+from orchestrator.executors import local
 from orchestrator.ledger import Ledger
 from orchestrator.server import __main__ as server
 
@@ -62,8 +62,8 @@ def slow_down(commit_s: float) -> None:
 
 
 if __name__ == "__main__":
-    local = functools.partial(local_backend.LocalExecutor, worker_command=WORKER)
-    local_backend.LocalExecutor = local  # type: ignore[misc,assignment]
+    processes = functools.partial(local.Processes, worker_command=WORKER)
+    local.Processes = processes  # type: ignore[misc,assignment]
     server.Child = NoChild  # type: ignore[misc,assignment]
     if number := int(os.environ.get("KILL_AT", "0")):
         kill_at(number)

@@ -15,24 +15,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fake_launcher import Behaviour, FakeLauncher, SimulatedLocal
 from little_worker import weights_after
 from supervisor_helpers import make_job, make_machine
 
-from orchestrator.core.errors import Problem
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.base import Event, Exited, Handle, Launch
-from orchestrator.executors.fake import Behaviour, FakeExecutor
-from orchestrator.executors.local_backend import problems_on
+from orchestrator.executors.executor import AttemptId, Event, Exited
+from orchestrator.executors.launcher import Launch
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine.slots import SlotPool
-from orchestrator.machine.topology import Machine
-from orchestrator.server.backend_executor import BackendExecutor
 from orchestrator.server.declaration import job_values
 from orchestrator.server.entering import Addition, addition_args
 from orchestrator.server.examiner import AbortedExamination, Examination, Examined
@@ -47,15 +44,15 @@ HOLDER = "this supervisor"
 
 
 @dataclass(slots=True, kw_only=True)
-class SimulatedExecutor(FakeExecutor):
+class SimulatedExecutor(FakeLauncher):
     """Workers write the exit records of real ones, and things happen at chosen times."""
 
     agenda: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
-    launched: dict[Handle, Launch] = field(default_factory=dict)
+    launched: dict[AttemptId, Launch] = field(default_factory=dict)
     writes_records: bool = True
 
-    def submit(self, launch: Launch) -> Handle:
-        handle = FakeExecutor.submit(self, launch)
+    def submit(self, launch: Launch) -> AttemptId:
+        handle = FakeLauncher.submit(self, launch)
         self.launched[handle] = launch
         return handle
 
@@ -64,12 +61,12 @@ class SimulatedExecutor(FakeExecutor):
         self.agenda = [entry for entry in self.agenda if entry[0] > self.time_s]
         for action in due:
             action()
-        events = FakeExecutor.poll(self, timeout_s)
+        events = FakeLauncher.poll(self, timeout_s)
         for event in events:
             if not self.writes_records or not isinstance(event, Exited):
                 continue
             if event.returncode in [*ExitCode]:
-                self._write_record(self.launched[event.handle], ExitCode(event.returncode))
+                self._write_record(self.launched[event.attempt], ExitCode(event.returncode))
         return events
 
     def _write_record(self, launch: Launch, code: ExitCode) -> None:
@@ -82,27 +79,6 @@ class SimulatedExecutor(FakeExecutor):
             path.write_text(record.to_json())
         if code is ExitCode.SUCCEEDED:
             (launch.job_dir / "model.zip").touch()
-
-
-class SimulatedBackend:
-    """The local backend without its processes."""
-
-    cpu_moves = None
-
-    def __init__(self, executor: FakeExecutor, machine: Machine, max_parallel: int | None) -> None:
-        self.executor = executor
-        self.slots = SlotPool(machine, max_parallel)
-        self.memory_mib = 1 << 20
-        self._machine = machine
-
-    def problems(self, job: Job) -> list[Problem]:
-        return problems_on(self._machine, job)
-
-    def available_memory_mib(self) -> int:
-        return self.memory_mib
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class FakeExaminer:
@@ -175,13 +151,14 @@ class Run:
         )
         ledger.commit()
         self.fake = SimulatedExecutor(behave=behave)
-        self.backend = SimulatedBackend(self.fake, make_machine(cpus, gpus), max_parallel)
+        slots = SlotPool(make_machine(cpus, gpus), max_parallel)
+        self.executor = SimulatedLocal(self.fake, slots)
         self.examiner = FakeExaminer()
         defaults: dict[str, Any] = {"policies": NoPolicies(), "holder": HOLDER}
         self.supervisor = Supervisor(
             paths=self.paths,
             ledger=ledger,
-            executor=BackendExecutor(backend=self.backend, now=self.fake.now),  # type: ignore[arg-type]
+            executor=self.executor,
             examiner=self.examiner,  # type: ignore[arg-type]
             now=self.fake.now,
             **defaults | settings,

@@ -10,25 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_launcher import NEVER, Behaviour, FakeLauncher, SimulatedLocal
 
 from orchestrator.client.follow import INTERNAL
-from orchestrator.core.errors import Problem
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, Job, Paused, Resources, Running, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_hash import hash_of_copy
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.base import Event, Exited, Handle, Launch
-from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
-from orchestrator.executors.local_backend import problems_on
+from orchestrator.executors.executor import AttemptId, Event, Exited
+from orchestrator.executors.launcher import Launch
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine.gpu import Gpu
 from orchestrator.machine.slots import SlotPool, Slots
 from orchestrator.machine.topology import Cpu, Machine
-from orchestrator.server.backend_executor import BackendExecutor
 from orchestrator.server.declaration import job_values
 from orchestrator.server.entering import Addition, addition_args
 from orchestrator.server.examiner import Examination, Examined
@@ -114,21 +112,21 @@ def ledgers_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @dataclass(slots=True, kw_only=True)
-class SimulatedExecutor(FakeExecutor):
+class SimulatedExecutor(FakeLauncher):
     """Its workers leave the exit records and the policies of real ones."""
 
-    launched: dict[Handle, Launch] = field(default_factory=dict)
+    launched: dict[AttemptId, Launch] = field(default_factory=dict)
 
-    def submit(self, launch: Launch) -> Handle:
-        handle = FakeExecutor.submit(self, launch)
+    def submit(self, launch: Launch) -> AttemptId:
+        handle = FakeLauncher.submit(self, launch)
         self.launched[handle] = launch
         return handle
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        events = FakeExecutor.poll(self, timeout_s)
+        events = FakeLauncher.poll(self, timeout_s)
         for event in events:
             if isinstance(event, Exited) and event.returncode in [*ExitCode]:
-                self._leave_record(self.launched[event.handle], ExitCode(event.returncode))
+                self._leave_record(self.launched[event.attempt], ExitCode(event.returncode))
         return events
 
     def _leave_record(self, launch: Launch, code: ExitCode) -> None:
@@ -141,27 +139,6 @@ class SimulatedExecutor(FakeExecutor):
             path.write_text(record.to_json())
         if code is ExitCode.SUCCEEDED:
             (launch.job_dir / "model.zip").touch()
-
-
-class SimulatedBackend:
-    """The local backend without its processes."""
-
-    cpu_moves = None
-
-    def __init__(self, executor: Any, slots: Slots, machine: Machine, memory_mib: int) -> None:
-        self.executor = executor
-        self.slots = slots
-        self._machine = machine
-        self._memory_mib = memory_mib
-
-    def problems(self, job: Job) -> list[Problem]:
-        return problems_on(self._machine, job)
-
-    def available_memory_mib(self) -> int:
-        return self._memory_mib
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class GivenVerdicts:
@@ -256,17 +233,15 @@ class Experiment:
             ledger.commit()
         self.reporter = Reported(ledger)
         self.fake = SimulatedExecutor(behave=behave or (lambda _: Behaviour()))
-        machine = make_machine(cpus, gpus)
-        backend = SimulatedBackend(
-            executor or self.fake, slots or SlotPool(machine, max_parallel), machine, memory_mib
-        )
+        slots = slots or SlotPool(make_machine(cpus, gpus), max_parallel)
+        simulated = SimulatedLocal(executor or self.fake, slots, memory_mib)
         self.examiner = GivenVerdicts()
         clock = now or self.fake.now
         defaults: dict[str, Any] = {"policies": NoPolicies(), "holder": "this supervisor"}
         self.supervisor = Supervisor(
             paths=self.paths,
             ledger=ledger,
-            executor=BackendExecutor(backend=backend, now=clock),  # type: ignore[arg-type]
+            executor=simulated,
             examiner=self.examiner,  # type: ignore[arg-type]
             now=clock,
             **defaults | settings,

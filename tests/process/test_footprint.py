@@ -45,7 +45,7 @@ OF_DRAWS = {
 """Needed by jobs whose episodes draw properties of the robot."""
 PROGRAMS: dict[str, tuple[str, set[str]]] = {
     "a supervisor": (
-        importing("server.process executors.local_backend api"),
+        importing("server.process executors.local api"),
         {
             *HEAVY,
             "numpy",
@@ -53,7 +53,6 @@ PROGRAMS: dict[str, tuple[str, set[str]]] = {
             "matplotlib",
             "multiprocessing",
             "asyncio",
-            "orchestrator.executors.fake",
         },
     ),
     "who reads no job file": (importing(f"{CLIENT} ledger"), {"pydantic"}),

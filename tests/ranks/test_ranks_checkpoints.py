@@ -13,8 +13,8 @@ from replay_helpers import Training, add, held, training_of
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.executors.base import Launch
-from orchestrator.executors.local import LocalExecutor
+from orchestrator.executors.launcher import Launch
+from orchestrator.executors.processes import Processes
 from orchestrator.worker.training import checkpoint
 
 pytestmark = pytest.mark.nightly
@@ -87,7 +87,7 @@ def test_what_one_rank_is_asked_for_or_its_clock_says_all_ranks_do(tmp_path: Pat
         launch = Launch(
             job_id="job", number=0, job_dir=paths.root, cpus=cpus, gpus=(), threads=1, ranks=2
         )
-        executor = LocalExecutor()
+        executor = Processes()
         try:
             handle = executor.submit(launch)
             if interval_s > 1:

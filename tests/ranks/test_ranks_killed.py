@@ -26,8 +26,8 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.base import Launch
-from orchestrator.executors.local import LocalExecutor
+from orchestrator.executors.launcher import Launch
+from orchestrator.executors.processes import Processes
 from orchestrator.worker.training.rank_synchronizer import COMPARE_VARIABLE
 
 pytestmark = pytest.mark.nightly
@@ -105,8 +105,8 @@ def what_was_learnt(paths: JobPaths, number: int) -> list[Any]:
 
 
 @contextlib.contextmanager
-def local_executor() -> Iterator[LocalExecutor]:
-    executor = LocalExecutor(environment={"PYTHONPATH": str(worker.REPOSITORY)})
+def local_executor() -> Iterator[Processes]:
+    executor = Processes(environment={"PYTHONPATH": str(worker.REPOSITORY)})
     try:
         yield executor
     finally:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from executor_helpers import await_files, await_gone
+from fake_launcher import NEVER, Behaviour
 from supervisor_helpers import (
     Experiment,
     Reported,
@@ -27,10 +28,9 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Job, Pending
 from orchestrator.core.paths import AttemptPaths, RunPaths
-from orchestrator.executors.base import BackendSettings
-from orchestrator.executors.fake import NEVER, Behaviour
+from orchestrator.executors.executor import ExecutorSettings
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.executors.local_backend import LocalBackend
+from orchestrator.executors.processes import Processes
 from orchestrator.experiment.from_outside import worker_logs
 from orchestrator.experiment.resuming import recovery
 
@@ -61,7 +61,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)  # whatever this machine has
 
     def go(does: str, *, max_retries: int = 0) -> tuple[dict[str, Any], Reported]:
-        executor = LocalExecutor(worker_command=worker(does))
+        executor = Processes(worker_command=worker(does))
         job = make_job("a", ranks=3, max_retries=max_retries)
         experiment = Experiment(tmp_path, [job], cpus=4, executor=executor, now=time.monotonic)
         experiment.run()
@@ -104,7 +104,7 @@ def test_more_ranks_than_a_machine_has_cores_for_are_given_up_not_waited_for(
 def test_a_job_whose_ranks_ask_for_more_than_the_machine_has_is_refused_before_anything_runs() -> (
     None
 ):
-    here = LocalBackend(BackendSettings(machine=make_machine(4, gpus=1)))
+    here = LocalExecutor(ExecutorSettings(machine=make_machine(4, gpus=1)))
     assert not here.problems(make_job("a", ranks=4, memory_mib=1 << 18))
     problems = here.problems(make_job("a", ranks=3, cores=2, gpus=1, memory_mib=1 << 19))
     assert [(problem.where, problem.message) for problem in problems] == [
@@ -156,7 +156,7 @@ def test_ranks_that_pause_at_a_rung_are_waited_for_and_the_first_says_where(
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)
     does = f"time.sleep(0.2 * (rank == 0)); leave({int(ExitCode.PAUSED)}, f'of rank {{rank}}')"
     job = make_job("a", ranks=3, spec={"pause_at": 600})
-    executor = LocalExecutor(worker_command=worker(does))
+    executor = Processes(worker_command=worker(does))
     experiment = Experiment(tmp_path, [job], cpus=4, executor=executor, exit_record_expected=True)
     assert experiment.run() == {"a": "PAUSED"}
     (attempt,) = experiment.ledger.attempts()
@@ -228,11 +228,11 @@ import os, time
 from pathlib import Path
 from supervisor_helpers import Experiment, make_job
 from test_ranks_supervised import worker
-from orchestrator.executors.local import LocalExecutor
+from orchestrator.executors.processes import Processes
 os.sched_setaffinity = lambda *_: None
 does = "(job / f'pid-{rank}.tmp').write_text(str(os.getpid())); "
 does += "(job / f'pid-{rank}.tmp').rename(job / f'pid-{rank}'); time.sleep(600)"
-executor = LocalExecutor(worker_command=worker(does))
+executor = Processes(worker_command=worker(does))
 Experiment(Path(sys.argv[3]), [make_job("a", ranks=3)], cpus=4, executor=executor, now=time.monotonic).run()
 """
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_launcher import Behaviour
 from server_helpers import HOLDER, Run
 from supervisor_helpers import (  # noqa: F401
     FOREVER,
@@ -22,7 +23,6 @@ from orchestrator.core.errors import DiskFullError, Problem
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import Job
 from orchestrator.core.robot_hash import hash_of_copy
-from orchestrator.executors.fake import Behaviour
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.server import entering
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from fake_launcher import Behaviour
 from hypothesis import strategies
 from server_helpers import Run
 from supervisor_helpers import FOREVER, behaviours, ledgers_closed, make_job  # noqa: F401
@@ -25,12 +26,11 @@ from orchestrator.core.errors import (
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import Cause
 from orchestrator.core.messages import Progress
-from orchestrator.executors.base import Launch
-from orchestrator.executors.fake import Behaviour
+from orchestrator.executors.launcher import Launch
+from orchestrator.executors.slotted import SlottedExecutor
 from orchestrator.ledger import Ledger
 from orchestrator.server import messages
 from orchestrator.server.attempts import Attempts
-from orchestrator.server.backend_executor import BackendExecutor
 from orchestrator.server.entering import Entering
 from orchestrator.server.jobs import JobTable
 from orchestrator.server.ledger import ServerLedger
@@ -68,8 +68,8 @@ POINTS: list[tuple[Any, str]] = [
     (ServerLedger, "record_event"),
     (ServerLedger, "record_answer"),
     (RequestFolder, "new"),
-    (BackendExecutor, "poll"),
-    (BackendExecutor, "reserve"),
+    (SlottedExecutor, "poll"),
+    (SlottedExecutor, "reserve"),
     (Attempts, "enforce_limits"),
     (JobTable, "due"),
     (Entering, "take_examined"),
@@ -140,7 +140,7 @@ def test_a_second_stop_ends_the_wait_for_workers_after_an_error(
 def test_a_lost_cluster_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(tmp_path, [make_job("a")], lambda _: FOREVER)
     error = ClusterLostError("no node answers")
-    raise_at(monkeypatch, BackendExecutor, "poll", lambda: run.fake.now() > 3.0, error)
+    raise_at(monkeypatch, SlottedExecutor, "poll", lambda: run.fake.now() > 3.0, error)
     with pytest.raises(ClusterLostError):
         run.go()
     run.end()

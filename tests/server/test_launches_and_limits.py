@@ -7,6 +7,7 @@ import errno
 from pathlib import Path
 
 import pytest
+from fake_launcher import NEVER, Behaviour
 from server_helpers import Run
 from supervisor_helpers import (  # noqa: F401
     FOREVER,
@@ -23,8 +24,7 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import Cause
 from orchestrator.core.messages import Progress
 from orchestrator.core.robot_hash import hash_of_copy
-from orchestrator.executors.base import Launch
-from orchestrator.executors.fake import NEVER, Behaviour
+from orchestrator.executors.launcher import Launch
 from orchestrator.ledger import summary
 from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.supervisor.start_policies import (
@@ -86,7 +86,7 @@ def test_what_no_machine_can_hold_fails_and_a_machine_with_room_trains_it(tmp_pa
 
 def test_memory_delays_a_launch_until_there_is_room(tmp_path: Path) -> None:
     run = Run(tmp_path, [make_job("a", memory_mib=600), make_job("b", memory_mib=600)])
-    run.backend.memory_mib = 1000
+    run.executor.memory_mib = 1000
     assert run.go() == {"a": "SUCCEEDED", "b": "SUCCEEDED"}
     assert [row["started_at"] for row in run.attempts("a")]
     assert run.fake.now() >= 2.0  # one after the other

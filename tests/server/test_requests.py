@@ -10,6 +10,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from fake_launcher import NEVER, Behaviour
 from hypothesis import strategies
 from server_helpers import HOLDER, Run
 from supervisor_helpers import FOREVER, behaviours, ledgers_closed, make_job  # noqa: F401
@@ -17,8 +18,7 @@ from supervisor_helpers import FOREVER, behaviours, ledgers_closed, make_job  # 
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import Attempt, Cause, Paused, Running
-from orchestrator.executors.base import Launch
-from orchestrator.executors.fake import NEVER, Behaviour
+from orchestrator.executors.launcher import Launch
 from orchestrator.experiment.directory import run_directory
 from orchestrator.ledger import summary
 from orchestrator.server import offline

@@ -23,7 +23,7 @@ from orchestrator.core.job import Job, Resources
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.server.executor import (
+from orchestrator.executors.executor import (
     AttemptId,
     Event,
     Exited,
@@ -31,8 +31,6 @@ from orchestrator.server.executor import (
     Progressed,
     Sampled,
     Shortage,
-    Submitted,
-    Waiting,
 )
 from tests.simulation.disk import full_error
 from tests.simulation.scenario import STEPS, Behaviour, SimulatedJob
@@ -115,8 +113,6 @@ class Worker:
         if not self.behaviour.waits_s:
             self._place()
             return
-        self.executor.send(Submitted(attempt=self.id, name=f"batch job {self.pid}"))
-        self.executor.send(Waiting(attempt=self.id, reason="its machine is in use"))
         self._then(self.behaviour.waits_s, self._place)
 
     def _place(self) -> None:
@@ -328,7 +324,7 @@ class Machine:
 
 @dataclass(slots=True, kw_only=True)
 class SimulatedExecutor:
-    """See :class:`orchestrator.server.executor.Executor`."""
+    """See :class:`orchestrator.executors.executor.Executor`."""
 
     machine: Machine
     monitor: Monitor

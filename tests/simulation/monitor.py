@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from orchestrator.core.job import Job, Resources
 from orchestrator.core.paths import RunPaths
-from orchestrator.server.executor import AttemptId
+from orchestrator.executors.executor import AttemptId
 from orchestrator.server.requests import Request
 from tests.simulation.machine import SAMPLE_EVERY_S, VERSION, Machine, SimulatedExecutor, Worker
 from tests.simulation.scenario import STEPS

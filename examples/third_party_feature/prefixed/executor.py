@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
-from orchestrator.executors.base import BackendSettings
+from orchestrator.executors.executor import ExecutorSettings
 from orchestrator.executors.kinds import ExecutorKind, ExecutorOption
-from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
-from orchestrator.executors.local_backend import LocalBackend
+from orchestrator.executors.local import LocalExecutor
+from orchestrator.executors.processes import WORKER_COMMAND, Processes
 from orchestrator.machine.doctor import Finding
 from orchestrator.machine.topology import Machine
 
@@ -24,13 +24,13 @@ PREFIX = ExecutorOption(
 )
 
 
-class PrefixedBackend(LocalBackend):
-    """See :class:`orchestrator.executors.base.Backend`.
+class PrefixedExecutor(LocalExecutor):
+    """See :class:`orchestrator.executors.executor.OpenedExecutor`.
 
     :raises UsageError: neither the command nor the job file says what starts the workers.
     """
 
-    def __init__(self, settings: BackendSettings) -> None:
+    def __init__(self, settings: ExecutorSettings) -> None:
         given = settings.options["prefix"]
         table = settings.tables.get("prefixed")
         of_job_file = () if table is None else table.command
@@ -41,10 +41,9 @@ class PrefixedBackend(LocalBackend):
             raise UsageError(
                 f"{option('executor', 'prefixed')}: {what} starts the workers; {advice}"
             )
-        executor = LocalExecutor(worker_command=(*self._command, *WORKER_COMMAND))
-        super().__init__(settings, executor)
+        super().__init__(settings, Processes(worker_command=(*self._command, *WORKER_COMMAND)))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Mapping[str, Any]:
         return {"executor": "prefixed", "worker_prefix": shlex.join(self._command)}
 
 
@@ -55,4 +54,4 @@ def findings(machine: Machine) -> Iterator[Finding]:
     yield Finding("ok", "Prefixes", text)
 
 
-KIND = ExecutorKind(name="prefixed", open=PrefixedBackend, options=(PREFIX,))
+KIND = ExecutorKind(name="prefixed", open=PrefixedExecutor, options=(PREFIX,))

@@ -14,7 +14,7 @@ from orchestrator.core.errors import Problem, SpecError
 from orchestrator.core.front_end import option
 from orchestrator.core.job import Job
 from orchestrator.core.text import joined, listed
-from orchestrator.executors.base import Backend, BackendSettings
+from orchestrator.executors.executor import ExecutorSettings, OpenedExecutor
 from orchestrator.executors.kinds import ExecutorKind, kind_named
 from orchestrator.experiment.examination import (
     examining_process,
@@ -75,7 +75,7 @@ class Plan:
     """What a run will do."""
 
     machine: Machine
-    backend: Backend
+    executor: OpenedExecutor
     """To be closed by whoever called :func:`plan`."""
     jobs: Sequence[Job]
     """All jobs in order of launch. Where jobs are made as the run goes on, ``verdicts`` has those of
@@ -127,19 +127,19 @@ def plan(
     # Where there are no jobs yet, as in a pool, those that come may ask for GPUs.
     may_ask_for_gpus = not declared or any(job.resources.gpus for job in declared)
     machine = topology.detect(with_gpus=may_ask_for_gpus)
-    settings = BackendSettings(
+    settings = ExecutorSettings(
         machine=machine,
         max_parallel=_max_parallel(options, experiment),
         sees_neighbours=sees_neighbours,
-        run_dir=options.run_dir if options.run_dir in staging.parents else staging,
+        run_dir=options.run_dir,
+        plan_dir=staging,
         options=_all_options(kind, options),
         tables=experiment.tables,
         name=experiment.directory_name,
-        final_run_dir=options.run_dir,
     )
     with contextlib.ExitStack() as undo:
-        backend = kind.open(settings)
-        undo.callback(backend.close)
+        executor = kind.open(settings)
+        undo.callback(executor.close)
         in_preflight = _examine(
             experiment,
             declared,
@@ -150,25 +150,24 @@ def plan(
             watch=side_by_side.with_check(watch, check_stop),
         )
         check_stop()
-        backend_warnings = backend.ready()
+        of_executor: list[str] = []
+        executor.ready(lambda _, text: of_executor.append(text))
         check_stop()
-        fitness = _ask_backend(declared, in_preflight, backend)
+        fitness = _ask_executor(declared, in_preflight, executor)
         verdicts = fitness.verdicts
         of_source = _examine_source(experiment, check_stop)
         _raise_problems(experiment, examples, fitness.problems, of_source.problem, verdicts)
         if options.refuses_shared:
             _raise_shared_problems(experiment, declared, verdicts)
-        # Also those that the backend refuses.
+        # Also those that the executor refuses.
         jobs = [_to_train(job, verdicts[job.job_id], experiment) for job in experiment.jobs]
         undo.pop_all()
     return Plan(
         machine=machine,
-        backend=backend,
+        executor=executor,
         jobs=_in_order_of_launch(jobs, experiment, verdicts),
         verdicts=verdicts,
-        warnings=_warnings(
-            experiment, declared, [*backend_warnings, *of_source.warnings], verdicts
-        ),
+        warnings=_warnings(experiment, declared, [*of_executor, *of_source.warnings], verdicts),
         choices=_by_robot(jobs, lambda job: _choices(job, verdicts[job.job_id])),
         executor_options=settings.options,
         restriction=restriction(machine) if kind.name == "local" else "",
@@ -217,7 +216,7 @@ def _warnings(
     of_others: Sequence[str],
     verdicts: Mapping[str, JobVerdict],
 ) -> Sequence[str]:
-    """Those of the job file, of the robots of ``jobs``, and ``of_others``: of the backend and of what
+    """Those of the job file, of the robots of ``jobs``, and ``of_others``: of the executor and of what
     makes jobs.
     """
     return [
@@ -285,33 +284,33 @@ def _examine_source(experiment: Experiment, check_stop: Callable[[], object]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fitness:
-    """Which jobs can be trained on the backend."""
+    """Which jobs can be trained by the executor."""
 
     problems: Sequence[Problem]
-    """Every distinct one, of preflight and of the backend."""
+    """Every distinct one, of preflight and of the executor."""
     verdicts: Mapping[str, JobVerdict]
-    """Those of preflight, with the problems that the backend finds."""
+    """Those of preflight, with the problems that the executor finds."""
 
 
-def _ask_backend(
-    jobs: Sequence[Job], in_preflight: Mapping[str, JobVerdict], backend: Backend
+def _ask_executor(
+    jobs: Sequence[Job], in_preflight: Mapping[str, JobVerdict], executor: OpenedExecutor
 ) -> _Fitness:
     """:param in_preflight: the verdicts of preflight."""
     verdicts = dict(in_preflight)
     problems: dict[Problem, None] = {}
     for job in jobs:
         verdict = verdicts[job.job_id]
-        of_backend = backend.problems(job)
-        of_job = list(of_backend)
+        of_executor = executor.problems(job)
+        of_job = list(of_executor)
         if verdict.problem is not None:
             of_job.append(verdict.problem)
         if of_job:
             problems.update(dict.fromkeys(of_job))
-            reason_of_backend = of_backend[0].message if of_backend else None
+            lacking = of_executor[0].message if of_executor else None
             verdicts[job.job_id] = dataclasses.replace(
                 verdict,
                 problem=verdict.problem or of_job[0],
-                settings_problem=verdict.settings_problem or reason_of_backend,
+                settings_problem=verdict.settings_problem or lacking,
                 lacks_room=verdict.problem is None,
             )
     return _Fitness(problems=list(problems), verdicts=verdicts)

@@ -22,7 +22,7 @@ from typing import Literal
 from orchestrator.analysis import run_reader
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.processes.procfs import await_end
-from orchestrator.executors.local import OrphanReaper
+from orchestrator.executors.processes import OrphanReaper
 from orchestrator.features.bench import baselines, measurement_window
 from orchestrator.features.bench.baselines import ALL_BASELINES
 from orchestrator.features.bench.measured_processes import MeasuredProcesses, start, start_facts

@@ -20,7 +20,7 @@ from orchestrator.client.requests import report
 from orchestrator.core.job import Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, joined
-from orchestrator.executors.base import BackendSettings
+from orchestrator.executors.executor import ExecutorSettings
 from orchestrator.experiment import begun_source
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.pictures import drawing_processes, previews, video_processes
@@ -81,10 +81,13 @@ def main(run_dir: str, jobs_at_once: str) -> int:
         if source is not None and source.makes_jobs:
             shown = source.shown_jobs() or []
     machine = topology.detect(with_gpus=False)
-    settings = BackendSettings(
-        machine=machine, max_parallel=None, sees_neighbours=True, final_run_dir=paths.root
+    settings = ExecutorSettings(
+        machine=machine,
+        max_parallel=min(int(jobs_at_once), machine.capacity),
+        sees_neighbours=True,
+        run_dir=paths.root,
     )
-    slots = settings.local_slots(min(int(jobs_at_once), machine.capacity))
+    slots = settings.local_slots()
     with contextlib.closing(slots):
         ended = EndedJobs(
             paths=paths,

@@ -1,13 +1,12 @@
 """Attempts on the nodes of a Ray cluster: Ray connects the machines, schedules tasks and notices
 deaths.
 
-On a node the local executor starts the same worker processes as on one machine, on CPUs of their
-own.
+On a node the same worker processes are started as on one machine, on CPUs of their own.
 
 ==================== ===============================================================================================
 ``ray_kind``         what ``--executor ray`` stands for, with its options
-``ray_backend``      the backend ``ray``, which combines the other modules
-``ray_executor``     the executor: ``remote_attempt`` is an attempt, ``ray_task`` a Ray task of it
+``ray_executor``     the executor ``ray``, which combines the other modules
+``ray_launcher``     its launcher: ``remote_attempt`` is an attempt, ``ray_task`` a Ray task of it
 ``node_attempt``     what such a task does on its node, in a folder of the ``scratch_directory``
 ``node_agent``       one small actor on each node: its CPUs, orders to attempts, facts about the node
 ``node_registry``    the nodes of the cluster as they join and leave, each with its agent

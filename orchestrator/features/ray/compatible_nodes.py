@@ -7,13 +7,13 @@ One thread.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
 from orchestrator.core.text import count, listed
 from orchestrator.executors.cluster_slots import ClusterSlots
+from orchestrator.executors.executor import Report
 from orchestrator.features.ray.node_registry import NodeFailed, NodeLeft, NodeRegistry, RayNode
 from orchestrator.features.ray.transport import TransferMode, Transport
 
@@ -21,8 +21,6 @@ SETTLE_S = 60.0
 """For the first answers of all nodes, which includes the start of their agents."""
 MOST_FAILED_STARTS = 3
 SHOWN = 5
-
-Report: TypeAlias = Callable[[str, str], None]
 
 
 class CompatibleNodes:

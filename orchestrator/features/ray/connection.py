@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from orchestrator.features.ray.cluster.node_state import (
     usual_cluster,
 )
 from orchestrator.features.ray.node_agent import NAMESPACE
+from orchestrator.machine.gpu import detect_gpus
 from orchestrator.machine.topology import MIB, Machine
 
 LOCAL = "local"
@@ -83,7 +84,7 @@ def connect(ray_address: str, machine: Machine) -> Connection:
         directory = _create_directory()
         client = cluster_token.environment(loopback=True)
         variables = {**node_settings.HEALTH, **node_settings.PRIORITY, **package_path()}
-        offer = node_settings.offer(machine)
+        offer = node_settings.offer(replace(machine, gpus=machine.gpus or detect_gpus()))
         options = {
             "address": "local",
             "num_cpus": offer.cores,

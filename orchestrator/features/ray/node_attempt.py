@@ -19,8 +19,9 @@ from typing import Any
 from orchestrator.core.errors import OrchestratorError, is_disk_full
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import JobPaths
-from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
-from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
+from orchestrator.executors.executor import AttemptId, Event, Exited, Placed, Progressed
+from orchestrator.executors.launcher import Launch
+from orchestrator.executors.processes import WORKER_COMMAND, Processes
 from orchestrator.features.ray import internals
 from orchestrator.features.ray.file_sync.chunks import Chunk, payload_bytes
 from orchestrator.features.ray.file_sync.receiver import Receiver
@@ -80,9 +81,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What has happened since the previous batch. The handles in the events mean nothing to the
-    driver.
-    """
+    """What has happened since the previous batch."""
 
     events: tuple[Event, ...] = ()
     chunks: tuple[Chunk, ...] = ()
@@ -278,7 +277,7 @@ class SupervisedWorkers:
         self._grant = grant
         self._agent = agent
         command = WORKER_COMMAND if assignment.worker_command is None else assignment.worker_command
-        self._executor = LocalExecutor(
+        self._executor = Processes(
             worker_command=command, environment=assignment.environment, reaper_apart=True
         )
         self._latest: dict[type, Event] = {}
@@ -296,38 +295,33 @@ class SupervisedWorkers:
             self._assignment.launch, cpus=self._grant.holder.cpus, gpus=gpus, rank_slots=()
         )
         with contextlib.closing(self._executor):
-            handle = self._executor.submit(launch)
-            placed = Placed(
-                handle=handle,
-                node=self._assignment.node,
-                cpus=launch.cpus,
-                gpus=gpus,
-                pid=handle.pid,
-                pid_start=handle.pid_start,
-            )
-            yield Batch((placed,))
+            id_ = self._executor.submit(launch)
             reports = Pacer(Pace(every_s=self._assignment.report_every_s))
-            while not self._poll(handle, POLL_S):
+            while not self._poll(id_, POLL_S):
                 if not reports.is_due():
                     continue
                 for batch in _batches_of(changes()):
                     yield batch
-                    self._poll(handle, 0.0)
+                    self._poll(id_, 0.0)
                 if self._latest and Exited not in self._latest:
                     yield Batch(tuple(self._latest.values()))
                     self._latest.clear()
                 reports.wait()
         return Batch(tuple(self._latest.values()))
 
-    def _poll(self, handle: Handle, timeout_s: float) -> bool:
+    def _poll(self, id_: AttemptId, timeout_s: float) -> bool:
         """Pass on orders and collect events. Returns whether the workers have ended."""
         if (order := take_order(self._grant.folder)) == "checkpoint":
-            self._executor.checkpoint(handle)
+            self._executor.checkpoint(id_)
         elif order is not None:
-            self._executor.cancel(handle, kill=order == "kill")
+            self._executor.cancel(id_, kill=order == "kill")
         if Exited not in self._latest:
             for event in self._executor.poll(timeout_s):
-                self._latest[type(event)] = event
+                self._latest[type(event)] = (
+                    replace(event, node=self._assignment.node)
+                    if isinstance(event, Placed)
+                    else event
+                )
         progressed = self._latest.get(Progressed)
         if isinstance(progressed, Progressed) and self._progress.is_due():
             self._progress.wait()

@@ -22,7 +22,7 @@ from orchestrator.core.processes.environment_variables import (
 )
 from orchestrator.core.text import last_line
 from orchestrator.executors import rank_group
-from orchestrator.executors.base import Handle
+from orchestrator.executors.executor import AttemptId
 from orchestrator.features.ray.node_registry import RayNode, drain
 from orchestrator.machine.slots import RankSlot
 from orchestrator.machine.topology import MIB
@@ -37,7 +37,7 @@ NODE_LABEL = "ray.io/node-id"
 class PlacedRanks:
     """Room reserved for every rank, and where rank 0 listens."""
 
-    handle: Handle
+    id: AttemptId
     placement_group: Any
     address: str
     port: int
@@ -59,7 +59,7 @@ class PlacedRanks:
 
 @dataclass(frozen=True, slots=True)
 class PlacementFailed:
-    handle: Handle
+    id: AttemptId
     why: str
 
 
@@ -69,19 +69,19 @@ class RankPlacement:
     def __init__(self, nodes: Callable[[str], RayNode | None]) -> None:
         self._nodes = nodes
         self._results: queue.SimpleQueue[PlacedRanks | PlacementFailed] = queue.SimpleQueue()
-        self._requested: set[Handle] = set()
+        self._requested: set[AttemptId] = set()
         self._threads: list[threading.Thread] = []
 
-    def request(self, handle: Handle, ranks: Sequence[RankSlot]) -> None:
+    def request(self, id_: AttemptId, ranks: Sequence[RankSlot]) -> None:
         """Reserve a slot for each rank; :meth:`results` returns the result."""
-        self._requested.add(handle)
-        self._run_in_thread(self._reserve, handle, ranks)
+        self._requested.add(id_)
+        self._run_in_thread(self._reserve, id_, ranks)
 
-    def withdraw(self, handle: Handle) -> None:
+    def withdraw(self, id_: AttemptId) -> None:
         """The room is no longer needed; if it is not reserved yet, it is released as soon as it
         is.
         """
-        self._requested.discard(handle)
+        self._requested.discard(id_)
 
     def results(self) -> list[PlacedRanks | PlacementFailed]:
         return drain(self._results)
@@ -103,7 +103,7 @@ class RankPlacement:
         )
         self._threads[-1].start()
 
-    def _reserve(self, handle: Handle, ranks: Sequence[RankSlot]) -> None:
+    def _reserve(self, id_: AttemptId, ranks: Sequence[RankSlot]) -> None:
         import ray
         from ray.util import placement_group
 
@@ -114,14 +114,14 @@ class RankPlacement:
                 [_bundle(rank) for rank in ranks], strategy="PACK", bundle_label_selector=labels
             )
             while not group.wait(WAIT_S):  # without a time limit, like a single task
-                if handle not in self._requested:
+                if id_ not in self._requested:
                     raise _CancelledError("its room is no longer needed")
                 self._agents(ranks)
             address, port = ray.get(
                 self._agents(ranks)[0].rendezvous.remote(), timeout=RENDEZVOUS_TIMEOUT_S
             )
             self._results.put(
-                PlacedRanks(handle=handle, placement_group=group, address=address, port=port)
+                PlacedRanks(id=id_, placement_group=group, address=address, port=port)
             )
         except Exception as error:
             if group is not None:
@@ -129,7 +129,7 @@ class RankPlacement:
             reason = last_line(str(error), type(error).__name__)
             is_cancelled = isinstance(error, _CancelledError)
             why = reason if is_cancelled else f"its ranks could not be placed: {reason}"
-            self._results.put(PlacementFailed(handle, why))
+            self._results.put(PlacementFailed(id_, why))
 
     def _agents(self, ranks: Sequence[RankSlot]) -> list[Any]:
         """The node agents, by rank. :raises _CancelledError: a node has left."""

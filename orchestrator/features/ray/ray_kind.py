@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from orchestrator.executors.kinds import ExecutorKind, ExecutorOption
 
 if TYPE_CHECKING:
-    from orchestrator.executors.base import Backend, BackendSettings
+    from orchestrator.executors.executor import ExecutorSettings, OpenedExecutor
 
 ADDRESS = ExecutorOption(
     name="ray_address",
@@ -26,10 +26,10 @@ STORAGE = ExecutorOption(
 )
 
 
-def _open(settings: BackendSettings) -> Backend:
-    from orchestrator.features.ray.ray_backend import RayBackend
+def _open(settings: ExecutorSettings) -> OpenedExecutor:
+    from orchestrator.features.ray.ray_executor import RayExecutor
 
-    return RayBackend(settings)
+    return RayExecutor(settings)
 
 
 KIND = ExecutorKind(name="ray", open=_open, options=(ADDRESS, STORAGE))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.core.errors import OrchestratorError, is_disk_full
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.text import count, last_line
-from orchestrator.executors.base import Event, Exited, Handle, Placed
+from orchestrator.executors.executor import AttemptId, Event, Exited, Placed
 from orchestrator.features.ray.compatible_nodes import CompatibleNodes
 from orchestrator.features.ray.file_sync.chunks import Chunk, FileSyncError
 from orchestrator.features.ray.file_sync.receiver import Receiver
@@ -26,7 +26,7 @@ FORCE_AFTER_S = 10.0
 class RayTask:
     """The task of an attempt, or of one rank of it."""
 
-    handle: Handle
+    id: AttemptId
     assignment: Assignment
     node: RayNode
     nodes: CompatibleNodes
@@ -62,7 +62,7 @@ class RayTask:
 
     def _waiting_message(self) -> str:
         return (
-            f"{self.handle.job_id} waits on {self.node.name} for {count(self.assignment.cores, 'free CPU')}: other"
+            f"{self.id.job_id} waits on {self.node.name} for {count(self.assignment.cores, 'free CPU')}: other"
             " experiments use the CPUs there"
         )
 
@@ -73,17 +73,17 @@ class RayTask:
         return self._lost(f"its node {self.node.name} was lost")
 
     def _lost(self, why: str) -> Exited:
-        return self._end(Exited(self.handle, None, lost=why))
+        return self._end(Exited(self.id, None, lost=why))
 
     def _own_event(self, event: Event) -> Event:
         if isinstance(event, Placed):
             self.is_placed = True
             self.nodes.record_start(self.node.node_id)
         if not isinstance(event, Exited):
-            return replace(event, handle=self.handle)
+            return event
         if event.returncode == ExitCode.DISK_FULL and self.receiver is not None:
             return self._end(self._node_disk_full())
-        return self._end(replace(event, handle=self.handle))
+        return self._end(event)
 
     def _end(self, exited: Exited) -> Exited:
         if self.receiver is not None:
@@ -99,7 +99,7 @@ class RayTask:
         match error:
             case ray.exceptions.RayTaskError(cause=OSError() as cause) if is_disk_full(cause):
                 if self.receiver is None and not isinstance(cause, ScratchFullError):
-                    return Exited(self.handle, int(ExitCode.DISK_FULL))
+                    return Exited(self.id, int(ExitCode.DISK_FULL))
                 return self._node_disk_full()
             case ray.exceptions.RayTaskError(cause=ray.exceptions.RayActorError()):
                 why = f"the node agent of {name} had died"
@@ -111,24 +111,24 @@ class RayTask:
                 if not self.is_placed and not isinstance(cause, OrchestratorError):
                     self.nodes.record_failed_start(node_id, why)
             case ray.exceptions.OutOfMemoryError():
-                return Exited(self.handle, -9, oom_killed=True)
+                return Exited(self.id, -9, oom_killed=True)
             case ray.exceptions.TaskCancelledError():
                 asked = self.asked_before_start
-                return Exited(self.handle, -9 if asked is None else int(asked))
+                return Exited(self.id, -9 if asked is None else int(asked))
             case ray.exceptions.WorkerCrashedError() if self.killed_at is not None:
-                return Exited(self.handle, -9)
+                return Exited(self.id, -9)
             case ray.exceptions.WorkerCrashedError():
                 why = f"its Ray process on {name} was killed"
                 self.nodes.suspect(node_id)
             case _:
                 why = f"its node {name} was lost"
                 self.nodes.suspect(node_id)
-        return Exited(self.handle, None, lost=why)
+        return Exited(self.id, None, lost=why)
 
     def _node_disk_full(self) -> Exited:
         """A full disk other than the run directory's excludes the node; the run continues."""
         self.nodes.exclude(self.node.node_id, "its disk is full")
-        return Exited(self.handle, None, lost=f"no space left on the disk of {self.node.name}")
+        return Exited(self.id, None, lost=f"no space left on the disk of {self.node.name}")
 
     def request_exit(self) -> None:
         if self.is_placed:

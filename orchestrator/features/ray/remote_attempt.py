@@ -7,7 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed, Sampled
+from orchestrator.executors.executor import AttemptId, Event, Exited, Placed, Progressed, Sampled
+from orchestrator.executors.launcher import Launch
 from orchestrator.executors.rank_group import RankExit, RankGroup
 from orchestrator.features.ray.ray_task import RayTask
 from orchestrator.features.ray.user_code import UserCode
@@ -17,7 +18,7 @@ from orchestrator.features.ray.user_code import UserCode
 class RemoteAttempt:
     """Merges the events of its tasks. ``tasks.running`` is empty while it waits for room."""
 
-    handle: Handle
+    id: AttemptId
     launch: Launch
     tasks: RankGroup[RayTask]
     code: UserCode | None = None
@@ -62,7 +63,7 @@ class RemoteAttempt:
         ranks = [self._placed[rank] for rank in sorted(self._placed)]
         return replace(
             ranks[0],
-            node=", ".join(dict.fromkeys(rank.node for rank in ranks)),
+            node=", ".join(dict.fromkeys(rank.node or "" for rank in ranks)),
             cpus=tuple(cpu for rank in ranks for cpu in rank.cpus),
             gpus=tuple(gpu for rank in ranks for gpu in rank.gpus),
         )

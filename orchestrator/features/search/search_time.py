@@ -225,14 +225,14 @@ def forecast(
         rest.search,
         source.scheduler,
         _limits_of_rest(experiment, source, rest, begun),
-        max(1, plan.backend.slots.jobs_at_once),
+        max(1, plan.executor.jobs_at_once),
         begun,
     )
     facts = _facts(experiment, source, time)
     is_told = source.scheduler is None or source.scheduler.stands_for_end(source.search)
     if is_told:  # else there is a warning already
         seeds = source.seeds_of_trial(experiment)
-        remark += _remark_on_random_points(source.search, seeds, plan.backend.slots.jobs_at_once)
+        remark += _remark_on_random_points(source.search, seeds, plan.executor.jobs_at_once)
     return Forecast(lines=[_line(time), *remark], facts={"search": facts, "scheduler": scheduler})
 
 

@@ -5,8 +5,8 @@ many as fit.
 ``slurm_kind``     what ``--executor slurm`` stands for
 ``slurm_table``    the table ``[slurm]``, key by key; ``slurm_settings``: what it means
 ``slurm_doctor``   what ``doctor`` says; ``allocation``: what Slurm gave the job that this process belongs to
-``slurm_backend``  the backend ``slurm``, which combines the other modules
-``slurm_executor`` the executor: attempts on pilots
+``slurm_executor`` the executor ``slurm``, which combines the other modules
+``slurm_launcher`` its launcher: attempts on pilots
 ``pilot_registry`` the pilots as they join, hand back and end; ``pilot_slots``: their room; ``handover``: those of an
                    earlier supervisor; ``left_pilots``: those of one that was killed
 ``submission``     their submission, and Slurm's own view of them: ``sbatch``, ``squeue`` and ``scancel`` by

@@ -18,7 +18,7 @@ from orchestrator.core.decoding import from_values, parsed_json
 from orchestrator.core.files.atomic_files import no_follow
 from orchestrator.core.job_parts import flat, with_facts
 from orchestrator.core.messages import Progress
-from orchestrator.executors.base import Progressed
+from orchestrator.executors.executor import Progressed
 from orchestrator.features.slurm.pilot_messages import KINDS, Continued
 
 LONGEST_BYTES = 4 << 20

@@ -20,7 +20,7 @@ from types import FrameType
 
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.processes.process_setup import set_up_process
-from orchestrator.executors.base import Event, Exited, Handle, Placed
+from orchestrator.executors.executor import AttemptId, Event, Exited, Placed
 from orchestrator.features.slurm.allocation import cores_of, memory_of, task_of
 from orchestrator.features.slurm.mailbox import Inbox, Outbox
 from orchestrator.features.slurm.pilot_attempts import PilotAttempts
@@ -96,7 +96,7 @@ class Pilot:
         self._served: set[str] = set()
         """Sessions of this pilot; the file may be read late, and name one of those before."""
         self._heard = time.monotonic()
-        self._pending: dict[tuple[Handle, type], Event] = {}
+        self._pending: dict[tuple[AttemptId, type], Event] = {}
         """The latest progress and memory of each attempt that were not reported yet."""
         self._report_at = 0.0
         self._beat_at = 0.0
@@ -187,10 +187,10 @@ class Pilot:
         match order:
             case LaunchOrder():
                 self._attempts.launch(order)
-            case EndOrder(handle, kill):
-                self._attempts.end(handle, kill=kill)
-            case CheckpointOrder(handle):
-                self._attempts.checkpoint(handle)
+            case EndOrder(attempt, kill):
+                self._attempts.end(attempt, kill=kill)
+            case CheckpointOrder(attempt):
+                self._attempts.checkpoint(attempt)
             case JoinOrder(session) if self._next is None:
                 self._next = session
                 self._kill_at = time.monotonic() + HAND_BACK_S
@@ -206,7 +206,7 @@ class Pilot:
         for event in events:
             if isinstance(event, Placed | Exited):
                 is_urgent = True
-            self._pending[event.handle, type(event)] = event
+            self._pending[event.attempt, type(event)] = event
         if is_urgent or (self._pending and now >= self._report_at):
             self._outbox.send(*self._pending.values())
             self._pending.clear()

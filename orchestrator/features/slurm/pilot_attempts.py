@@ -19,8 +19,8 @@ from pathlib import Path
 from orchestrator.core.errors import is_disk_full
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.paths import JobPaths
-from orchestrator.executors.base import Event, Exited, Handle, Placed
-from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
+from orchestrator.executors.executor import AttemptId, Event, Exited, Placed
+from orchestrator.executors.processes import WORKER_COMMAND, Processes
 from orchestrator.features.slurm.pilot_messages import LaunchOrder, spec_digest
 from orchestrator.machine.cpu_load import CpuLoad
 from orchestrator.machine.cpu_locks import CpuLocks, locks_folder
@@ -47,13 +47,6 @@ class _Waiting:
     """Whether they are there: it waits for CPUs, or for what its worker is forked from."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Running:
-    local: Handle
-    """As the local executor knows it."""
-    slot: Slot
-
-
 class PilotAttempts:
     """:param cores: number of CPUs for jobs; if they are more than the machine has, each is shared.
     :param run_dir: of the experiment, which other runs on this machine see by its name.
@@ -64,13 +57,12 @@ class PilotAttempts:
         self._cpus = len(machine.cpus)
         self._node = node
         self._slots = SlotPool(replace(machine, quota=None), cores, locks=locks, load=CpuLoad())
-        self._executor = LocalExecutor()
-        self._waiting: dict[Handle, _Waiting] = {}
-        self._running: dict[Handle, _Running] = {}
-        """By the handle as the supervisor knows it."""
-        self._known: set[Handle] = set()
+        self._processes = Processes()
+        self._waiting: dict[AttemptId, _Waiting] = {}
+        self._running: dict[AttemptId, Slot] = {}
+        self._known: set[AttemptId] = set()
         """All that were ever launched: an order may come twice."""
-        self._asked: set[Handle] = set()
+        self._asked: set[AttemptId] = set()
         """Those that the supervisor has asked to end."""
         self._ended: list[Event] = []
         self._why = ""
@@ -80,100 +72,95 @@ class PilotAttempts:
         return len(self._waiting) + len(self._running)
 
     def launch(self, order: LaunchOrder) -> None:
-        if order.handle in self._known:
+        if order.attempt in self._known:
             return
-        self._known.add(order.handle)
+        self._known.add(order.attempt)
         until = time.monotonic() + FILES_PATIENCE_S
-        self._waiting[order.handle] = _Waiting(order=order, files_until=until)
+        self._waiting[order.attempt] = _Waiting(order=order, files_until=until)
         if self._why:
             self.hand_back(self._why)
 
-    def end(self, handle: Handle, *, kill: bool) -> None:
-        if self._waiting.pop(handle, None) is not None:
-            self._ended.append(Exited(handle, -9 if kill else int(ExitCode.INTERRUPTED)))
-        elif handle in self._running:
-            self._asked.add(handle)
-            self._executor.cancel(self._running[handle].local, kill=kill)
+    def end(self, attempt: AttemptId, *, kill: bool) -> None:
+        if self._waiting.pop(attempt, None) is not None:
+            self._ended.append(Exited(attempt, -9 if kill else int(ExitCode.INTERRUPTED)))
+        elif attempt in self._running:
+            self._asked.add(attempt)
+            self._processes.cancel(attempt, kill=kill)
 
-    def checkpoint(self, handle: Handle) -> None:
-        if handle in self._running:
-            self._executor.checkpoint(self._running[handle].local)
+    def checkpoint(self, attempt: AttemptId) -> None:
+        self._processes.checkpoint(attempt)
 
     def hand_back(self, why: str) -> None:
         """Ask all to save a checkpoint and to exit; from now on nothing is launched. May be called
         again.
         """
         self._why = self._why or why
-        for handle in self._waiting:
-            self._ended.append(Exited(handle, int(ExitCode.INTERRUPTED), lost=self._why))
+        for attempt in self._waiting:
+            self._ended.append(Exited(attempt, int(ExitCode.INTERRUPTED), lost=self._why))
         self._waiting.clear()
-        for running in self._running.values():
-            self._executor.cancel(running.local, kill=False)
+        for attempt in self._running:
+            self._processes.cancel(attempt, kill=False)
 
     def kill(self) -> None:
         """Kill all that are left."""
-        for running in self._running.values():
-            self._executor.cancel(running.local, kill=True)
+        for attempt in self._running:
+            self._processes.cancel(attempt, kill=True)
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         self._slots.tick()
-        for handle, waiting in list(self._waiting.items()):
+        for attempt, waiting in list(self._waiting.items()):
             order = waiting.order
             if waiting.has_files or has_files(order):
                 waiting.has_files = True
-                self._start(handle, order)
+                self._start(attempt, order)
             elif time.monotonic() >= waiting.files_until:
-                del self._waiting[handle]
+                del self._waiting[attempt]
                 why = f"{self._node} does not see its files: {order.job_dir}"
-                self._ended.append(Exited(handle, None, lost=why))
+                self._ended.append(Exited(attempt, None, lost=why))
         events = self._ended
         self._ended = []
-        for local in self._executor.poll(0.0 if events else timeout_s):
-            event = replace(local, handle=Handle(local.handle.job_id, local.handle.number))
-            events.append(self._end(event) if isinstance(event, Exited) else event)
+        for event in self._processes.poll(0.0 if events else timeout_s):
+            match event:
+                case Placed():
+                    events.append(replace(event, node=self._node))
+                case Exited():
+                    events.append(self._end(event))
+                case _:
+                    events.append(event)
         return events
 
-    def _start(self, handle: Handle, order: LaunchOrder) -> None:
-        if order.fork and not self._executor.prepare_to_fork():
+    def _start(self, attempt: AttemptId, order: LaunchOrder) -> None:
+        if order.fork and not self._processes.prepare_to_fork():
             return
-        slot = self._slots.acquire(min(order.cores, self._cpus), order.gpus, job_id=handle.job_id)
+        slot = self._slots.acquire(min(order.cores, self._cpus), order.gpus, job_id=attempt.job_id)
         if slot is None:
             return
-        del self._waiting[handle]
+        del self._waiting[attempt]
         launch = order.launch(
             tuple(islice(cycle(slot.cpus), order.cores)), slot.gpus, slot.gpu_share
         )
-        self._executor.worker_command = order.command or WORKER_COMMAND
-        self._executor.environment = order.environment
+        self._processes.worker_command = order.command or WORKER_COMMAND
+        self._processes.environment = order.environment
         try:
-            local = self._executor.submit(launch)
+            self._processes.submit(launch)
         except OSError as error:
             self._slots.release(slot)
             if is_disk_full(error):
-                self._ended.append(Exited(handle, int(ExitCode.DISK_FULL)))
+                self._ended.append(Exited(attempt, int(ExitCode.DISK_FULL)))
             else:
                 why = f"it could not be started on {self._node}: {error}"
-                self._ended.append(Exited(handle, None, lost=why))
+                self._ended.append(Exited(attempt, None, lost=why))
             return
-        self._running[handle] = _Running(local=local, slot=slot)
-        placed = Placed(
-            handle=handle,
-            node=self._node,
-            cpus=launch.cpus,
-            gpus=launch.gpus,
-            pid=local.pid,
-            pid_start=local.pid_start,
-        )
-        self._ended.append(placed)
+        self._running[attempt] = slot
 
     def _end(self, exited: Exited) -> Exited:
         """The end as the supervisor is told of it: one that Slurm has brought about is none of the
         job's own.
         """
-        handle = exited.handle
-        self._slots.release(self._running.pop(handle).slot)
-        is_asked = handle in self._asked
-        self._asked.discard(handle)
+        attempt = exited.attempt
+        self._slots.release(self._running.pop(attempt))
+        is_asked = attempt in self._asked
+        self._asked.discard(attempt)
         if is_asked:
             return exited
         why = self._why or SIGNALLED
@@ -182,11 +169,11 @@ class PilotAttempts:
         was_killed = exited.returncode is None or (exited.returncode < 0 and not exited.oom_killed)
         is_cut_off = was_killed or exited.returncode == ExitCode.ORPHANED
         if exited.returncode == -signal.SIGTERM or (self._why and is_cut_off):
-            return Exited(handle, None, lost=why)
+            return Exited(attempt, None, lost=why)
         return exited
 
     def close(self) -> None:
-        self._executor.close()
+        self._processes.close()
         self._slots.close()
 
 
@@ -198,6 +185,6 @@ def has_files(order: LaunchOrder) -> bool:
     with contextlib.suppress(OSError):  # the network's file system does not show them yet
         return (
             spec_digest(job.root) == order.spec_digest
-            and job.attempt(order.handle.number).root.exists()
+            and job.attempt(order.attempt.number).root.exists()
         )
     return False

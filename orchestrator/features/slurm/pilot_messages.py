@@ -1,5 +1,5 @@
 """What supervisor and pilots say to each other; a pilot also sends the events of
-:mod:`orchestrator.executors.base`.
+:mod:`orchestrator.executors.executor`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 from orchestrator.core.decoding import FilePath, Positive
 from orchestrator.core.paths import JobPaths
-from orchestrator.executors.base import Exited, Handle, Launch, Placed, Progressed, Sampled
+from orchestrator.executors.executor import AttemptId, Exited, Placed, Progressed, Sampled
+from orchestrator.executors.launcher import Launch
 
 
 def spec_digest(job_dir: Path) -> str:
@@ -24,7 +25,7 @@ def spec_digest(job_dir: Path) -> str:
 class LaunchOrder:
     """To a pilot: start an attempt. CPUs and GPUs are chosen there."""
 
-    handle: Handle
+    attempt: AttemptId
     job_dir: FilePath
     spec_digest: str
     """Of ``spec.json``, of which a network file system may show the one before."""
@@ -44,8 +45,8 @@ class LaunchOrder:
     def launch(self, cpus: tuple[int, ...], gpus: tuple[str, ...], gpu_share: float) -> Launch:
         """As the local executor takes it."""
         return Launch(
-            job_id=self.handle.job_id,
-            number=self.handle.number,
+            job_id=self.attempt.job_id,
+            number=self.attempt.number,
             job_dir=Path(self.job_dir),
             cpus=cpus,
             gpus=gpus,
@@ -63,7 +64,7 @@ class LaunchOrder:
 class EndOrder:
     """To a pilot: :meth:`.Executor.cancel`."""
 
-    handle: Handle
+    attempt: AttemptId
     kill: bool
 
 
@@ -71,7 +72,7 @@ class EndOrder:
 class CheckpointOrder:
     """To a pilot: :meth:`.Executor.checkpoint`."""
 
-    handle: Handle
+    attempt: AttemptId
 
 
 @dataclass(frozen=True, slots=True)

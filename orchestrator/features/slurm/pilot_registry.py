@@ -17,7 +17,15 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.front_end import repeat_call
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.text import count
-from orchestrator.executors.base import Event, Exited, Handle, Placed, Progressed, Sampled, amounts
+from orchestrator.executors.executor import (
+    AttemptId,
+    Event,
+    Exited,
+    Placed,
+    Progressed,
+    Sampled,
+    amounts,
+)
 from orchestrator.features.slurm import accounting
 from orchestrator.features.slurm.mailbox import Inbox, Outbox
 from orchestrator.features.slurm.pilot_messages import (
@@ -57,7 +65,7 @@ class JoinedPilot:
     hello: PilotHello | None = None
     heard: float = field(default_factory=time.monotonic)
     idle_since: float = field(default_factory=time.monotonic)
-    attempts: dict[Handle, int] = field(default_factory=dict)
+    attempts: dict[AttemptId, int] = field(default_factory=dict)
     """Each with its cores."""
     leaves: str = ""
     """Why it takes no further launches; empty while it does."""
@@ -88,7 +96,7 @@ class PilotRegistry:
         """Why pilots are not used that were submitted by this supervisor, since one was used."""
         self._has_given_up = False
         """Whether a pilot may come back, and has to read that it must end."""
-        self._began: dict[Handle, float] = {}
+        self._began: dict[AttemptId, float] = {}
         """When attempts were placed."""
         self._core_s: dict[str, list[float]] = {}
         """Task → core seconds of each attempt there that has ended."""
@@ -189,19 +197,19 @@ class PilotRegistry:
                 yield from self._end(
                     pilot, pilot.leaves or "its pilot has ended", ExitCode.INTERRUPTED
                 )
-            case Exited(handle=handle) if handle in pilot.attempts:
-                self._forget(pilot, handle)
+            case Exited(attempt=attempt) if attempt in pilot.attempts:
+                self._forget(pilot, attempt)
                 pilot.idle_since = time.monotonic()
                 yield message
-            case Placed(handle=handle) | Progressed(handle=handle) | Sampled(handle=handle):
-                if handle in pilot.attempts:
-                    self._began.setdefault(handle, time.monotonic())
+            case Placed(attempt=attempt) | Progressed(attempt=attempt) | Sampled(attempt=attempt):
+                if attempt in pilot.attempts:
+                    self._began.setdefault(attempt, time.monotonic())
                     yield message
 
-    def _forget(self, pilot: JoinedPilot, handle: Handle) -> None:
+    def _forget(self, pilot: JoinedPilot, attempt: AttemptId) -> None:
         """An attempt that has ended."""
         now = time.monotonic()
-        core_s = pilot.attempts.pop(handle) * (now - self._began.pop(handle, now))
+        core_s = pilot.attempts.pop(attempt) * (now - self._began.pop(attempt, now))
         self._core_s.setdefault(pilot.task, []).append(core_s)
 
     def _end_earlier(self, pilot: JoinedPilot) -> Iterator[Event]:
@@ -252,9 +260,9 @@ class PilotRegistry:
         self._leave(pilot, why)
         del self._pilots[pilot.name]
         self._ended.add(pilot.name)
-        for handle in list(pilot.attempts):
-            self._forget(pilot, handle)
-            yield Exited(handle, returncode, lost=why)
+        for attempt in list(pilot.attempts):
+            self._forget(pilot, attempt)
+            yield Exited(attempt, returncode, lost=why)
 
     def release(self, pilot: JoinedPilot) -> None:
         """Let a pilot end that has no attempts."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 
-from orchestrator.executors.base import amounts
 from orchestrator.executors.cluster_slots import ClusterSlots
+from orchestrator.executors.executor import amounts
 from orchestrator.machine.slots import Slot
 
 

@@ -10,7 +10,7 @@ from orchestrator.executors.kinds import ExecutorKind, LeftBatchJobs
 from orchestrator.features.slurm.session_file import FOLDER
 
 if TYPE_CHECKING:
-    from orchestrator.executors.base import Backend, BackendSettings
+    from orchestrator.executors.executor import ExecutorSettings, OpenedExecutor
 
 
 class LeftPilots:
@@ -44,10 +44,10 @@ class LeftPilots:
         wait_for_pilots(run_dir / FOLDER)
 
 
-def _open(settings: BackendSettings) -> Backend:
-    from orchestrator.features.slurm.slurm_backend import SlurmBackend
+def _open(settings: ExecutorSettings) -> OpenedExecutor:
+    from orchestrator.features.slurm.slurm_executor import SlurmExecutor
 
-    return SlurmBackend(settings)
+    return SlurmExecutor(settings)
 
 
 KIND = ExecutorKind(name="slurm", open=_open, batch_jobs=LeftPilots())

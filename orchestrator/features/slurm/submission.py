@@ -20,6 +20,7 @@ from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.front_end import repeat_call
 from orchestrator.core.text import count, last_line, listed
+from orchestrator.executors.executor import Report
 from orchestrator.features.slurm.batch_script import LOG, SCRIPT
 from orchestrator.features.slurm.command_runner import PATIENCE_S, CommandAnswer, SlurmCommand
 
@@ -50,8 +51,6 @@ PRESENT = (*WAITING, "RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING",
 (``COMPLETING``)."""
 FAILED_START = ("FAILED", "COMPLETED", "OUT_OF_MEMORY", "TIMEOUT")
 """How a pilot ends that cannot run: its node is not to blame."""
-
-Report = Callable[[str, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,9 +105,9 @@ def worker_command(folder: Path) -> tuple[str, ...]:
 def with_table(folder: Path) -> str:
     """Code for the process of a supervisor: its workers give the values of the table."""
     return f"""
-from orchestrator.executors import local, local_backend
+from orchestrator.executors import local, processes
 command = {worker_command(folder)!r}
-local_backend.LocalExecutor = lambda: local.LocalExecutor(worker_command=command)
+local.Processes = lambda: processes.Processes(worker_command=command)
 """
 
 

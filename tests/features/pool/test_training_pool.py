@@ -578,8 +578,8 @@ def instant_bodies(here: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> 
     """Bodies whose trainings succeed at once."""
     (here / "instant.py").write_text(INSTANT)
     command = f"(sys.executable, '-I', '-S', {str(here / 'instant.py')!r})"
-    code = f"local_backend.LocalExecutor = lambda: local.LocalExecutor(worker_command={command})\n"
-    imports = "import sys\nfrom orchestrator.executors import local, local_backend\n"
+    code = f"local.Processes = lambda: processes.Processes(worker_command={command})\n"
+    imports = "import sys\nfrom orchestrator.executors import local, processes\n"
     commands.add_to_server(monkeypatch, imports + code)
     return [
         HOPPER.read_text().replace("<mujoco", f"<!-- {number} --><mujoco", 1)

@@ -16,7 +16,7 @@ from orchestrator.core.processes.environment_variables import RANKS_SECRET_VARIA
 from orchestrator.features.ray import node_attempt
 from orchestrator.features.ray.compatible_nodes import CompatibleNodes
 from orchestrator.features.ray.node_attempt import GLOO_INTERFACE_VARIABLE
-from orchestrator.features.ray.ray_executor import RayExecutor
+from orchestrator.features.ray.ray_launcher import RayLauncher
 from orchestrator.machine.slots import RankSlot
 
 pytestmark = pytest.mark.nightly
@@ -25,13 +25,13 @@ LOOK: list[Order] = [("look", None), ("exit", 0)]
 
 
 @pytest.fixture
-def executor(ray_nodes: CompatibleNodes) -> Iterator[RayExecutor]:
-    executor = RayExecutor(nodes=ray_nodes, worker_command=PUPPET)
+def executor(ray_nodes: CompatibleNodes) -> Iterator[RayLauncher]:
+    executor = RayLauncher(nodes=ray_nodes, worker_command=PUPPET)
     yield executor
     executor.close()
 
 
-def seen(root: Path, executor: RayExecutor, job_id: str) -> list[dict[str, str]]:
+def seen(root: Path, executor: RayLauncher, job_id: str) -> list[dict[str, str]]:
     """The environment of each of two ranks, on a node each."""
     rank_slots = tuple(RankSlot(node=node.node_id, cores=3) for node in executor.nodes.all[:2])
     launch = dataclasses.replace(
@@ -45,7 +45,7 @@ def seen(root: Path, executor: RayExecutor, job_id: str) -> list[dict[str, str]]
 
 
 def test_ranks_over_nodes_have_a_secret_in_common_that_no_other_attempt_has(
-    tmp_path: Path, executor: RayExecutor
+    tmp_path: Path, executor: RayLauncher
 ) -> None:
     secrets = [
         {rank[RANKS_SECRET_VARIABLE] for rank in seen(tmp_path, executor, job_id)}

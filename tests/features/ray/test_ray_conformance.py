@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from executor_conformance import *  # noqa: F403 - the tests
-from executor_conformance import LocalStage, Script, Stage
 from executor_helpers import PUPPET
+from launcher_conformance import *  # noqa: F403 - the tests
+from launcher_conformance import LocalStage, Script, Stage
 
-from orchestrator.executors.base import Launch
+from orchestrator.executors.launcher import Launch
 from orchestrator.features.ray.compatible_nodes import CompatibleNodes
-from orchestrator.features.ray.ray_executor import RayExecutor
+from orchestrator.features.ray.ray_launcher import RayLauncher
 from orchestrator.features.ray.transport import Transport
 from orchestrator.machine.slots import RankSlot
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.nightly
 
 class RayStage(LocalStage):
     def __init__(self, root: Path, nodes: CompatibleNodes, node: str) -> None:
-        super().__init__(root, RayExecutor(nodes=nodes, worker_command=PUPPET))
+        super().__init__(root, RayLauncher(nodes=nodes, worker_command=PUPPET))
         self._node = node
 
     def launch(self, job_id: str, *scripts: Script) -> Launch:

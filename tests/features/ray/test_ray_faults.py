@@ -68,7 +68,7 @@ def test_after_a_stop_and_after_the_death_of_the_driver_the_run_resumes(
         )
         tokens = [token_of(pid) for pid in pids]
         assert {pid for token in tokens for pid in carriers(token)} >= {*pids}
-        run.signal(signal.SIGKILL)
+        run.kill_supervisor()
         wait_until(
             lambda: not any(map(carriers, tokens)), "no process of any attempt", GONE_WITHIN_S
         )

@@ -17,7 +17,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.environment_variables import SEARCH_PATH_VARIABLE
 from orchestrator.features.ray import user_code
 from orchestrator.features.ray.driver_directory import DriverDirectory
-from orchestrator.features.ray.ray_backend import RayBackend
+from orchestrator.features.ray.ray_executor import RayExecutor
 from orchestrator.features.ray.user_code import CodeFolders, UserCode
 from orchestrator.machine import imported_code
 from orchestrator.machine.imported_code import digest, python_files
@@ -95,7 +95,7 @@ def test_a_job_whose_code_cannot_be_copied_is_refused_before_its_launch(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(imported_code, "MOST_FILES", 2)
-    backend = object.__new__(RayBackend)
+    backend = object.__new__(RayExecutor)
     backend._code = CodeFolders(driver_directory=DriverDirectory.create(tmp_path))
     job = make_job("a", spec={"entry_point": "tasks:make", "search_path": str(folder)})
     (problem,) = backend.problems(job)

@@ -15,7 +15,7 @@ from ray_helpers import Cluster
 
 from orchestrator.core.processes.environment_variables import SEARCH_PATH_VARIABLE
 from orchestrator.features.ray.driver_directory import DriverDirectory
-from orchestrator.features.ray.ray_executor import RayExecutor
+from orchestrator.features.ray.ray_launcher import RayLauncher
 from orchestrator.features.ray.user_code import CodeFolders
 from orchestrator.jobfile import load
 from orchestrator.machine.imported_code import code_folder, python_files
@@ -38,7 +38,7 @@ def test_nodes_with_other_code_get_the_drivers_until_the_session_ends(
         folders = {code_folder(job.spec) for job in experiment.jobs}
         assert folders == {str(project)}
         code = CodeFolders(driver_directory=DriverDirectory.create(project))
-        executor = RayExecutor(nodes=nodes, worker_command=PUPPET, code=code.code)
+        executor = RayLauncher(nodes=nodes, worker_command=PUPPET, code=code.code)
         with ray_cluster.further() as late:
             ray_helpers.until_used(nodes, late.node_id)
             node_ids = {"here": nodes.registry.driver_node, "late": late.node_id}

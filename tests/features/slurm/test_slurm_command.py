@@ -77,7 +77,7 @@ def test_a_killed_supervisor_finds_its_pilots_again_and_loses_nothing(
         wait_until(
             lambda: list((tmp_path / "run/jobs/long-s0/checkpoints").glob("*.pt")), "a checkpoint"
         )
-        run.signal(signal.SIGKILL)
+        run.kill_supervisor()
     pids = fake_slurm.pids()
     with Run("run", cwd=tmp_path) as run:
         run.until("launched")

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from executor_conformance import *  # noqa: F403 - the tests
-from executor_conformance import LocalStage, Script, Stage
 from executor_helpers import PUPPET
+from launcher_conformance import *  # noqa: F403 - the tests
+from launcher_conformance import LocalStage, Script, Stage
 
-from orchestrator.executors.base import Launch
+from orchestrator.executors.launcher import Launch
 from orchestrator.features.slurm.pilot_registry import PilotRegistry
-from orchestrator.features.slurm.slurm_executor import SlurmExecutor
+from orchestrator.features.slurm.slurm_launcher import SlurmLauncher
 from orchestrator.machine.slots import RankSlot
 
 pytestmark = pytest.mark.nightly
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.nightly
 
 class SlurmStage(LocalStage):
     def __init__(self, root: Path, pilots: PilotRegistry) -> None:
-        super().__init__(root, SlurmExecutor(pilots=pilots, worker_command=PUPPET))
+        super().__init__(root, SlurmLauncher(pilots=pilots, worker_command=PUPPET))
         (self._pilot,) = (pilot.name for pilot in pilots.present)
 
     def launch(self, job_id: str, *scripts: Script) -> Launch:

@@ -11,25 +11,25 @@ from slurm_cluster import SlurmCluster, until
 from slurm_helpers import Scene, joined
 
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.executors.base import Exited, Handle
+from orchestrator.executors.executor import AttemptId, Exited
 from orchestrator.features.slurm.slurm_settings import SlurmSettings
 
 pytestmark = pytest.mark.nightly
 
 
-def pair(scene: Scene) -> tuple[Handle, Handle]:
+def pair(scene: Scene) -> tuple[AttemptId, AttemptId]:
     """Attempts on both nodes that exit when they are asked to."""
     one, other = scene.start("one", node="node0"), scene.start("other", node="node1")
     until_heard(scene.executor, one, other)
     return one, other
 
 
-def assert_alive(scene: Scene, handle: Handle) -> None:
+def assert_alive(scene: Scene, handle: AttemptId) -> None:
     scene.executor.cancel(handle, kill=True)
     assert until_exit(scene.executor, handle)[handle] == Exited(handle, -signal.SIGKILL)
 
 
-def assert_continues(scene: Scene, handle: Handle, node: str = "") -> None:
+def assert_continues(scene: Scene, handle: AttemptId, node: str = "") -> None:
     """In a pilot of the node, or in any."""
     until(
         lambda: (

@@ -13,7 +13,7 @@ from orchestrator.core import job_parts
 from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job
 from orchestrator.core.messages import Progress
-from orchestrator.executors.base import Exited, Handle, Placed, Progressed
+from orchestrator.executors.executor import AttemptId, Exited, Placed, Progressed
 from orchestrator.features.slurm import mailbox
 from orchestrator.features.slurm.allocation import cores_of, memory_of, task_of
 from orchestrator.features.slurm.batch_script import batch_script, job_name
@@ -26,11 +26,11 @@ from orchestrator.features.slurm.pilot_messages import (
     PilotHello,
 )
 from orchestrator.features.slurm.pilot_slots import PilotSlots
-from orchestrator.features.slurm.slurm_backend import SlurmBackend
+from orchestrator.features.slurm.slurm_executor import SlurmExecutor
 from orchestrator.features.slurm.slurm_settings import SlurmSettings
 from orchestrator.machine.topology import Cpu, Machine
 
-HANDLE = Handle("hopper-s0", 3)
+HANDLE = AttemptId("hopper-s0", 3)
 
 
 MESSAGES = [
@@ -43,7 +43,7 @@ MESSAGES = [
         versions={"torch": "2.9", "x": None},
     ),
     LaunchOrder(
-        handle=HANDLE,
+        attempt=HANDLE,
         job_dir="/a b/jobs/hopper-s0",
         spec_digest="0a",
         cores=2,
@@ -60,7 +60,7 @@ MESSAGES = [
     EndOrder(HANDLE, kill=True),
     JoinOrder("abc"),
     PilotBeat(),
-    Placed(handle=HANDLE, node="n1", cpus=(0, 1), gpus=("0",), pid=7, pid_start=1.5),
+    Placed(attempt=HANDLE, node="n1", cpus=(0, 1), gpus=("0",), pid=7, pid_start=1.5),
     Progressed(HANDLE, Progress(phase="training", env_steps=7)),
     Exited(HANDLE, 11, lost="the time limit of its pilot is near"),
 ]
@@ -215,7 +215,7 @@ def test_a_job_is_refused_only_for_what_slurm_gives_a_pilot_for_certain() -> Non
 
 
 def problems_of(settings: SlurmSettings, job: Job) -> list[Problem]:
-    backend = object.__new__(SlurmBackend)
+    backend = object.__new__(SlurmExecutor)
     backend._settings = settings
     return backend.problems(job)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ def test_after_a_kill_commands_name_the_batch_jobs_the_run_directory_takes_them_
             lambda: len(list((tmp_path / "run/jobs").glob("*/checkpoints/*.pt"))) >= 2,
             "checkpoints",
         )
-        run.signal(signal.SIGKILL)
+        run.kill_supervisor()
     tasks = sorted(slurm_cluster.queue())
     left = f"atch jobs {', '.join(tasks)} may still train"
     transcript = [f"$ squeue: {slurm_cluster.queue()}"]

@@ -12,7 +12,7 @@ from slurm_cluster import SlurmCluster, signal_all, until
 from slurm_helpers import UNTIL_GO, Scene
 
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.executors.base import Exited
+from orchestrator.executors.executor import Exited
 
 pytestmark = pytest.mark.nightly
 

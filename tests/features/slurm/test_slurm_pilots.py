@@ -22,7 +22,7 @@ from slurm_helpers import UNTIL_GO, FakeSlurm, Scene, joined
 
 from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.executors.base import Exited
+from orchestrator.executors.executor import Exited
 from orchestrator.features.slurm import pilot_registry, submission
 from orchestrator.features.slurm.slurm_settings import SlurmSettings
 

@@ -1,4 +1,4 @@
-"""The conformance suite of the local executor, and of the fake one that simulations use."""
+"""The conformance suite of executors over the local one, with puppets as workers."""
 
 from __future__ import annotations
 
@@ -6,53 +6,32 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from executor_conformance import *  # noqa: F403 - the tests
-from executor_conformance import SAID, LocalStage, Script, Stage
-from executor_helpers import PUPPET, make_launch, make_rank_group
+from executor_conformance import *  # noqa: F403
+from executor_conformance import Stage
+from executor_helpers import PUPPET
+from fake_launcher import SimulatedLocal
+from launcher_conformance import LocalStage, Script
+from supervisor_helpers import make_machine
 
-from orchestrator.executors.base import Event, Launch
-from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
-from orchestrator.executors.local import LocalExecutor
+from orchestrator.core.job import Job
+from orchestrator.executors.processes import Processes
+from orchestrator.machine.slots import SlotPool
 
 
-class FakeStage(Stage):
-    simulates = True
-
+class LocalExecutorStage(Stage):
     def __init__(self, root: Path) -> None:
-        self.executor = FakeExecutor(behave=lambda launch: self._fates[launch.job_id])
-        self._root = root
-        self._fates: dict[str, Behaviour] = {}
+        local = Processes(worker_command=PUPPET)
+        self.executor = SimulatedLocal(local, SlotPool(make_machine(2)))
+        self._stage = LocalStage(root, local)
 
-    def launch(self, job_id: str, *scripts: Script) -> Launch:
-        """Of ranks that all do the same, and say nothing but what all say."""
-        (script,) = set(scripts)
-        assert not script.says
-        end = script.exits if script.dies is None else -script.dies
-        self._fates[job_id] = Behaviour(
-            after_s=NEVER if end is None else 1.0,
-            returncode=end,
-            progress_every_s=0.5,
-            progress=SAID,
-            exits_within_s=NEVER if script.when_asked is None else 0.1,
-            returncode_asked=script.when_asked or 0,
-        )
-        if len(scripts) == 1:
-            return make_launch(self._root, job_id)
-        return make_rank_group(self._root, job_id, *([] for _ in scripts))
-
-    def until_asked(self, job_id: str) -> list[Event]:
-        """At once: nothing lies between."""
-        return []
-
-    def until_saved(self, job_id: str) -> None:
-        assert isinstance(self.executor, FakeExecutor)
-        assert [handle.job_id for handle in self.executor.checkpoints] == [job_id]
+    def prepare(self, job: Job, number: int, *scripts: Script) -> Path:
+        launch = self._stage.launch(job.job_id, *scripts)
+        (launch.job_dir / "attempts" / str(number)).mkdir(parents=True, exist_ok=True)
+        return launch.job_dir
 
 
-@pytest.fixture(params=["fake", "local"])
-def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
-    made: Stage = FakeStage(tmp_path)
-    if request.param == "local":
-        made = LocalStage(tmp_path, LocalExecutor(worker_command=PUPPET))
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[LocalExecutorStage]:
+    made = LocalExecutorStage(tmp_path)
     yield made
     made.executor.close()

@@ -22,6 +22,7 @@ from executor_helpers import (
     local,
     make_launch,
     make_rank_group,
+    pid_of,
     until_exit,
     until_heard,
 )
@@ -34,9 +35,10 @@ from orchestrator.core.processes.environment_variables import (
     DISTRIBUTED_VARIABLES,
     TOKEN_VARIABLE,
 )
-from orchestrator.executors import local as local_module
-from orchestrator.executors import process
-from orchestrator.executors.base import Exited, Handle, Launch, Sampled
+from orchestrator.executors import processes as local_module
+from orchestrator.executors import worker_process
+from orchestrator.executors.executor import AttemptId, Exited, Sampled
+from orchestrator.executors.launcher import Launch
 from orchestrator.executors.rank_group import RankExit, RankGroup
 from orchestrator.machine import cgroup
 
@@ -67,12 +69,13 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]
     }
     with local() as executor:
         handle = executor.submit(make_rank_group(tmp_path, "a", *[[("look", None)]] * 3, **changes))
+        pid = pid_of(executor, handle)
         assert until_exit(executor, handle)[handle] == Exited(handle, 0)
     found = [
         json.loads((tmp_path / "a" / name).read_text())
         for name in ("seen.json", "seen-1.json", "seen-2.json")
     ]
-    assert int(found[0]["pid"]) == handle.pid
+    assert int(found[0]["pid"]) == pid
     return found
 
 
@@ -141,7 +144,7 @@ def test_when_a_rank_cannot_be_started_none_is(tmp_path: Path, cannot: int) -> N
 def test_what_a_rank_has_left_behind_when_another_cannot_be_started_is_swept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = process.start
+    start = worker_process.start
 
     def second_fails(command: Any, launch: Launch, rank: int, **named: Any) -> Any:
         if rank == 1:
@@ -149,7 +152,7 @@ def test_what_a_rank_has_left_behind_when_another_cannot_be_started_is_swept(
             raise OSError(11, "no more processes")
         return start(command, launch, rank, **named)
 
-    monkeypatch.setattr(process, "start", second_fails)
+    monkeypatch.setattr(worker_process, "start", second_fails)
     with local() as executor:
         with pytest.raises(OSError):
             executor.submit(make_rank_group(tmp_path, "a", family(0), []))
@@ -275,7 +278,7 @@ def test_memory_is_that_of_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def rank_group(ranks: int) -> RankGroup:
-    return RankGroup(handle=Handle("a", 0, 1, 1.0), ranks=ranks, running=[])
+    return RankGroup(id=AttemptId("a", 0), ranks=ranks, running=[])
 
 
 @pytest.mark.parametrize(
@@ -301,4 +304,4 @@ def test_the_end_that_says_most_counts_and_of_equals_the_first(
     one = rank_group(len(codes))
     for number, returncode in enumerate(codes):
         one.note(RankExit(rank=number, returncode=returncode))
-    assert one.settle() == Exited(one.handle, code, rank=rank)
+    assert one.settle() == Exited(one.id, code, rank=rank)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import command_helpers as commands
 import pytest
-
-from orchestrator.executors.local import LocalExecutor
-from orchestrator.experiment.examination.preflight import JobVerdict
 
 NVIDIA_SMI = """#!/bin/sh
 echo "0, GPU-aaaa, NVIDIA T4, 15360, 14900"
@@ -45,15 +41,7 @@ def test_two_jobs_share_a_gpu_and_one_that_needs_all_of_it_has_it_alone(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    command = (sys.executable, "-I", "-S", "-c", WORKER)
-    monkeypatch.setattr(
-        "orchestrator.executors.local_backend.LocalExecutor",
-        lambda: LocalExecutor(worker_command=command),
-    )
-    monkeypatch.setattr(
-        "orchestrator.experiment.examination.preflight.examine",
-        lambda jobs, **_: {job.job_id: JobVerdict() for job in jobs},
-    )
+    commands.add_to_server(monkeypatch, commands.EXAMINE_NOTHING + commands.with_worker(WORKER))
     jobs = commands.write_experiment(tmp_path, job("one", 0.5), job("all", 1), job("two", 0.5))
     done = commands.succeed("run", jobs, "--run-dir", "run", "--max-parallel", "3", cwd=tmp_path)
     seen = {

@@ -23,6 +23,7 @@ from executor_helpers import (
     forking,
     local,
     make_launch,
+    pid_of,
     puppet_template,
     template_pid,
     until_exit,
@@ -34,10 +35,10 @@ from orchestrator.core.processes.environment_variables import (
     START_VARIABLE,
     TOKEN_VARIABLE,
 )
-from orchestrator.executors import local as local_module
+from orchestrator.executors import processes as local_module
 from orchestrator.executors import worker_template
-from orchestrator.executors.base import Handle
-from orchestrator.executors.local import LocalExecutor
+from orchestrator.executors.executor import AttemptId
+from orchestrator.executors.processes import Processes
 from orchestrator.machine import cgroup
 
 LOOK: list[Order] = [("print", 1000), ("look", None), ("exit", 7)]
@@ -56,7 +57,7 @@ def is_forked(root: Path, job_id: str) -> bool:
     return "started by exec" not in log(root, job_id)
 
 
-def ended(executor: LocalExecutor, handle: Handle) -> int | None:
+def ended(executor: Processes, handle: AttemptId) -> int | None:
     return until_exit(executor, handle)[handle].returncode
 
 
@@ -90,9 +91,10 @@ def test_a_forked_worker_has_all_that_one_that_is_execed_has(
                 tmp_path, job_id, LOOK, cpus=(cpu,), nice=nice, fork=job_id == "forked"
             )
             handle = executor.submit(launch)
+            pid = pid_of(executor, handle)
             assert ended(executor, handle) == 7
             seen[job_id] = json.loads((tmp_path / job_id / "seen.json").read_text())
-            assert int(seen[job_id]["pid"]) == int(seen[job_id]["sid"]) == handle.pid
+            assert int(seen[job_id]["pid"]) == int(seen[job_id]["sid"]) == pid
             assert seen[job_id][TOKEN_VARIABLE].endswith(f"/{job_id}/0")
             assert seen[job_id][CHANNEL_VARIABLE] in seen[job_id]["fds"].split()
             assert len(seen[job_id]["fds"].split()) == 5
@@ -114,8 +116,9 @@ def test_a_forked_worker_is_known_by_its_own_token_and_is_a_child_of_the_supervi
             make_launch(tmp_path, "a", [("fork", "child"), *ASLEEP], fork=True)
         )
         until_heard(executor, handle)
-        assert handle.pid in children()
-        for pid in (handle.pid, *map(int, await_files(tmp_path / "a/child"))):
+        worker = pid_of(executor, handle)
+        assert worker in children()
+        for pid in (worker, *map(int, await_files(tmp_path / "a/child"))):
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             assert f"{TOKEN_VARIABLE}={executor._token}/a/0".encode() in variables
         assert is_forked(tmp_path, "a")
@@ -134,13 +137,13 @@ def test_descendants_of_a_forked_worker_end_with_it(tmp_path: Path, how: str) ->
         orders = [*ASLEEP_FAMILY[:3], ("exit", 3) if how == "exits" else ASLEEP_FAMILY[-1]]
         handle = executor.submit(make_launch(tmp_path, "a", orders, fork=True))
         pids = [int(text) for text in await_files(tmp_path / "a/child", tmp_path / "a/daemon")]
-        assert handle.pid is not None
+        pids.append(pid_of(executor, handle))
         if how == "is killed":
-            os.kill(handle.pid, signal.SIGKILL)
+            os.kill(pids[-1], signal.SIGKILL)
         if how != "is closed":
             assert ended(executor, handle) == (3 if how == "exits" else -signal.SIGKILL)
             await_gone(pids)
-    await_gone([handle.pid, *pids])
+    await_gone(pids)
     assert children() == before
 
 

@@ -231,7 +231,7 @@ def test_a_job_that_the_machine_is_too_small_for_keeps_the_task_chosen_for_it(
     verdicts = {"a-s0": JobVerdict(xml="a.xml", task="forward")}
     options = run_plan.RunOptions(run_dir=tmp_path, verdicts=verdicts)
     plan = run_plan.plan(experiment, options, tmp_path / "staging", check_stop=lambda: None)
-    plan.backend.close()
+    plan.executor.close()
     assert "100000 cores" in str(plan.verdicts["a-s0"].problem).replace(",", "")
     assert plan.jobs[0].spec.task == "forward"
 

@@ -8,12 +8,12 @@ import os
 from pathlib import Path
 
 import pytest
+from fake_launcher import Behaviour
 from supervisor_helpers import Experiment, ledgers_closed, make_job, rows  # noqa: F401 - a fixture
 
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Cause
-from orchestrator.executors.base import Launch
-from orchestrator.executors.fake import Behaviour
+from orchestrator.executors.launcher import Launch
 
 
 def test_a_message_that_is_not_utf_8_fails_its_job_alone(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_launcher import Behaviour, FakeLauncher
 from supervisor_helpers import (
     Experiment,
     SimulatedExecutor,
@@ -15,9 +16,8 @@ from supervisor_helpers import (
 )
 
 from orchestrator.core.job import Job
-from orchestrator.executors.base import Launch
-from orchestrator.executors.fake import Behaviour, FakeExecutor
-from orchestrator.supervisor import start_choice
+from orchestrator.executors import start_choice
+from orchestrator.executors.launcher import Launch
 
 BUILT_IN = {"env": None, "xml": "robot/pole.xml", "task": "balance"}
 
@@ -46,7 +46,7 @@ def test_the_choice(
     assert (choice.is_forked, choice.why) == (is_forked, why)
 
 
-def forks(tmp_path: Path, jobs: list[Job], executor: FakeExecutor | None = None) -> dict[str, bool]:
+def forks(tmp_path: Path, jobs: list[Job], executor: FakeLauncher | None = None) -> dict[str, bool]:
     experiment = Experiment(
         tmp_path, jobs, cpus=2, **({} if executor is None else {"executor": executor})
     )

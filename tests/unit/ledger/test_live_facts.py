@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_launcher import NEVER, Behaviour
 from supervisor_helpers import (
     FOREVER,
     Experiment,
@@ -20,7 +21,6 @@ from supervisor_helpers import (
 from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Job, Paused, Succeeded
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import RunPaths
-from orchestrator.executors.fake import NEVER, Behaviour
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fake_launcher import Behaviour
 from supervisor_helpers import (
     Experiment,
     behaviours,
@@ -24,8 +25,7 @@ from orchestrator.core.files import atomic_files
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.robot_hash import hash_of_copy
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.base import Launch
-from orchestrator.executors.fake import Behaviour
+from orchestrator.executors.launcher import Launch
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.supervisor import job_directory

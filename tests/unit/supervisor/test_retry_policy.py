@@ -20,6 +20,7 @@ from orchestrator.core.job import (
     State,
     Succeeded,
 )
+from orchestrator.executors import local
 from orchestrator.supervisor import launch_order, retry_policy
 from orchestrator.supervisor.retry_policy import AttemptUsage
 
@@ -200,7 +201,7 @@ def test_ranks_share_the_memory_of_all() -> None:
 
 
 def growing(limit_mib: int, rss_mib: float, ranks: int = 1) -> int:
-    return retry_policy.promised_mib(make_job(memory_mib=limit_mib, ranks=ranks).resources, rss_mib)
+    return local.promised_mib(make_job(memory_mib=limit_mib, ranks=ranks).resources, rss_mib)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +219,7 @@ def growing(limit_mib: int, rss_mib: float, ranks: int = 1) -> int:
 def test_memory_that_running_jobs_may_still_claim_is_set_aside(
     wanted: int, available: int, running: list[int], admitted: bool
 ) -> None:
-    assert retry_policy.memory_admits(wanted, available, sum(running)) is admitted
+    assert local.memory_admits(wanted, available, sum(running)) is admitted
 
 
 @given(st.lists(st.integers(1, 5)))

@@ -46,7 +46,7 @@ def facts(experiment: Experiment, **forecast: Any) -> dict[str, Any]:
         restriction="",
         choices=[],
         machine=SimpleNamespace(cpus=[]),
-        backend=SimpleNamespace(facts=lambda: {"nodes": 2}, slots=SimpleNamespace(jobs_at_once=1)),
+        executor=SimpleNamespace(facts=lambda: {"nodes": 2}, jobs_at_once=1),
     )
     dry = DryRun(plan=plan, prospects={}, forecast=Forecast(facts=forecast))
     return plan_view.facts(experiment, dry, Path("run"))
@@ -80,11 +80,11 @@ def test_the_forecast_of_a_source_that_lets_declared_jobs_go_on_is_below_them(
         source="t.toml",
         base=Path(),
     )
-    backend = SimpleNamespace(slots=SimpleNamespace(jobs_at_once=1), facts=dict)
+    executor = SimpleNamespace(jobs_at_once=1, facts=dict)
     plan: Any = SimpleNamespace(
         jobs=[job],
         verdicts={job.job_id: JobVerdict(episode_steps=500)},
-        backend=backend,
+        executor=executor,
         machine=SimpleNamespace(cpus=()),
         warnings=(),
         restriction="",

@@ -17,15 +17,16 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.executors import worker_template
-from orchestrator.executors.base import Handle, Launch
-from orchestrator.executors.local import LocalExecutor
+from orchestrator.executors.executor import AttemptId
+from orchestrator.executors.launcher import Launch
+from orchestrator.executors.processes import Processes
 
 ROBOTS = helpers.REPOSITORY / "mjcf"
 
 
 @pytest.fixture(scope="module")
-def executor() -> Iterator[LocalExecutor]:
-    executor = LocalExecutor()
+def executor() -> Iterator[Processes]:
+    executor = Processes()
     yield executor
     executor.close()
 
@@ -39,7 +40,7 @@ def job(root: Path, name: str, **changes: Any) -> JobPaths:
     return paths
 
 
-def submit(executor: LocalExecutor, paths: JobPaths, number: int = 0, **changes: Any) -> Handle:
+def submit(executor: Processes, paths: JobPaths, number: int = 0, **changes: Any) -> AttemptId:
     paths.attempt(number).root.mkdir(parents=True)
     cpus = (max(os.sched_getaffinity(0)),)
     launch = Launch(
@@ -68,7 +69,7 @@ def trained(paths: JobPaths) -> list[dict[str, str]]:
 
 @pytest.mark.nightly
 def test_weights_evaluation_and_tables_are_those_of_a_worker_that_is_execed(
-    tmp_path: Path, executor: LocalExecutor, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, executor: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = {
         how: [
@@ -107,7 +108,7 @@ def test_weights_evaluation_and_tables_are_those_of_a_worker_that_is_execed(
 
 @pytest.mark.nightly
 def test_a_forked_worker_that_is_killed_resumes_to_the_same_weights(
-    tmp_path: Path, executor: LocalExecutor
+    tmp_path: Path, executor: Processes
 ) -> None:
     undisturbed, killed = (
         job(tmp_path, name, total_timesteps=4096) for name in ("undisturbed", "killed")
@@ -134,9 +135,7 @@ class Mine(Balance):
 
 
 @pytest.mark.nightly
-def test_a_users_task_is_trained_by_a_forked_worker(
-    tmp_path: Path, executor: LocalExecutor
-) -> None:
+def test_a_users_task_is_trained_by_a_forked_worker(tmp_path: Path, executor: Processes) -> None:
     (tmp_path / "users_tasks.py").write_text(USERS_TASK)
     paths = job(tmp_path, "users-task", task="users_tasks:Mine", search_path=str(tmp_path))
     [end] = until_exit(executor, submit(executor, paths, fork=True)).values()
@@ -159,7 +158,7 @@ def make_env(xml=None, seed=0):
 
 @pytest.mark.nightly
 def test_a_users_code_is_imported_by_the_forked_worker_itself_and_trains_the_same_bits(
-    tmp_path: Path, executor: LocalExecutor
+    tmp_path: Path, executor: Processes
 ) -> None:
     drawn, weights = [], {}
     for env_id in ("CartPole-v1", "Pendulum-v1"):

@@ -197,8 +197,8 @@ def last_attempt(run_dir: Path, job_id: str) -> dict[str, Any]:
 
 WORKERS = f"""{commands.EXAMINE_NOTHING}{commands.with_worker(commands.STUB_WORKER)}
 import functools
-from orchestrator.features.ray import ray_backend
-ray_backend.RayExecutor = functools.partial(ray_backend.RayExecutor, worker_command=worker)
+from orchestrator.features.ray import ray_executor
+ray_executor.RayLauncher = functools.partial(ray_executor.RayLauncher, worker_command=worker)
 """
 STUBBED = f"""{commands.EXAMINE_NOTHING}{commands.with_server(WORKERS)}
 from orchestrator import __main__

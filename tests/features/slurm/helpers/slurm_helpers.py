@@ -19,12 +19,12 @@ from executor_helpers import ASLEEP, PUPPET, Order, make_launch
 from slurm_cluster import CPUS, SlurmCluster, slurm_at_hand, until
 
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.executors.base import Exited, Handle
+from orchestrator.executors.executor import AttemptId, Exited
 from orchestrator.features.slurm import handover, submission
 from orchestrator.features.slurm.batch_script import batch_script
 from orchestrator.features.slurm.pilot_registry import PilotRegistry
 from orchestrator.features.slurm.pilot_slots import PilotSlots
-from orchestrator.features.slurm.slurm_executor import SlurmExecutor
+from orchestrator.features.slurm.slurm_launcher import SlurmLauncher
 from orchestrator.features.slurm.slurm_settings import SlurmSettings
 from orchestrator.features.slurm.submission import BatchQueue
 from orchestrator.machine.slots import RankSlot
@@ -163,7 +163,7 @@ class Scene:
     def __init__(self, root: Path, settings: SlurmSettings, session: str = "first") -> None:
         self.root = root
         self.pilots = registry(root / "run", settings, session)
-        self.executor = SlurmExecutor(pilots=self.pilots, worker_command=PUPPET)
+        self.executor = SlurmLauncher(pilots=self.pilots, worker_command=PUPPET)
         self.told: list[tuple[str, str]] = []
         self.pilots.queue.report_to(lambda kind, text: self.told.append((kind, text)))
 
@@ -175,7 +175,7 @@ class Scene:
         node: str = "",
         gpus: float = 0,
         number: int = 0,
-    ) -> Handle:
+    ) -> AttemptId:
         """On the first pilot of a node."""
         pilots = sorted(
             (one.name, one.hello.node) for one in self.pilots.present if one.hello is not None
@@ -186,15 +186,15 @@ class Scene:
             dataclasses.replace(launch, cpus=(), rank_slots=(RankSlot(node=name, gpus=gpus),))
         )
 
-    def task_of(self, handle: Handle) -> str:
+    def task_of(self, handle: AttemptId) -> str:
         return next(pilot.task for pilot in self.pilots.present if handle in pilot.attempts)
 
-    def has_handed_back(self, handle: Handle) -> bool:
+    def has_handed_back(self, handle: AttemptId) -> bool:
         """Whether the pilot has said so, of an attempt of a supervisor that is served no longer."""
         return any(
             isinstance(event, Exited) and event.lost
             for event in self.pilots.receive()
-            if event.handle == handle
+            if event.attempt == handle
         )
 
     def texts(self, kind: str = "") -> str:

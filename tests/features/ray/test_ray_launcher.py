@@ -30,9 +30,10 @@ from ray_helpers import Cluster, until_unused, until_used
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.processes.procfs import process_stat
-from orchestrator.executors.base import Event, Exited, Launch, Placed, Progressed
+from orchestrator.executors.executor import Event, Exited, Placed, Progressed
+from orchestrator.executors.launcher import Launch
 from orchestrator.features.ray.compatible_nodes import CompatibleNodes
-from orchestrator.features.ray.ray_executor import RayExecutor
+from orchestrator.features.ray.ray_launcher import RayLauncher
 from orchestrator.features.ray.transport import Transport
 from orchestrator.machine.cpu_load import CpuLoad
 from orchestrator.machine.slots import RankSlot
@@ -41,8 +42,8 @@ pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture
-def executor(ray_nodes: CompatibleNodes) -> Iterator[RayExecutor]:
-    executor = RayExecutor(nodes=ray_nodes, worker_command=PUPPET)
+def executor(ray_nodes: CompatibleNodes) -> Iterator[RayLauncher]:
+    executor = RayLauncher(nodes=ray_nodes, worker_command=PUPPET)
     yield executor
     executor.close()
 
@@ -53,7 +54,7 @@ def on_node(root: Path, node: str, job_id: str, orders: list[Order]) -> Launch:
     )
 
 
-def placed(executor: RayExecutor, launch: Launch) -> Placed:
+def placed(executor: RayLauncher, launch: Launch) -> Placed:
     """Submit, and wait until the attempt runs; on a single node, also until it has reported
     progress."""
     handle = executor.submit(launch)
@@ -62,7 +63,7 @@ def placed(executor: RayExecutor, launch: Launch) -> Placed:
     )  # one rank's progress is dropped
 
     def has_begun(events: list[Event]) -> bool:
-        return {type(event) for event in events if event.handle == handle} >= awaited
+        return {type(event) for event in events if event.attempt == handle} >= awaited
 
     return next(event for event in events_until(executor, has_begun) if isinstance(event, Placed))
 
@@ -74,7 +75,7 @@ def task_of(pid: int) -> int:
     return stat.parent
 
 
-def test_attempts_on_a_node_have_different_cpus(tmp_path: Path, executor: RayExecutor) -> None:
+def test_attempts_on_a_node_have_different_cpus(tmp_path: Path, executor: RayLauncher) -> None:
     node = executor.nodes.registry.driver_node
     at_once = min(len(os.sched_getaffinity(0)), 4)
     taken = [
@@ -91,7 +92,7 @@ def test_attempts_on_a_node_have_different_cpus(tmp_path: Path, executor: RayExe
 
 @pytest.mark.parametrize("nice", [0, 7])
 def test_a_worker_has_its_thread_budget_and_niceness_and_no_gpu_unless_requested(
-    tmp_path: Path, executor: RayExecutor, nice: int
+    tmp_path: Path, executor: RayLauncher, nice: int
 ) -> None:
     launch = on_node(
         tmp_path,
@@ -109,7 +110,7 @@ def test_a_worker_has_its_thread_budget_and_niceness_and_no_gpu_unless_requested
 
 
 def test_a_task_whose_process_is_killed_is_lost_and_leaves_nothing(
-    tmp_path: Path, executor: RayExecutor
+    tmp_path: Path, executor: RayLauncher
 ) -> None:
     launch = on_node(tmp_path, executor.nodes.registry.driver_node, "a", family(0))
     event = placed(executor, launch)
@@ -119,7 +120,7 @@ def test_a_task_whose_process_is_killed_is_lost_and_leaves_nothing(
         *map(int, await_files(launch.job_dir / "child-0", launch.job_dir / "daemon-0")),
     ]
     os.kill(task_of(event.pid), signal.SIGKILL)
-    end = until_exit(executor, event.handle)[event.handle]
+    end = until_exit(executor, event.attempt)[event.attempt]
     assert (end.returncode, end.oom_killed) == (None, False)
     assert "was killed" in (end.lost or "")
     await_gone(pids)
@@ -147,7 +148,7 @@ def over_two_nodes(
 
 
 def test_ranks_on_several_nodes_know_each_other_and_the_rendezvous(
-    tmp_path: Path, executor: RayExecutor
+    tmp_path: Path, executor: RayLauncher
 ) -> None:
     look: list[Order] = [("look", None), ("say", READY), ("sleep", None)]
     launch = over_two_nodes(tmp_path, executor.nodes, "a", look, look)
@@ -166,14 +167,14 @@ def test_ranks_on_several_nodes_know_each_other_and_the_rendezvous(
     assert seen[0]["MASTER_ADDR"] == seen[1]["MASTER_ADDR"] == "127.0.0.1"
     assert seen[0]["MASTER_PORT"] == seen[1]["MASTER_PORT"]
     assert event.pid == int(seen[0]["pid"])
-    executor.cancel(event.handle, kill=True)
-    assert until_exit(executor, event.handle)[event.handle].returncode == -signal.SIGKILL
+    executor.cancel(event.attempt, kill=True)
+    assert until_exit(executor, event.attempt)[event.attempt].returncode == -signal.SIGKILL
     await_gone(int(rank["pid"]) for rank in seen)
 
 
 @pytest.mark.parametrize("fails", [0, 1])
 def test_a_rank_that_fails_ends_those_on_other_nodes_and_is_named(
-    tmp_path: Path, executor: RayExecutor, fails: int
+    tmp_path: Path, executor: RayLauncher, fails: int
 ) -> None:
     orders: list[list[Order]] = [[*family(rank)[:3], ("sleep", None)] for rank in range(2)]
     orders[fails] = [
@@ -189,7 +190,7 @@ def test_a_rank_that_fails_ends_those_on_other_nodes_and_is_named(
 
 
 def test_a_node_that_joins_late_is_used_and_one_that_dies_is_lost_with_all_that_ran_there(
-    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
+    tmp_path: Path, ray_cluster: Cluster, executor: RayLauncher
 ) -> None:
     """Ranks on other nodes end with those that ran there."""
     late = ray_cluster.add(num_cpus=4)
@@ -205,7 +206,7 @@ def test_a_node_that_joins_late_is_used_and_one_that_dies_is_lost_with_all_that_
         for pid in await_files(*(tmp_path / name for name in (*names, "b/child-0", "b/daemon-0")))
     ]
     ray_cluster.kill(late)
-    for end in until_exit(executor, *(event.handle for event in events)).values():
+    for end in until_exit(executor, *(event.attempt for event in events)).values():
         assert end.returncode is None
         assert ray_cluster.name(late) in (end.lost or "")
     await_gone([*pids, *(event.pid for event in events if event.pid is not None)])
@@ -222,7 +223,7 @@ def test_a_node_with_a_full_disk_is_excluded(
     node = ray_nodes.all[-1]
     monkeypatch.setattr(ray_nodes, "transport", Transport("stream"))
     full = (sys.executable, "-c", f"import os; os._exit({ExitCode.DISK_FULL:d})")
-    executor = RayExecutor(nodes=ray_nodes, worker_command=full)
+    executor = RayLauncher(nodes=ray_nodes, worker_command=full)
     launch = on_node(tmp_path, node.node_id, "a", [])
     (launch.job_dir / "spec.json").write_text("{}")
     try:

@@ -1,17 +1,21 @@
-"""An executor without processes, with a simulated clock, for tests of the supervisor and for
-simulations.
-"""
+"""A launcher without processes, with a simulated clock, and the local executor over it."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import time
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import Progress
-from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed, Sampled
+from orchestrator.executors.cpu_mover import CpuMover
+from orchestrator.executors.executor import AttemptId, Event, Exited, Placed, Progressed, Sampled
+from orchestrator.executors.launcher import Launch
+from orchestrator.executors.local import LocalExecutor
+from orchestrator.executors.slotted import SlottedExecutor
 
 NEVER = float("inf")
 ALIVE = Progress(phase="training")
@@ -52,8 +56,8 @@ class _Attempt:
 
 
 @dataclass(slots=True, kw_only=True)
-class FakeExecutor:
-    """See :class:`orchestrator.executors.base.Executor`. Time passes only in :meth:`poll`.
+class FakeLauncher:
+    """See :class:`orchestrator.executors.launcher.Launcher`. Time passes only in :meth:`poll`.
 
     :param behave: the behaviour of each launch; may raise an OSError for a launch that fails.
     :param gather_s: events within so many seconds after the first one are returned together with
@@ -62,15 +66,15 @@ class FakeExecutor:
 
     behave: Callable[[Launch], Behaviour] = lambda _: Behaviour()
     launches: MutableSequence[Launch] = field(default_factory=list)
-    checkpoints: MutableSequence[Handle] = field(default_factory=list)
+    checkpoints: MutableSequence[AttemptId] = field(default_factory=list)
     """The attempts that were asked for a checkpoint."""
     gather_s: float = 0.0
     time_s: float = 0.0
-    _agenda: list[tuple[float, int, Event | list[Handle]]] = field(default_factory=list)
+    _agenda: list[tuple[float, int, Event | list[AttemptId]]] = field(default_factory=list)
     """A heap of what happens, by its time: an event, or that some attempts report their progress."""
-    _reports: dict[float, list[Handle]] = field(default_factory=dict)
+    _reports: dict[float, list[AttemptId]] = field(default_factory=dict)
     """By time: attempts launched together report together, as one entry of the agenda."""
-    _alive: dict[Handle, _Attempt] = field(default_factory=dict)
+    _alive: dict[AttemptId, _Attempt] = field(default_factory=dict)
     _ticket: Iterator[int] = field(default_factory=itertools.count)
 
     never_forks = ""
@@ -85,14 +89,13 @@ class FakeExecutor:
     def running(self) -> int:
         return len(self._alive)
 
-    def submit(self, launch: Launch) -> Handle:
+    def submit(self, launch: Launch) -> AttemptId:
         behaviour = self.behave(launch)
         self.launches.append(launch)
-        handle = Handle(launch.job_id, launch.number)
+        handle = launch.id
         attempt = _Attempt(behaviour=behaviour, ranks=launch.ranks, launched=self.time_s)
         self._alive[handle] = attempt
-        if launch.rank_slots:
-            self._schedule(behaviour.placed_after_s, _placed_event(handle, launch))
+        self._schedule(behaviour.placed_after_s, _placed_event(launch))
         self._schedule(
             behaviour.after_s,
             self._exit_event(handle, behaviour.returncode, behaviour.oom_killed, behaviour.rank),
@@ -121,10 +124,10 @@ class FakeExecutor:
 
     def _take_event(self, event: Event) -> list[Event]:
         """``event``, unless its attempt has ended before."""
-        if event.handle not in self._alive:
+        if event.attempt not in self._alive:
             return []
         if isinstance(event, Exited):
-            del self._alive[event.handle]
+            del self._alive[event.attempt]
         return [event]
 
     def _progress_events(self, when: float) -> list[Event]:
@@ -136,7 +139,7 @@ class FakeExecutor:
                 self._report_next(handle, attempt)
         return events
 
-    def _report_next(self, handle: Handle, attempt: _Attempt) -> None:
+    def _report_next(self, handle: AttemptId, attempt: _Attempt) -> None:
         every_s = attempt.behaviour.progress_every_s
         if every_s is None:
             return
@@ -148,7 +151,7 @@ class FakeExecutor:
             self._schedule(every_s, self._reports[when])
         self._reports[when].append(handle)
 
-    def cancel(self, handle: Handle, *, kill: bool) -> None:
+    def cancel(self, handle: AttemptId, *, kill: bool) -> None:
         attempt = self._alive.get(handle)
         if attempt is not None and kill:
             self._schedule(attempt.behaviour.dies_within_s, self._exit_event(handle, -9))
@@ -158,12 +161,12 @@ class FakeExecutor:
                 self._exit_event(handle, int(attempt.behaviour.returncode_asked)),
             )
 
-    def checkpoint(self, handle: Handle) -> None:
+    def checkpoint(self, handle: AttemptId) -> None:
         if handle in self._alive:
             self.checkpoints.append(handle)
 
     def _exit_event(
-        self, handle: Handle, returncode: int | None, oom_killed: bool = False, rank: int = 0
+        self, handle: AttemptId, returncode: int | None, oom_killed: bool = False, rank: int = 0
     ) -> Exited:
         has_cause = self._alive[handle].ranks > 1 and returncode != ExitCode.SUCCEEDED
         return Exited(handle, returncode, oom_killed=oom_killed, rank=rank if has_cause else None)
@@ -173,14 +176,32 @@ class FakeExecutor:
         self._agenda.clear()
         self._reports.clear()
 
-    def _schedule(self, seconds: float, what: Event | list[Handle]) -> None:
+    def _schedule(self, seconds: float, what: Event | list[AttemptId]) -> None:
         when = self.time_s + seconds
         if when < NEVER:
             heapq.heappush(self._agenda, (when, next(self._ticket), what))
 
 
-def _placed_event(handle: Handle, launch: Launch) -> Placed:
+def _placed_event(launch: Launch) -> Placed:
+    if not launch.rank_slots:
+        return Placed(attempt=launch.id, cpus=launch.cpus, gpus=launch.gpus)
     cpus = tuple(cpu for rank_slot in launch.rank_slots for cpu in range(rank_slot.cores))
     gpus = tuple(name for rank_slot in launch.rank_slots for name in rank_slot.gpu_names)
     node = ", ".join(dict.fromkeys(rank_slot.node for rank_slot in launch.rank_slots))
-    return Placed(handle=handle, node=node, cpus=cpus, gpus=gpus, pid=None, pid_start=None)
+    return Placed(attempt=launch.id, node=node, cpus=cpus, gpus=gpus)
+
+
+class SimulatedLocal(LocalExecutor):
+    """The local executor over another launcher, with slots and memory of a test."""
+
+    def __init__(self, launcher: Any, slots: Any, memory_mib: int = 1 << 20) -> None:
+        SlottedExecutor.__init__(self, slots, launcher)
+        self._pool = slots
+        self._mover = CpuMover(slots=slots, processes=launcher, now=time.monotonic)
+        self.memory_mib = memory_mib
+
+    def available_memory_mib(self) -> int:
+        return self.memory_mib
+
+    def close(self) -> None:
+        SlottedExecutor.close(self)

@@ -30,6 +30,7 @@ from executor_helpers import (
     local,
     make_launch,
     make_rank_group,
+    pid_of,
     until_exit,
     until_heard,
 )
@@ -42,9 +43,9 @@ from orchestrator.core.processes.environment_variables import (
     TOKEN_VARIABLE,
 )
 from orchestrator.core.processes.procfs import process_stat
-from orchestrator.executors import local as local_module
 from orchestrator.executors import orphan_reaper
-from orchestrator.executors.base import Exited, Progressed, Sampled
+from orchestrator.executors import processes as local_module
+from orchestrator.executors.executor import Exited, Progressed, Sampled
 from orchestrator.machine import cgroup, process_tree
 from orchestrator.machine.topology import MIB
 
@@ -60,10 +61,10 @@ def seen(
     """What a worker found when it looked at itself."""
     with local(environment=environment or {}) as executor:
         handle = executor.submit(make_launch(tmp_path, "a", [*orders, ("look", None)], **changes))
+        pid = pid_of(executor, handle)
         assert until_exit(executor, handle)[handle].returncode == 0
-    assert handle.pid is not None
     found = json.loads((tmp_path / "a/seen.json").read_text())
-    assert int(found["pid"]) == handle.pid
+    assert int(found["pid"]) == pid
     return found
 
 
@@ -272,11 +273,11 @@ def test_a_stopped_worker_is_killed(tmp_path: Path) -> None:
     with local() as executor:
         handle = executor.submit(make_launch(tmp_path, "a", ASLEEP))
         until_heard(executor, handle)
-        assert handle.pid is not None
-        os.kill(handle.pid, signal.SIGSTOP)
+        pid = pid_of(executor, handle)
+        os.kill(pid, signal.SIGSTOP)
         # Before it has stopped, it would end by the SIGTERM.
         wait_until(
-            lambda: (stat := process_stat(handle.pid or 0)) is not None and stat.state == "T",
+            lambda: (stat := process_stat(pid)) is not None and stat.state == "T",
             "it stops",
         )
         executor.cancel(handle, kill=False)
@@ -327,13 +328,13 @@ def test_descendants_in_the_group_and_in_sessions_of_their_own_end_with_the_work
     with local() as executor:
         handle = executor.submit(make_launch(tmp_path, "a", orders))
         pids = [int(text) for text in await_files(tmp_path / "a/child", tmp_path / "a/daemon")]
-        assert handle.pid is not None
+        pids.append(pid_of(executor, handle))
         if how == "is killed":
-            os.kill(handle.pid, signal.SIGKILL)
+            os.kill(pids[-1], signal.SIGKILL)
         if how != "is closed":
             until_exit(executor, handle)
             await_gone(pids)
-    await_gone([handle.pid, *pids])
+    await_gone(pids)
 
 
 def test_a_sweep_leaves_the_descendants_of_other_attempts_alone(tmp_path: Path) -> None:
@@ -346,8 +347,7 @@ def test_a_sweep_leaves_the_descendants_of_other_attempts_alone(tmp_path: Path) 
         executor.cancel(one, kill=True)
         until_exit(executor, one)
         await_gone([gone])
-        assert other.pid is not None
-        os.kill(other.pid, 0)
+        os.kill(pid_of(executor, other), 0)
         os.kill(stays, 0)
     await_gone([stays])
 
@@ -360,7 +360,7 @@ def test_the_last_words_before_the_end_are_not_lost(tmp_path: Path) -> None:
             executor, lambda events: any(isinstance(event, Exited) for event in events)
         )
     assert sum(isinstance(event, Progressed) for event in events) == 100
-    assert events[-1].handle == handle
+    assert events[-1].attempt == handle
 
 
 def test_without_pidfds_ends_are_found_all_the_same(

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
 from supervisor_helpers import ledgers_closed, make_job, make_machine  # noqa: F401 - a fixture
 
 from orchestrator.core.job import Attempt, Job
-from orchestrator.executors.base import Handle, Sampled
-from orchestrator.executors.local_backend import LocalCpuMoves
+from orchestrator.executors.cpu_mover import REST_S, CpuMover
+from orchestrator.executors.executor import AttemptId, Moved, Sampled
+from orchestrator.executors.slotted import SlottedAttempt
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine.cpu_locks import CpuLocks
 from orchestrator.machine.slots import CpuUse, SlotPool
-from orchestrator.server.cpu_mover import REST_S, CpuMover, Move
 
 WAITS, HAS_IT = 0.5, 0.01
 
@@ -36,16 +35,16 @@ class HoggedPool(SlotPool):
 
 
 class NoProcesses:
-    """In place of an executor: it notes which attempts were moved."""
+    """In place of processes: it notes which attempts were moved."""
 
     def __init__(self) -> None:
-        self.moved: list[tuple[Handle, Mapping[int, int]]] = []
-        self.ended: set[Handle] = set()
+        self.moved: list[tuple[AttemptId, Mapping[int, int]]] = []
+        self.ended: set[AttemptId] = set()
 
-    def move(self, handle: Handle, to: Mapping[int, int]) -> bool:
-        if handle in self.ended:
+    def move(self, attempt: AttemptId, to: Mapping[int, int]) -> bool:
+        if attempt in self.ended:
             return False
-        self.moved.append((handle, to))
+        self.moved.append((attempt, to))
         return True
 
 
@@ -54,29 +53,31 @@ class Scene:
 
     def __init__(self, cpus: int = 2, max_parallel: int | None = None) -> None:
         self.now = 0.0
-        self.executor, self.active = NoProcesses(), ActiveAttempts()
+        self.processes = NoProcesses()
+        self.running: dict[AttemptId, SlottedAttempt] = {}
         self.pool = HoggedPool(make_machine(cpus), max_parallel)
-        moves = LocalCpuMoves(self.pool, self.executor)
-        self.mover = CpuMover(moves=moves, active=self.active, now=lambda: self.now)
+        processes: Any = self.processes
+        self.mover = CpuMover(slots=self.pool, processes=processes, now=lambda: self.now)
 
-    def run(self, job: Job) -> ActiveAttempt:
+    def run(self, job: Job) -> SlottedAttempt:
         slot = self.pool.acquire(job.resources.all_cores)
         assert slot is not None
-        handle = Handle(job.job_id, 0)
-        attempt = ActiveAttempt(job=job, handle=handle, slot=slot, started=0.0, last_progress=0.0)
-        self.active.add(attempt)
+        attempt = SlottedAttempt(id=AttemptId(job.job_id, 0), job=job, slot=slot)
+        self.running[attempt.id] = attempt
         return attempt
 
-    def after(self, seconds: float, waits: Mapping[ActiveAttempt, tuple[float, ...]]) -> list[Move]:
+    def after(
+        self, seconds: float, waits: Mapping[SlottedAttempt, tuple[float, ...]]
+    ) -> list[Moved]:
         """What is moved when each attempt waits so much, by rank; a sample every two seconds."""
-        moves = []
+        moves: list[Moved] = []
         until = self.now + seconds
         while self.now < until:
             self.now += 0.5
-            if self.now % 2 == 0:
-                for attempt, shares in waits.items():
-                    self.mover.note_waiting(attempt, Sampled(attempt.handle, 1.0, shares))
-            moves += self.mover.tick()
+            is_sampled = self.now % 2 == 0
+            samples = [Sampled(one.id, 1.0, shares) for one, shares in waits.items() if is_sampled]
+            events = self.mover.tick(samples, self.running)
+            moves += [event for event in events if isinstance(event, Moved)]
         return moves
 
 
@@ -86,9 +87,9 @@ def test_a_job_whose_cpu_is_taken_moves_to_an_idle_one_within_ten_seconds() -> N
     assert attempt.slot.cpus == (0,)
     scene.pool.hogs = {0}
     (move,) = scene.after(10.0, {attempt: (WAITS,)})
-    assert (move.before.cpus, move.after.cpus, move.because_of) == ((0,), (1,), ("other programs",))
-    assert attempt.slot is move.after
-    assert scene.executor.moved == [(attempt.handle, {0: 1})]
+    assert (move.before, move.after, move.because_of) == ((0,), (1,), ("other programs",))
+    assert attempt.slot.cpus == (1,)
+    assert scene.processes.moved == [(attempt.id, {0: 1})]
     scene.pool.release(attempt.slot)
     assert scene.pool.acquire(1).cpus == (1,), "the CPU that it left is free, but for the hog"
 
@@ -132,15 +133,15 @@ def test_ranks_move_in_one_step_or_not_at_all() -> None:
     assert scene.after(30.0, {attempt: (WAITS, WAITS)}) == [], "there is room for one of them"
     scene.pool.hogs = {0, 1}
     (move,) = scene.after(30.0, {attempt: (WAITS, WAITS)})
-    assert move.after.cpus == (2, 3)
-    assert scene.executor.moved == [(attempt.handle, {0: 2, 1: 3})]
+    assert move.after == (2, 3)
+    assert scene.processes.moved == [(attempt.id, {0: 2, 1: 3})]
 
 
 def test_an_attempt_that_cannot_be_moved_keeps_its_cpu_and_no_other() -> None:
     scene = Scene()
     attempt = scene.run(make_job("a"))
     scene.pool.hogs = {0}
-    scene.executor.ended = {attempt.handle}
+    scene.processes.ended = {attempt.id}
     assert scene.after(30.0, {attempt: (WAITS,)}) == []
     assert attempt.slot.cpus == (0,)
     assert scene.pool.acquire(1).cpus == (1,)
@@ -166,7 +167,7 @@ def test_of_two_runs_that_share_a_core_one_moves(tmp_path: Path) -> None:
     other = second.run(make_job("other"))
     assert (one.slot.cpus, other.slot.cpus) == ((0,), (0,))
     second.pool.hogs = set()
-    moves: list[Move] = []
+    moves: list[Moved] = []
     for _ in range(40):
         shares = {True: (WAITS,), False: (HAS_IT,)}[one.slot.cpus == other.slot.cpus]
         moves += first.after(1.0, {one: shares}) + second.after(1.0, {other: shares})

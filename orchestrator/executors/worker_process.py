@@ -27,7 +27,7 @@ from orchestrator.core.processes.child_process import (
     working_directory,
 )
 from orchestrator.core.processes.process_setup import CHECKPOINT_SIGNAL
-from orchestrator.executors.base import Launch
+from orchestrator.executors.launcher import Launch
 from orchestrator.machine import process_tree
 from orchestrator.machine.process_identity import process_start
 from orchestrator.machine.topology import MIB
