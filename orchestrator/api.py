@@ -505,7 +505,7 @@ def _finish(
                 display.error.add_note(f"The experiment was stopped. {_advice(root)}")
                 raise display.error
         assert isinstance(finished, client.RunResult)
-        shown.finish()
+        shown.look()
         succeeded = sum(row["state"] == "SUCCEEDED" for row in finished.rows)
         took = duration(time.monotonic() - begun)
         text = f"{succeeded:,} of {count(len(finished.rows), 'job')} succeeded, {took}"

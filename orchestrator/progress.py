@@ -8,20 +8,20 @@ for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.client.follow import Display
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes import users_code
 from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside.run_follower import RunFollower
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
-from orchestrator.ledger import SummaryRow
+from orchestrator.ledger import Ledger, SummaryRow
 from orchestrator.server.ledger import EventRow
 from orchestrator.terminal import jobs_table
+from orchestrator.terminal.run_view import RunDisplay
 
 PROGRESS = Pace(every_s=1.0)
 ENDS = ("succeeded", "failed", "cancelled")
@@ -76,7 +76,7 @@ class CallbackDisplay:
     every worker has exited.
     """
 
-    inner: Display
+    inner: RunDisplay
     on_end: Callable[[SummaryRow], object] | None = None
     """Called for every job that has ended: at first for those that had ended before."""
     on_progress: Callable[[ExperimentProgress], object] | None = None
@@ -89,42 +89,39 @@ class CallbackDisplay:
     _told: set[tuple[str, int]] = field(default_factory=set, init=False)
     """Jobs of whose ends ``on_end`` was told, each with its number of attempts."""
     _progress: Pacer = field(default_factory=lambda: Pacer(PROGRESS), init=False)
-    _follower: RunFollower | None = field(default=None, init=False)
-    _snapshot: Snapshot | None = field(default=None, init=False)
 
     def begin(self, paths: RunPaths, stop: Callable[[str], None]) -> None:
         self.inner.begin(paths, stop)
         self._paths = paths
         self._stop = stop
-        self._follower = RunFollower(paths.root)
 
     def added(self) -> None:
         self.inner.added()
-        if self.on_end is not None and self._paths is not None:
-            with run_directory.opened_ledger(self._paths, read_only=True, is_sound=True) as ledger:
+        if self.on_end is not None:
+            with self._ledger() as ledger:
                 rows = ledger.summary()
             for row in rows:
                 self._tell(row)
 
     def event(self, event: EventRow) -> None:
         self.inner.event(event)
-        if event.kind in ENDS and event.job_id is not None and self._paths is not None:
-            if self.on_end is None:
-                return
-            with run_directory.opened_ledger(self._paths, read_only=True, is_sound=True) as ledger:
+        if self.on_end is not None and event.kind in ENDS and event.job_id is not None:
+            with self._ledger() as ledger:
                 row = ledger.summary_of(event.job_id)
             self._tell(row)
 
     def tick(self) -> None:
         self.inner.tick()
-        if self.on_progress is None or self._follower is None or not self._progress.is_due():
+        snapshot = self.inner.snapshot
+        if self.on_progress is None or snapshot is None or not snapshot.rows:
             return
-        with self._progress.time_block():
-            look = self._follower.look()
-            if look is not None and look.snapshot is not None:
-                self._snapshot = look.snapshot
-            if self._snapshot is not None and self._snapshot.rows:
-                self._call(self.on_progress, progress_of(self._snapshot, self.indices))
+        if self._progress.is_due():
+            with self._progress.time_block():
+                self._call(self.on_progress, progress_of(snapshot, self.indices))
+
+    def _ledger(self) -> AbstractContextManager[Ledger]:
+        assert self._paths is not None
+        return run_directory.opened_ledger(self._paths, read_only=True, is_sound=True)
 
     def _tell(self, row: SummaryRow) -> None:
         key = (row["job_id"], row["attempts"])
@@ -146,26 +143,21 @@ class CallbackDisplay:
 def progress_of(snapshot: Snapshot, indices: Mapping[str, int]) -> ExperimentProgress:
     """:param indices: name of jobs → position of their robot in what the program gave."""
     table = jobs_table.of_snapshot(snapshot)
-    lines = {line.job_id: line for line in table.running}
-    rows = {row["job_id"]: row for row in snapshot.rows}
-    running = []
-    for job_id, line in lines.items():
-        row = rows[job_id]
-        live = None if snapshot.live is None else snapshot.live.jobs.get(job_id)
-        running.append(
-            JobProgress(
-                job_id=job_id,
-                xml=row["xml"],
-                index=indices.get(row["name"]),
-                seed=row["seed"],
-                phase="starting" if live is None else live.phase,
-                env_steps=line.env_steps or 0,
-                total_timesteps=row["total_timesteps"],
-                ep_rew_mean=line.ep_rew_mean,
-                env_steps_per_s=line.env_steps_per_s,
-                remaining_s=line.remaining_s,
-            )
+    running = [
+        JobProgress(
+            job_id=line["job_id"],
+            xml=line["xml"],
+            index=indices.get(line["name"]),
+            seed=line["seed"],
+            phase=line["phase"],
+            env_steps=line["env_steps"] or 0,
+            total_timesteps=line["total_timesteps"],
+            ep_rew_mean=line["ep_rew_mean"],
+            env_steps_per_s=line["env_steps_per_s"],
+            remaining_s=line["remaining_s"],
         )
+        for line in table.running
+    ]
     return ExperimentProgress(
         elapsed_s=table.elapsed_s or 0.0,
         counts={state: number for state, number in table.counts.items() if number},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -50,20 +49,33 @@ def attach(run_dir: RunDir, as_json: AsJson = False) -> None:
     Ctrl-C ends this command alone: the experiment continues.
     """
     from orchestrator.client import attach as client
+    from orchestrator.experiment.directory import resume_advice
     from orchestrator.experiment.from_outside import run_snapshot
-    from orchestrator.terminal import attach_view, run_view
+    from orchestrator.terminal import run_view, status_view
 
     commands = f"`attach {run_dir}` follows it again, `stop {run_dir}` stops it"
     with shared.interruptible(f"detached; the experiment continues. {commands}"):
         paths, holder = client.supervisor_to_follow(run_dir)
         with run_view.fitting_reporter(as_json=as_json) as reporter:
             first = run_snapshot.status(run_dir)
-            reporter.event("attached", attach_view.summary(first), run_dir=str(run_dir))
+            reporter.event("attached", status_view.counts(first), run_dir=str(run_dir))
             display = run_view.RunDisplay(reporter)
             end = client.follow(paths, holder, display)
-            display.finish()
-        last = replace(display.snapshot or first, notes=display.notes)
-        attach_view.show_end(last, end, as_json=as_json)
+            display.look()
+        last = display.snapshot or first
+        is_left = last.standing == "underway" or any(
+            row["state"] in ("PENDING", "RUNNING") for row in last.rows
+        )
+        status_view.show_end(
+            paths.root,
+            last.rows,
+            exit_code=end.exit_code,
+            is_stopped=end.exit_code == 130 and is_left,
+            as_json=as_json,
+            how_to_resume=resume_advice.how_to_resume(paths),
+            notes=display.notes,
+            error=end.message,
+        )
         raise typer.Exit(end.exit_code)
 
 

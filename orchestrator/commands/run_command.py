@@ -292,7 +292,7 @@ class _How:
 def _run(experiment: Experiment, options: RunOptions, process: SupervisorProcess, how: _How) -> int:
     """Run an experiment and show how it ended. Return the exit code."""
     from orchestrator.client import run as client
-    from orchestrator.terminal import detached_view, run_view, status_view
+    from orchestrator.terminal import run_view, status_view
 
     with run_view.fitting_reporter(as_json=how.as_json) as reporter:
         display = run_view.RunDisplay(reporter)
@@ -308,22 +308,16 @@ def _run(experiment: Experiment, options: RunOptions, process: SupervisorProcess
         except client.Detached as detached:
             print_progress(str(detached))
             return 130
-        display.finish()
+        display.look()
     if isinstance(finished, client.Underway):
-        detached_view.show(finished, as_json=how.as_json)
+        run_view.show_underway(finished, as_json=how.as_json)
         return 0
-    if how.as_json:
-        succeeded = sum(row["state"] == "SUCCEEDED" for row in finished.rows)
-        texts = [f"{succeeded} of {len(finished.rows)} jobs succeeded"]
-        texts += [note.text for note in display.notes]
-        facts = {"exit_code": finished.exit_code, "run_dir": str(finished.paths.root)}
-        print(run_view.json_line("ended", "; ".join(texts), facts), end="")
-    else:
-        status_view.show_end(
-            finished.paths.root,
-            finished.rows,
-            exit_code=finished.exit_code,
-            is_stopped=finished.is_stopped,
-            notes=display.notes,
-        )
+    status_view.show_end(
+        finished.paths.root,
+        finished.rows,
+        exit_code=finished.exit_code,
+        is_stopped=finished.is_stopped,
+        as_json=how.as_json,
+        notes=display.notes,
+    )
     return finished.exit_code

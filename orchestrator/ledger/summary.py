@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -33,8 +33,7 @@ TIMES = {"started": "started_at", "ended": "ended_at"}
 MOST_MEASURES = 100
 """Columns for measures."""
 LEARNERS_SHOWN = 4
-"""Number of reasons against the fast learner that :func:`learner_summary` gives, and of jobs that
-it names for each."""
+"""Learners and reasons in a summary of them, and jobs that it names for each."""
 
 
 def write(paths: RunPaths, ledger: Ledger) -> None:
@@ -131,42 +130,20 @@ def _csv(lines: Iterable[Iterable[object]]) -> bytes:
     return text.getvalue().encode()
 
 
-def learner_summary(rows: Sequence[SummaryRow]) -> str:
-    """How many jobs each learner trains, and why some do not use the fast one; empty when no
+def learner_summary(rows: Iterable[SummaryRow]) -> str:
+    """Return how many jobs each learner trains, and why some do not use the fast one; empty when no
     learner is known yet.
 
     ``fast × 11, sb3 × 1 (auto: its action space is a Discrete, …: cartpole-s0)``
     """
-    reasons_by_learner: dict[str, dict[str, list[str]]] = {}
-    """Learner → why it is not the fast one (empty for that) → the jobs that it trains."""
+    groups: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        learner = row["learner"]
-        if learner is not None:
+        if (learner := row["learner"]) is not None:
             reason = "" if learner == "fast" else row["learner_reason"] or ""
-            of_learner = reasons_by_learner.setdefault(learner, {})
-            of_learner.setdefault(reason, []).append(row["job_id"])
-    if not reasons_by_learner:
-        return ""
-    n_jobs = {
-        learner: sum(map(len, by_reason.values()))
-        for learner, by_reason in reasons_by_learner.items()
-    }
-    is_one_group = sum(map(len, reasons_by_learner.values())) == 1
-    parts = []
-    for learner in sorted(n_jobs, key=lambda learner: -n_jobs[learner]):
-        text = f"{learner} × {n_jobs[learner]}"
-        if reasons := _reasons_text(reasons_by_learner[learner], names_jobs=not is_one_group):
-            text += f" ({reasons})"
-        parts.append(text)
-    return ", ".join(parts)
-
-
-def _reasons_text(jobs_by_reason: Mapping[str, Sequence[str]], *, names_jobs: bool) -> str:
-    reasons = []
-    for reason, jobs in jobs_by_reason.items():
-        if reason:
-            reasons.append(f"{reason}: {listed(jobs, LEARNERS_SHOWN)}" if names_jobs else reason)
-    text = "; ".join(reasons[:LEARNERS_SHOWN])
-    if len(reasons) > LEARNERS_SHOWN:
-        text += f"; and {len(reasons) - LEARNERS_SHOWN} more reasons"
-    return text
+            groups.setdefault((learner, reason), []).append(row["job_id"])
+    texts = []
+    for (learner, reason), jobs in sorted(groups.items(), key=lambda group: -len(group[1])):
+        names = f": {listed(jobs, LEARNERS_SHOWN)}" if len(groups) > 1 else ""
+        why = f" ({reason}{names})" if reason else ""
+        texts.append(f"{learner} × {len(jobs)}{why}")
+    return listed(texts, LEARNERS_SHOWN)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import datetime
-import itertools
 import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.core import job_parts
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.task_names import measure_of_task
 from orchestrator.core.text import duration, number_or_dash
-from orchestrator.ledger.lineage import env_steps_before
-from orchestrator.supervisor.remaining_time import NOTHING_ENDED, EndedWork
 from orchestrator.terminal.tables import NONE, Column, number_column, table
 
 if TYPE_CHECKING:
@@ -48,62 +45,16 @@ SILENT_S = 30.0
 """A worker that has reported nothing for so long gets no CPU, was stopped or hangs, or makes a long
 update."""
 NO_GOALS: Mapping[str, int] = MappingProxyType({})
+SHORT_S = 60.0
+"""Of jobs that take less on average, start and evaluation are a good part: their ends tell more
+than their speed."""
 WIDE = 100
 """From this width on the bar is long."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobLine:
-    """A line of the table. None: not known, or without meaning in this state."""
-
-    job_id: str
-    state: str
-    """That of the ledger; of a running job rather what it does: starting, training, evaluating or
-    stopping."""
-    is_running: bool = False
-    share: float | None = None
-    """Share of its training that is done."""
-    env_steps: int | None = None
-    parent: str = ""
-    """The job that it started from; empty: none of this run directory."""
-    earlier_env_steps: int | None = 0
-    """Of the policy that it started from."""
-    env_steps_per_s: float | None = None
-    ep_rew_mean_first: float | None = None
-    ep_rew_mean: float | None = None
-    eval_mean: float | None = None
-    eval_length: float | None = None
-    """Mean length of the evaluation's episodes in control steps."""
-    measures: Mapping[str, float | None] | None = None
-    """Means of the task's measures over the evaluation."""
-    remaining_s: float | None = None
-    wall_s: float | None = None
-    """Of all attempts."""
-    cpu_share: float | None = None
-    run_delay_share: float | None = None
-    attempts: int = 0
-    ranks: int = 1
-    where: str = ""
-    columns: Mapping[str, Any] = field(default_factory=dict)
-    """Of features (:func:`orchestrator.core.job_parts.columns`)."""
-    waits_for: str = ""
-    """Of a PENDING job: the jobs that have to succeed before its launch."""
-
-    @property
-    def activity(self) -> str:
-        text = f"waits for {self.waits_for}" if self.waits_for else self.state
-        return text if len(text) <= LONGEST_ACTIVITY else f"{text[: LONGEST_ACTIVITY - 1]}…"
-
-    @property
-    def lineage_env_steps(self) -> int | None:
-        """With those of the policy that it started from."""
-        if not self.env_steps or self.earlier_env_steps is None:
-            return None
-        return self.env_steps + self.earlier_env_steps
-
-    @property
-    def style(self) -> str:
-        return STATE_STYLE["RUNNING" if self.is_running else self.state]
+JobLine: TypeAlias = dict[str, Any]
+"""A job as a line of the table: its row of the summary, and what :func:`_job_line` adds. None: not
+known, or without meaning in this state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,64 +64,50 @@ class JobsTable:
     elapsed_s: float | None
     """Since when the supervisor runs; None where none does, or that is not known."""
     counts: Counter[str]
-    running: Iterable[JobLine]
+    running: Sequence[JobLine]
     """In order of launch."""
     ended: Sequence[JobLine]
     """The jobs that ended last, the latest at the end."""
     next_up: Sequence[JobLine]
     steps_to_go: int
     env_steps_per_s: float
+    remaining_s: float | None = None
+    """Until all jobs have ended; None where nothing tells."""
     cores_busy: float | None = None
-    ended_work: EndedWork = NOTHING_ENDED
-    """Of the attempts that the supervisor has brought to their end."""
     waiting: str | None = None
     """Why jobs that would have a slot are not launched."""
     notes: Sequence[Note] = ()
     """What features say."""
 
-    @property
-    def remaining_s(self) -> float | None:
-        """Until all jobs have ended; None where nothing tells."""
-        return self.ended_work.remaining_s(
-            steps_to_go=self.steps_to_go,
-            env_steps_per_s=self.env_steps_per_s,
-            running=self.counts["RUNNING"],
-        )
-
-
-def _shares_of_cores(rows: Iterable[SummaryRow], live: LiveFacts) -> list[float]:
-    """What each running job uses of cores, as far as that is known: its rank 0 tells of itself, and the
-    others do the same.
-    """
-    jobs = ((row, live.jobs.get(row["job_id"])) for row in rows)
-    return [
-        job.cpu_share * row["ranks"]
-        for row, job in jobs
-        if job is not None and job.cpu_share is not None
-    ]
-
 
 def of_snapshot(snapshot: Snapshot) -> JobsTable:
-    """As files of the run directory tell of the jobs."""
-    rows: dict[str, list[SummaryRow]] = {}
-    for row in snapshot.rows:
-        rows.setdefault(row["state"], []).append(row)
-    running = rows.get("RUNNING", [])
-    pending = rows.get("PENDING", [])
-    ended = [row for state in TERMINAL for row in rows.get(state, [])]
+    """Return the table of a run directory at one moment."""
     live = snapshot.live
-    goals = snapshot.goals
-    lines = of_rows(sorted(running, key=lambda row: row["started_at"] or 0.0), live, goals)
-    shares = [] if live is None else _shares_of_cores(snapshot.rows, live)
+    lines = of_rows(snapshot.rows, live, snapshot.goals)
+    running = [line for line in lines if line["state"] == "RUNNING"]
+    pending = [line for line in lines if line["state"] == "PENDING"]
+    ended = [line for line in lines if line["state"] in TERMINAL]
+    steps_to_go = sum(line["steps_to_go"] for line in (*running, *pending))
+    env_steps_per_s = sum(line["env_steps_per_s"] or 0.0 for line in running)
+    # Rank 0 tells of itself, and the others use as much.
+    shares = [
+        line["cpu_share"] * line["ranks"] for line in running if line["cpu_share"] is not None
+    ]
+    since = _since(snapshot)
     return JobsTable(
-        elapsed_s=_age_s(snapshot),
-        counts=Counter({state: len(those) for state, those in rows.items()}),
-        running=lines,
-        ended=of_rows(sorted(ended, key=lambda row: row["ended_at"] or 0.0)),
-        next_up=of_rows(pending),
-        steps_to_go=sum(_steps_to_go(row, goals) for row in (*running, *pending)),
-        env_steps_per_s=sum(line.env_steps_per_s or 0.0 for line in lines),
-        ended_work=_ended_work(snapshot),
+        elapsed_s=None if since is None else max(0.0, time.time() - since),
+        counts=Counter(line["state"] for line in lines),
+        running=sorted(running, key=lambda line: line["started_at"] or 0.0),
+        ended=sorted(ended, key=lambda line: line["ended_at"] or 0.0),
+        next_up=pending,
+        steps_to_go=steps_to_go,
+        env_steps_per_s=env_steps_per_s,
+        remaining_s=remaining_s(
+            [] if since is None else [line for line in ended if _is_done_since(line, since)],
+            steps_to_go=steps_to_go,
+            env_steps_per_s=env_steps_per_s,
+            running=len(running),
+        ),
         cores_busy=sum(shares) if shares else None,
         waiting=live.waiting if live and pending else None,
         notes=snapshot.notes,
@@ -180,87 +117,96 @@ def of_snapshot(snapshot: Snapshot) -> JobsTable:
 def of_rows(
     rows: Iterable[SummaryRow], live: LiveFacts | None = None, goals: Mapping[str, int] = NO_GOALS
 ) -> list[JobLine]:
-    """:param live: what is known of running jobs beside the ledger.
+    """Return a line for each row.
+
+    :param live: what is known of running jobs beside the ledger.
     :param goals: env_steps at which jobs pause at a rung.
     """
-    return [_of_row(row, live, goals) for row in rows]
+    return [_job_line(row, live, goals) for row in rows]
 
 
-def _of_row(row: SummaryRow, live: LiveFacts | None, goals: Mapping[str, int]) -> JobLine:
+def _job_line(row: SummaryRow, live: LiveFacts | None, goals: Mapping[str, int]) -> JobLine:
     is_running = row["state"] == "RUNNING"
     job = live.jobs.get(row["job_id"]) if live and is_running else None
-    phase: str = row["state"]
-    if is_running and live:
-        phase = job.phase if job else "starting"
-    is_starting = phase == "starting"  # from which checkpoint is not known yet
-    rate = None if is_starting else row["env_steps_per_s"]
-    has_return = not is_starting and (job is None or job.has_return)
-    cpus = ",".join(map(str, row["cpus"] or [])) if is_running else ""
-    return JobLine(
-        job_id=row["job_id"],
-        state=_activity(phase, job.silent_s if job else None),
-        is_running=is_running,
-        share=None if is_starting else _share(row),
-        env_steps=None if is_starting else row["env_steps"],
-        parent=row.get("parent") or "",
-        earlier_env_steps=env_steps_before(row["env_steps"], row.get("lineage_env_steps")),
-        env_steps_per_s=rate,
-        ep_rew_mean_first=row["ep_rew_mean_first"] if has_return else None,
-        ep_rew_mean=row["ep_rew_mean"] if has_return else None,
-        eval_mean=row["eval_mean"],
-        eval_length=row.get("eval_length"),
-        measures=row.get("measures"),
-        remaining_s=_steps_to_go(row, goals) / rate if rate and is_running else None,
-        wall_s=row["wall_s"],
-        cpu_share=job.cpu_share if job else None,
-        run_delay_share=job.run_delay_share if job else None,
-        attempts=row["attempts"],
-        ranks=row["ranks"],
-        where=" ".join(filter(None, (row["node"], cpus))),
-        columns=job.columns if job else job_parts.columns_in(row),
-        waits_for=row.get("waits_for") or "",
-    )
+    phase = "starting" if is_running else row["state"]
+    if job is not None:
+        phase = job.phase
+    is_known = live is not None or not is_running
+    line: JobLine = {
+        **row,
+        "phase": phase,
+        "activity": _activity(row, phase if is_known else "RUNNING", job.silent_s if job else None),
+        "share": _share(row),
+        "steps_to_go": max(0, goals.get(row["job_id"], row["total_timesteps"]) - row["env_steps"]),
+        "cpu_share": job.cpu_share if job else None,
+        "run_delay_share": job.run_delay_share if job else None,
+        "where": _where(row) if is_running else row["node"],
+    }
+    if job is not None:
+        line |= job.columns
+    if is_known and phase == "starting":  # from which checkpoint is not known yet
+        line |= dict.fromkeys(
+            ("share", "env_steps", "env_steps_per_s", "ep_rew_mean_first", "ep_rew_mean")
+        )
+    if job is not None and not job.has_return:
+        line |= dict.fromkeys(("ep_rew_mean_first", "ep_rew_mean"))
+    rate = line["env_steps_per_s"]
+    line["remaining_s"] = line["steps_to_go"] / rate if rate and is_running else None
+    if not line["env_steps"]:
+        line["lineage_env_steps"] = None
+    return line
 
 
-def _activity(phase: str, silent_s: float | None) -> str:
+def _activity(row: SummaryRow, phase: str, silent_s: float | None) -> str:
     """What a job does, and for how long its worker has reported nothing, if that is long."""
-    if silent_s is None or silent_s < SILENT_S:
-        return phase
-    return f"{phase}, silent {duration(silent_s)}"
+    if waits_for := row.get("waits_for"):
+        text = f"waits for {waits_for}"
+        return text if len(text) <= LONGEST_ACTIVITY else f"{text[: LONGEST_ACTIVITY - 1]}…"
+    is_silent = silent_s is not None and silent_s >= SILENT_S
+    return f"{phase}, silent {duration(silent_s)}" if is_silent else phase
 
 
 def _share(row: SummaryRow) -> float | None:
+    """The share of its training that is done."""
     if row["state"] == "SUCCEEDED":
         return 1.0
-    if not row["attempts"]:
-        return None
-    return min(1.0, row["env_steps"] / row["total_timesteps"])
+    return min(1.0, row["env_steps"] / row["total_timesteps"]) if row["attempts"] else None
 
 
-def _steps_to_go(row: SummaryRow, goals: Mapping[str, int]) -> int:
-    return max(0, goals.get(row["job_id"], row["total_timesteps"]) - row["env_steps"])
+def _where(row: SummaryRow) -> str:
+    cpus = ",".join(map(str, row["cpus"] or ()))
+    return " ".join(filter(None, (row["node"], cpus)))
 
 
-def _ended_work(snapshot: Snapshot) -> EndedWork:
-    """What the present supervisor has brought to its end in one attempt each."""
-    work = EndedWork()
-    since = _since(snapshot)
-    if since is None:
-        return work
-    for row in snapshot.rows:
-        if row["state"] != "SUCCEEDED" or row["attempts"] != 1:
-            continue
-        begun = row["started_at"]
-        ended = row["ended_at"]
-        if begun is not None and ended is not None and begun >= since:
-            work = work.with_attempt(env_steps=row["env_steps"], begun=begun, ended=ended)
-    return work
+def _is_done_since(line: JobLine, since: float) -> bool:
+    """Whether the present supervisor has brought a job to its end in one attempt."""
+    begun = line["started_at"]
+    is_known = begun is not None and line["ended_at"] is not None
+    return line["state"] == "SUCCEEDED" and line["attempts"] == 1 and is_known and begun >= since
 
 
-def _age_s(snapshot: Snapshot) -> float | None:
-    """How long the supervisor runs, by the clock of its host."""
-    since = _since(snapshot)
-    return None if since is None else max(0.0, time.time() - since)
+def remaining_s(
+    done: Sequence[JobLine], *, steps_to_go: int, env_steps_per_s: float, running: int
+) -> float | None:
+    """Seconds until ``steps_to_go`` are done: by the speed that running workers report, or by what
+    has ended. None where nothing tells.
+
+    :param done: jobs that were trained from their start to their end, in one attempt each.
+    :param env_steps_per_s: what running workers report together; 0 where none does.
+    """
+    reported_s = steps_to_go / env_steps_per_s if env_steps_per_s > 0 else None
+    env_steps = sum(line["env_steps"] for line in done)
+    # As many as run at once: otherwise the time until the first end would count for one of them
+    # alone.
+    if not env_steps or len(done) < max(1, running):
+        return reported_s
+    wall_s = sum(line["ended_at"] - line["started_at"] for line in done)
+    if reported_s is not None and wall_s >= SHORT_S * len(done):
+        return reported_s
+    took_s: float = max(line["ended_at"] for line in done) - min(
+        line["started_at"] for line in done
+    )
+    return steps_to_go * took_s / env_steps
 
 
 def _since(snapshot: Snapshot) -> float | None:
@@ -284,18 +230,18 @@ def render(shown: JobsTable, width: int, height: int, title: str = "") -> Group:
     wrapped_width = max(1, width - LONGEST_WORD)
     lines_of_texts = sum(math.ceil(len(text) / wrapped_width) for text in texts)
     room = max(1, height - LINES_AROUND - lines_of_texts)
-    running = list(itertools.islice(shown.running, room))
+    running = shown.running[:room]
     room -= len(running)
     # Those that have ended get half of what is left, or less where there are few of them.
     next_up = shown.next_up[: max(room - room // 2, room - len(shown.ended))]
     room -= len(next_up)
-    ended = list(itertools.islice(reversed(shown.ended), room))
+    ended = shown.ended[::-1][:room]
     parts: list[RenderableType] = [Text(title, no_wrap=True, overflow="ellipsis"), totals(shown)]
     parts.append(jobs_table([*running, *next_up, *ended], width, has_bar=True))
     left = (
         shown.counts
         - Counter(RUNNING=len(running), PENDING=len(next_up))
-        - Counter(line.state for line in ended)
+        - Counter(line["state"] for line in ended)
     )
     if left:
         parts.append(Text(f"… {left.total():,} more: {counts_text(left)}", style="dim"))
@@ -338,118 +284,103 @@ def jobs_table(lines: Sequence[JobLine], width: int, *, has_bar: bool = False) -
 
 def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[Column[JobLine]]:
     """In the order in which they stand; the higher its rank, the sooner a column goes."""
-    both = [line for line in lines if line.ep_rew_mean_first is not None]
-    starts = max((len(_return(line.ep_rew_mean_first)) for line in both), default=0)
-    ends = max((len(_return(line.ep_rew_mean)) for line in lines), default=0)
-
-    def returns(line: JobLine) -> str:
-        end = f"{_return(line.ep_rew_mean):>{ends}}"
-        if line.ep_rew_mean_first is None:
-            return end
-        return f"{_return(line.ep_rew_mean_first):>{starts}} → {end}"
-
-    is_any_running = any(line.is_running for line in lines)
-    is_all_done = all(line.share == 1.0 for line in lines)
-    is_any_retried = any(line.attempts > 1 for line in lines)
     bar: Column[JobLine] = Column(
         "progress",
         lambda _: "",
         rank=10,
-        bar=lambda line: line.share or 0.0,
+        bar=lambda line: line["share"] or 0.0,
         bar_width=8 if width < WIDE else 20,
     )
-    columns: list[Column[JobLine] | None] = [
-        Column("job", lambda line: line.job_id),
-        Column("state", lambda line: line.activity, style=lambda line: line.style),
-        number_column("return", returns, rank=1, style=_return_style),
-        number_column("evaluated", lambda line: _return(line.eval_mean), rank=6),
-        number_column("in steps", lambda line: number_or_dash(line.eval_length, ",.0f"), rank=8)
-        if any(line.eval_length is not None for line in lines)
-        else None,
-        _column_of_measure(lines),
-        bar if has_bar else None,
-        number_column(
-            "done", lambda line: number_or_dash(line.share, ".0%"), rank=7 if is_all_done else 1
+    is_all_done = all(line["share"] == 1.0 for line in lines)
+    is_any_retried = any(line["attempts"] > 1 for line in lines)
+    has_parents = any(line.get("parent") for line in lines)
+    return [
+        Column("job", lambda line: line["job_id"]),
+        Column(
+            "state", lambda line: line["activity"], style=lambda line: STATE_STYLE[line["state"]]
+        ),
+        number_column("return", _returns, rank=1, style=_return_style),
+        _column("evaluated", "eval_mean", ",.1f", rank=6),
+        _column("in steps", "eval_length", ",.0f", rank=8),
+        *_columns_of_measure(lines),
+        *([bar] if has_bar else []),
+        _column("done", "share", ".0%", rank=7 if is_all_done else 1),
+        number_column("env_steps", lambda line: _unless_zero(line, "env_steps"), rank=8),
+        *([_column("lineage", "lineage_env_steps", ",", rank=8)] if has_parents else []),
+        Column("parent", lambda line: line.get("parent") or NONE, rank=9),
+        _column("env_steps/s", "env_steps_per_s", ",.0f", rank=2),
+        *map(_column_of_feature, job_parts.column_names()),
+        number_column("ETA", lambda line: duration(line.get("remaining_s")), rank=3),
+        number_column("time", lambda line: duration(line.get("wall_s")), rank=6),
+        _column("CPU", "cpu_share", ".0%", rank=4),
+        number_column("wait", _wait, rank=4),
+        *(
+            [_column("ranks", "ranks", "", rank=5)]
+            if any(line["ranks"] > 1 for line in lines)
+            else []
         ),
         number_column(
-            "env_steps", lambda line: number_or_dash(line.env_steps or None, ","), rank=8
+            "attempts", lambda line: _unless_zero(line, "attempts"), rank=2 if is_any_retried else 7
         ),
-        number_column("lineage", lambda line: number_or_dash(line.lineage_env_steps, ","), rank=8)
-        if any(line.earlier_env_steps for line in lines)
-        else None,
-        Column("parent", lambda line: line.parent or NONE, rank=9)
-        if any(line.parent for line in lines)
-        else None,
-        number_column(
-            "env_steps/s", lambda line: number_or_dash(line.env_steps_per_s, ",.0f"), rank=2
-        ),
-        *(_column_of_feature(name, lines) for name in job_parts.column_names()),
-        number_column("ETA", lambda line: duration(line.remaining_s), rank=3)
-        if is_any_running
-        else None,
-        number_column("time", lambda line: duration(line.wall_s), rank=6),
-        number_column("CPU", lambda line: number_or_dash(line.cpu_share, ".0%"), rank=4)
-        if is_any_running
-        else None,
-        number_column("wait", _wait, rank=4) if is_any_running else None,
-        number_column("ranks", lambda line: str(line.ranks), rank=5)
-        if any(line.ranks > 1 for line in lines)
-        else None,
-        number_column(
-            "attempts", lambda line: str(line.attempts or NONE), rank=2 if is_any_retried else 7
-        ),
-        number_column("on CPU", lambda line: line.where, rank=9)
-        if any(line.where for line in lines)
-        else None,
+        number_column("on CPU", lambda line: line.get("where") or NONE, rank=9),
     ]
-    return [column for column in columns if column is not None]
 
 
-def _column_of_measure(lines: Sequence[JobLine]) -> Column[JobLine] | None:
-    """That of the measure of the tasks; None where it is not the same in all of them."""
-    measures = {measure_of_task(line.measures or ()) for line in lines} - {None}
-    if len(measures) != 1:
-        return None
-    (measure,) = measures
-    assert measure is not None
+def _column(name: str, key: str, form: str, rank: int) -> Column[JobLine]:
+    return number_column(name, lambda line: _number(line, key, form), rank=rank)
 
+
+def _number(line: JobLine, key: str, form: str = ",.1f") -> str:
+    return number_or_dash(line.get(key), form)
+
+
+def _unless_zero(line: JobLine, key: str) -> str:
+    return number_or_dash(line.get(key) or None, ",")
+
+
+def _column_of_feature(name: str) -> Column[JobLine]:
     def cell(line: JobLine) -> str:
-        return number_or_dash((line.measures or {}).get(measure), ",.2f")
-
-    return number_column(measure, cell, rank=7)
-
-
-def _column_of_feature(name: str, lines: Sequence[JobLine]) -> Column[JobLine] | None:
-    """A column that a feature adds; None where no job has a value for it."""
-    if all(line.columns.get(name) is None for line in lines):
-        return None
-
-    def cell(line: JobLine) -> str:
-        value = line.columns.get(name)
+        value = line.get(name)
         if value is None:
             return NONE
-        return number_or_dash(value, ",.1f") if isinstance(value, float) else str(value)
+        return f"{value:,.1f}" if isinstance(value, float) else str(value)
 
     return number_column(name, cell, rank=5)
+
+
+def _columns_of_measure(lines: Sequence[JobLine]) -> list[Column[JobLine]]:
+    """That of the measure of the tasks, if it is the same in all of them."""
+    measures = {measure_of_task(line.get("measures") or ()) for line in lines} - {None}
+    if len(measures) != 1:
+        return []
+    (measure,) = measures
+
+    def cell(line: JobLine) -> str:
+        return number_or_dash((line.get("measures") or {}).get(measure), ",.2f")
+
+    return [number_column(str(measure), cell, rank=7)]
 
 
 def _wait(line: JobLine) -> str:
     """The share of its time that it waits for a CPU, 100 % at most: its threads may together wait
     for longer than the time that passes.
     """
-    share = line.run_delay_share
+    share = line.get("run_delay_share")
     return number_or_dash(None if share is None else min(1.0, share), ".0%")
 
 
-def _return(value: float | None) -> str:
-    """A mean return as text."""
-    return number_or_dash(value, ",.1f")
+def _returns(line: JobLine) -> str:
+    """The mean return, and before it that of the first iteration."""
+    last = _number(line, "ep_rew_mean")
+    if line.get("ep_rew_mean_first") is None:
+        return last
+    return f"{_number(line, 'ep_rew_mean_first')} → {last}"
 
 
 def _return_style(line: JobLine) -> str:
     """Green where the return has risen in the training, and red where it has fallen."""
-    first = line.ep_rew_mean_first
-    last = line.ep_rew_mean
+    first = line.get("ep_rew_mean_first")
+    last = line.get("ep_rew_mean")
     if last is None:
         return "dim"
     if first is None or first == last:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import html
 import importlib
-import itertools
 import sys
 import time
 from collections import deque
@@ -25,7 +24,7 @@ from orchestrator.terminal.jobs_table import (
     totals,
 )
 from orchestrator.terminal.run_view import DRAWING
-from orchestrator.terminal.tables import Column
+from orchestrator.terminal.tables import Column, with_values
 
 RUNNING_SHOWN = 30
 ENDED_SHOWN = 100
@@ -86,7 +85,9 @@ class NotebookReporter:
         parts = [f"<p>{_escape(self._note)}</p>"]
         if self._rows is not None:
             lines = of_rows(self._rows)
-            parts += _jobs(sorted(lines, key=lambda line: line.state == "SUCCEEDED")[:ENDED_SHOWN])
+            parts += _jobs(
+                sorted(lines, key=lambda line: line["state"] == "SUCCEEDED")[:ENDED_SHOWN]
+            )
             parts += _more(len(lines) - ENDED_SHOWN, "jobs")
         elif self._shown is not None:
             parts = _progress(self._shown)
@@ -95,13 +96,13 @@ class NotebookReporter:
 
 
 def _progress(shown: JobsTable) -> list[str]:
-    rows = [*itertools.islice(shown.running, RUNNING_SHOWN), *shown.next_up, *reversed(shown.ended)]
+    rows = [*shown.running[:RUNNING_SHOWN], *shown.next_up, *reversed(shown.ended)]
     lines = [f"<p>{_escape(line)}</p>" for line in totals(shown).plain.splitlines()]
     return [*lines, *_jobs(rows), *_more(shown.counts["RUNNING"] - RUNNING_SHOWN, "running")]
 
 
 def _jobs(rows: Sequence[JobLine]) -> list[str]:
-    columns = job_columns(rows, WIDE, has_bar=True)
+    columns = with_values(job_columns(rows, WIDE, has_bar=True), rows)
     cells = ([_cell(column, row) for column in columns] for row in rows)
     return [_table([column.name for column in columns], cells)]
 

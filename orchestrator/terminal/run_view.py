@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import plain
+from orchestrator.core.text import count, plain
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.from_outside.run_follower import RunFollower
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
@@ -28,6 +29,8 @@ from orchestrator.terminal.output import console, mute, writable
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
+    from orchestrator.client.run import Underway
 
 LOOKING = Pace(every_s=1.0, share=0.05)
 """How often the ledger is read for the table, and for what features say."""
@@ -167,11 +170,14 @@ class RunDisplay:
     """
 
     def __init__(self, reporter: Reporter) -> None:
+        self.notes: Sequence[Note] = ()
+        """What features say, as of the last look."""
+        self.snapshot: Snapshot | None = None
+        """As it was read last."""
         self._reporter = reporter
         self._looking = Pacer(LOOKING)
         self._follower: RunFollower | None = None
         self._watches: RunWatches | None = None
-        self._snapshot: Snapshot | None = None
         self._is_broken = False
 
     def begin(self, paths: RunPaths, stop: Callable[[str], None]) -> None:
@@ -182,49 +188,36 @@ class RunDisplay:
         """The table needs no sign of that."""
 
     def event(self, event: EventRow) -> None:
-        if self._is_broken:
-            return
         with self._guarded():
-            self._reporter.event(event.kind, event.message, **event.facts)
+            self._report(event.kind, event.message, **event.facts)
 
     def tick(self) -> None:
-        if self._is_broken:
-            return
+        if self._looking.is_due():
+            with self._looking.time_block():
+                self.look()
         with self._guarded():
-            if self._looking.is_due():
-                with self._looking.time_block():
-                    self._look()
-            if self._snapshot is not None and self._snapshot.rows:
+            if self.snapshot is not None and self.snapshot.rows and not self._is_broken:
                 self._reporter.draw(self._table)
 
-    def finish(self) -> None:
-        """Read what is left when the run has ended."""
-        if not self._is_broken:
-            with self._guarded():
-                self._look()
-
-    def _look(self) -> None:
+    def look(self) -> None:
         """Read what is new, and report what features say."""
         assert self._follower is not None
         assert self._watches is not None
-        look = self._follower.look()
-        if look is not None and look.snapshot is not None:
-            self._snapshot = look.snapshot
-        for news in self._watches.look():
-            self._reporter.event(news.kind, news.message)
+        with self._guarded():
+            look = self._follower.look()
+            if look is not None and look.snapshot is not None:
+                self.snapshot = look.snapshot
+            news = self._watches.look()
+            self.notes = self._watches.notes
+            for what in news:
+                self._report(what.kind, what.message)
 
-    @property
-    def snapshot(self) -> Snapshot | None:
-        """As it was read last."""
-        return self._snapshot
-
-    @property
-    def notes(self) -> list[Note]:
-        """What features say, as of the last look."""
-        return [] if self._watches is None else self._watches.notes
+    def _report(self, kind: str, message: str, **facts: Any) -> None:
+        if not self._is_broken:
+            self._reporter.event(kind, message, **facts)
 
     def _table(self) -> JobsTable:
-        snapshot = self._snapshot
+        snapshot = self.snapshot
         assert snapshot is not None
         rows = [run_snapshot.as_of_now(row, snapshot.holder) for row in snapshot.rows]
         return jobs_table.of_snapshot(replace(snapshot, rows=rows, notes=self.notes))
@@ -237,6 +230,36 @@ class RunDisplay:
             self._is_broken = True
             mute()
         except Exception as error:
+            if not self._is_broken:
+                with contextlib.suppress(OSError):
+                    print(
+                        f"warning: the run goes on, but cannot be shown ({error!r})",
+                        file=sys.stderr,
+                    )
             self._is_broken = True
-            with contextlib.suppress(OSError):
-                print(f"warning: the run goes on, but cannot be shown ({error!r})", file=sys.stderr)
+
+
+def show_underway(underway: Underway, *, as_json: bool) -> None:
+    """Say what runs now that `run --detach` has started, and what to type to follow and to stop
+    it.
+    """
+    run_dir = str(underway.paths.root)
+    log = str(underway.paths.supervisor_log)
+    jobs = count(underway.jobs, "job")
+    if underway.running or not underway.pending:
+        now = f"{underway.running:,} of {jobs} run now"
+    else:
+        now = f"none of {jobs} runs yet, since there is no room for one"
+    text = f"{run_dir}: {now}. The experiment continues without this terminal, supervised by process {underway.pid}."
+    if as_json:
+        facts = {"run_dir": run_dir, "pid": underway.pid, "log": log, "running": underway.running}
+        print(json_line("detached", text, facts), end="")
+        return
+    argument = shlex.quote(run_dir)
+    lines = [
+        text,
+        f"To follow it:  python -m orchestrator attach {argument}",
+        f"To stop it:    python -m orchestrator stop {argument}",
+        f"Its output is in {log}.",
+    ]
+    print(plain("\n".join(lines), keep="\n"))

@@ -6,17 +6,18 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 
-from rich.console import Console, Group
+from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from orchestrator.core.job import Cause
-from orchestrator.core.text import count, listed
+from orchestrator.core.text import count, listed, plain
 from orchestrator.experiment.directory import left_batch_jobs, resume_advice
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.ledger import SummaryRow
@@ -24,6 +25,7 @@ from orchestrator.ledger.summary import learner_summary
 from orchestrator.supervisor.events import Note
 from orchestrator.terminal import jobs_table, output
 from orchestrator.terminal.output import console
+from orchestrator.terminal.run_view import json_line
 
 REASONS_SHOWN = 20
 MOST_ROWS = 1000
@@ -63,29 +65,49 @@ def show_end(
     *,
     exit_code: int,
     is_stopped: bool,
+    as_json: bool,
     how_to_resume: str = "Run the same command again to resume.",
     notes: Sequence[Note] = (),
+    error: str = "",
 ) -> None:
     """Show how the run in ``root`` ended, where its results are, and what to do next.
 
     :param how_to_resume: a sentence.
     :param notes: what features say of it.
+    :param error: what ended the run.
     """
+    succeeded = [row for row in rows if row["state"] == "SUCCEEDED"]
+    if as_json:
+        texts = [f"{len(succeeded)} of {len(rows)} jobs succeeded", *(note.text for note in notes)]
+        facts = {"exit_code": exit_code, "run_dir": str(root)}
+        print(json_line("ended", error or "; ".join(texts), facts), end="")
+        return
+    if error:
+        print(plain(f"error: {error}", keep="\n"), file=sys.stderr)
+        return
     on = console()
-    output.show(on, "", summary(rows[:MOST_ROWS], on.width))
+    lines = jobs_table.of_rows(rows[:MOST_ROWS])
+    parts: list[RenderableType] = ["", jobs_table.jobs_table(lines, on.width)]
     if len(rows) > MOST_ROWS:
-        output.show(on, f"… and {count(len(rows) - MOST_ROWS, 'more job')}, in summary.csv")
-    for remark in _remarks(rows):
-        output.show(on, remark)
+        parts.append(f"… and {count(len(rows) - MOST_ROWS, 'more job')}, in summary.csv")
+    parts += _remarks(rows)
     for note in notes:
-        output.show(on, "", note.text)
-    _show_results(on, root, rows, notes)
+        parts += ["", note.text]
+    if any(row["attempts"] for row in rows):
+        model = "model.zip (of those that succeeded), " if succeeded else ""
+        files = f"summary.csv, and in jobs/ the {model}progress.csv, timings.csv and logs"
+        parts += ["", f"Results in {root}: {files} of the jobs"]
+    if succeeded:
+        names = [*(note.command for note in notes if note.command), "report"]
+        commands = "    ".join(f"orchestrator {name} {shlex.quote(str(root))}" for name in names)
+        play = f"orchestrator play {shlex.quote(str(root))} JOB shows what a job has learnt"
+        parts.append(f"Next: {commands}    ({play})")
     unsuccessful = {row["cause"] for row in rows if row["state"] in ("FAILED", "CANCELLED")}
     if is_stopped and exit_code != 0:
-        output.show(on, Text(f"Stopped. {how_to_resume}", style="yellow"))
+        parts.append(Text(f"Stopped. {how_to_resume}", style="yellow"))
     elif exit_code == 1 and unsuccessful:
         advice = _advice(root, unsuccessful)
-        output.show(on, Text(f"Some jobs did not succeed. {advice}", style="red"))
+        parts.append(Text(f"Some jobs did not succeed. {advice}", style="red"))
     paused = [
         row["job_id"] for row in rows if row["state"] == "PAUSED" and row["cause"] != Cause.RUNG
     ]
@@ -93,7 +115,8 @@ def show_end(
         jobs = count(len(paused), "job is", "jobs are")
         advice = f"First, `resume {root}` queues what is paused again. {how_to_resume}"
         text = f"{jobs} paused ({listed(paused, PAUSED_SHOWN)}). {advice}"
-        output.show(on, Text(text, style="yellow"))
+        parts.append(Text(text, style="yellow"))
+    output.show(on, *parts)
 
 
 def _advice(root: Path, causes: Set[str | None]) -> str:
@@ -113,27 +136,13 @@ def _advice(root: Path, causes: Set[str | None]) -> str:
     return " ".join(sentences)
 
 
-def _show_results(
-    on: Console, root: Path, rows: Sequence[SummaryRow], notes: Sequence[Note]
-) -> None:
-    """Say where the results are, and which commands show more of them."""
-    is_any_done = any(row["state"] == "SUCCEEDED" for row in rows)
-    if any(row["attempts"] for row in rows):
-        model = "model.zip (of those that succeeded), " if is_any_done else ""
-        files = f"summary.csv, and in jobs/ the {model}progress.csv, timings.csv and logs"
-        output.show(on, "", f"Results in {root}: {files} of the jobs")
-    if is_any_done:
-        run_dir = shlex.quote(str(root))
-        commands = "".join(
-            f"orchestrator {note.command} {run_dir}    " for note in notes if note.command
-        )
-        play = f"(orchestrator play {run_dir} JOB shows what a job has learnt)"
-        output.show(on, f"Next: {commands}orchestrator report {run_dir}    {play}")
-
-
-def summary(rows: Sequence[SummaryRow], width: int) -> Table:
-    """A table with one line per job."""
-    return jobs_table.jobs_table(jobs_table.of_rows(rows), width)
+def counts(snapshot: Snapshot) -> str:
+    """Say in a line how many jobs are in which state, and who supervises them."""
+    jobs = jobs_table.counts_text(Counter(row["state"] for row in snapshot.rows))
+    supervisor = (
+        f"supervised by {snapshot.holder}" if snapshot.holder else "its supervisor has ended"
+    )
+    return f"{snapshot.paths.root}: {jobs or 'examining the robots'}; {supervisor}"
 
 
 def _title(snapshot: Snapshot) -> str:
@@ -155,9 +164,8 @@ def _status(snapshot: Snapshot, width: int) -> Group:
         first = ["The robots are examined before the first launch."] if snapshot.holder else []
         notes = [Text(note.text) for note in snapshot.notes]
         return Group(_title(snapshot), *first, *notes, *how_to_go_on)
-    jobs = jobs_table.jobs_table(
-        jobs_table.of_rows(snapshot.rows, snapshot.live, snapshot.goals), width
-    )
+    lines = jobs_table.of_rows(snapshot.rows, snapshot.live, snapshot.goals)
+    jobs = jobs_table.jobs_table(lines, width)
     above = (_title(snapshot), jobs_table.totals(jobs_table.of_snapshot(snapshot)), "")
     return Group(*above, jobs, *_remarks(snapshot.rows), *how_to_go_on)
 
@@ -177,42 +185,28 @@ def _how_to_go_on(snapshot: Snapshot) -> list[Text]:
 
 
 def _remarks(rows: Sequence[SummaryRow]) -> list[Text]:
-    """Below the table: the learners, and why jobs failed."""
+    """Below the table: the learners, why jobs failed, and if nothing else is left to be done, for
+    which others jobs wait.
+    """
     lines: list[Text] = []
     learners = learner_summary(rows)
     if learners:
         lines += [Text(), Text(f"learner: {learners}", style="dim")]
-    failed = [*reasons(rows), *_held_back(rows)]
-    if failed:
-        lines.append(Text())
-    return lines + [Text.assemble((job, "bold red"), f"  {why}") for job, why in failed]
-
-
-def reasons(rows: Sequence[SummaryRow]) -> list[tuple[str, str]]:
-    """``(job_id, reason)`` of the first few failed jobs, each with its cause and its place in the
-    user's own code.
-    """
-    return _first_few([(row["job_id"], _reason(row)) for row in rows if row["state"] == "FAILED"])
-
-
-def _first_few(reasons: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """``(job_id, reason)`` of the first jobs, and a line that counts the others."""
-    left = len(reasons) - REASONS_SHOWN
-    more = [("…", f"and {left} more")] if left > 0 else []
-    return [*reasons[:REASONS_SHOWN], *more]
-
-
-def _held_back(rows: Sequence[SummaryRow]) -> list[tuple[str, str]]:
-    """The jobs that wait for others, where nothing else is left to be done."""
-    if any(row["state"] in ("PENDING", "RUNNING") and not row.get("waits_for") for row in rows):
-        return []
-    return _first_few(
-        [
-            (row["job_id"], f"not run: waits for {row.get('waits_for')}")
+    remarks = [(row["job_id"], _reason(row)) for row in rows if row["state"] == "FAILED"]
+    if all(row["state"] not in ("PENDING", "RUNNING") or row.get("waits_for") for row in rows):
+        remarks += [
+            (row["job_id"], f"not run: waits for {row['waits_for']}")
             for row in rows
             if row.get("waits_for")
         ]
-    )
+    if remarks:
+        lines.append(Text())
+    lines += [
+        Text.assemble((job_id, "bold red"), f"  {why}") for job_id, why in remarks[:REASONS_SHOWN]
+    ]
+    if len(remarks) > REASONS_SHOWN:
+        lines.append(Text(f"… and {len(remarks) - REASONS_SHOWN} more"))
+    return lines
 
 
 def _reason(row: SummaryRow) -> str:

@@ -25,8 +25,6 @@ LEAST_FOLDED = 30
 """Width that a column which is folded keeps before other columns are dropped."""
 EXPENDABLE = 5
 """Columns of this rank and above are dropped before the first column is shortened."""
-EMPTY = 1000
-"""Rank of a column that has no value in any row."""
 
 Row = TypeVar("Row")
 
@@ -35,8 +33,8 @@ Row = TypeVar("Row")
 class Column(Generic[Row]):
     """A column: how it shows a row.
 
-    :param rank: where there is no room, columns without any value are dropped first, then those of
-        the highest rank; those of rank 0 stay. See also :data:`EXPENDABLE`.
+    :param rank: where there is no room, columns of the highest rank are dropped first; those of
+        rank 0 stay, others only if they have a value. See also :data:`EXPENDABLE`.
     :param is_number: aligned right.
     :param bar: fraction to be drawn as a bar ``bar_width`` wide, in place of text.
     :param is_folded: its text takes several lines where there is no room for it in one.
@@ -66,8 +64,9 @@ def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Ta
     from rich.table import Table
     from rich.text import Text
 
+    columns = with_values(columns, rows)
     texts = [[plain(column.text(row)) for row in rows] for column in columns]
-    ranks = [_rank(column, shown) for column, shown in zip(columns, texts, strict=True)]
+    ranks = [column.rank for column in columns]
     distinct_width = _distinct_width(texts[0])
     least = max(LEAST_NAME, distinct_width)
     kept, first_width = _fit_columns(ranks, list(map(_width, columns, texts)), width, least)
@@ -99,6 +98,17 @@ def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Ta
     return result
 
 
+def with_values(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> list[Column[Row]]:
+    """Return the columns without those of a rank that have no value in any row."""
+    return [
+        column
+        for column in columns
+        if column.rank == 0
+        or column.bar is not None
+        or any(column.text(row).strip() not in ("", NONE) for row in rows)
+    ]
+
+
 def _width(column: Column[Row], texts: Sequence[str]) -> int:
     """What it needs, in cells. :param texts: of its rows."""
     from rich.cells import cell_len
@@ -127,12 +137,6 @@ def _distinct_width(texts: Sequence[str]) -> int:
         return len({_shorten_middle(text, width) for text in different}) == len(different)
 
     return bisect.bisect_left(range(longest), True, 1, key=is_distinct)
-
-
-def _rank(column: Column[Row], texts: Sequence[str]) -> int:
-    """Its rank; :data:`EMPTY` where it can be dropped and has no value. :param texts: of its rows."""
-    is_empty = column.bar is None and all(text.strip() in ("", NONE) for text in texts)
-    return EMPTY if column.rank and is_empty else column.rank
 
 
 def _fit_columns(

@@ -89,6 +89,7 @@ def test_a_pipe_gets_a_line_with_the_totals_when_it_is_due(monkeypatch: pytest.M
         next_up=(),
         steps_to_go=600,
         env_steps_per_s=10.0,
+        remaining_s=60.0,
     )
     for seconds in (1.0, run_view.TOTALS_EVERY_S, run_view.TOTALS_EVERY_S + 1):
         now[0] = seconds

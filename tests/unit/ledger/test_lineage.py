@@ -78,8 +78,8 @@ def test_summary_table_and_reader_have_parent_and_env_steps_of_the_lineage(tmp_p
     assert table["of-path-s0"]["parent"] == "child-s0"
     assert table["of-stranger-s0"]["lineage_env_steps"] == ""
     rows, _ = summary.read(run)
-    lines = {line.job_id: line for line in jobs_table.of_rows(rows)}
-    assert lines["of-stranger-s0"].lineage_env_steps is None
+    lines = {line["job_id"]: line for line in jobs_table.of_rows(rows)}
+    assert lines["of-stranger-s0"]["lineage_env_steps"] is None
     shown = jobs_table.jobs_table(list(lines.values()), 200)
     assert [str(column.header) for column in shown.columns].count("lineage") == 1
 
