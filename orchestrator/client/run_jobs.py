@@ -78,7 +78,7 @@ def run_jobs(
                 on_event(event)
         end = own.end()
     with run_directory.reading_ledger(own.paths) as ledger:
-        states = {row.job_id: row.state.name for row in ledger.jobs(decoded=False)}
+        states = {row.job_id: row.state.name for row in ledger.jobs()}
     return EndedRun(
         exit_code=end.exit_code,
         message=end.message,

@@ -157,8 +157,6 @@ class RunPaths:
     """What clients ask of the supervisor; missing until the first one does."""
     staging = Below(".staging")
     """Robots under examination; moved to their jobs when every robot has passed."""
-    declared = Below(".staging/declared")
-    """Touched when jobs may have been declared anew: readers of the ledger read all rows then."""
     replaced = Below("replaced")
     """Job directories that ``--on-change=restart`` moved away."""
     summary_json = Below("summary.json")

@@ -7,28 +7,15 @@ made from it.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from orchestrator.core.decoding import decode, field_values
+from orchestrator.core.decoding import field_values
 from orchestrator.core.errors import LedgerDamagedError
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import (
-    TERMINAL,
-    Attempt,
-    AttemptOutcome,
-    Cause,
-    Job,
-    Resources,
-    State,
-)
-from orchestrator.ledger import cpu_history, database_file, rows
-from orchestrator.ledger.cpu_history import CpuHistory
+from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Job, State
+from orchestrator.ledger import database_file, rows
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.database_file import decoding, translate_errors
 from orchestrator.ledger.rows import AttemptRow, DeclaredJob, JobRow, LatestFigures, SummaryRow
@@ -42,15 +29,6 @@ class Ledger(Database):
 
     schema = SCHEMA
     format = FORMAT
-
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        super().__init__(path, connection)
-        self._measure_names: dict[str, None] | None = None
-        """None: :meth:`measure_names` has not read them yet."""
-        self._varied_keys: dict[str, None] = {}
-        """Those of the declarations that :meth:`varied_keys` has read."""
-        self._varied_until = 0
-        """The last row of these declarations."""
 
     # -- the experiment
 
@@ -78,7 +56,6 @@ class Ledger(Database):
             " WHERE job_id = :job_id",
             rows.job_values(DeclaredJob(position=position, job=job)),
         )
-        self._forget_varied_keys()
 
     def update_spec(self, job: Job) -> None:
         """Update values of the job of that id that are no part of its fingerprint."""
@@ -88,51 +65,29 @@ class Ledger(Database):
 
     def delete_job(self, job_id: str) -> None:
         """Remove a job with its attempts."""
-        tables = ["attempts", "jobs", "declared"]
-        if self._has_cpu_histories():
-            tables += cpu_history.TABLES
-        for name in tables:
+        for name in ("attempts", "jobs", "declared"):
             self._execute(f"DELETE FROM {name} WHERE job_id = ?", (job_id,))  # noqa: S608 - our own tables
-        self._forget_varied_keys()
 
-    def jobs(self, *, decoded: bool = True) -> list[JobRow]:
-        """Every job in the order of the job file, a RUNNING one with its last attempt.
-
-        :param decoded: False: declarations of jobs that are over are read when they are asked for,
-            from this ledger.
-        """
+    def jobs(self) -> list[JobRow]:
+        """Every job in the order of the job file, a RUNNING one with its last attempt."""
         with translate_errors(self.path), decoding(self.path):
-            selected = self._execute(f"{rows.JOBS} ORDER BY d.position, d.job_id")
-            return [self._job_row(row, decoded=decoded) for row in selected]
+            selected = self._execute(f"{rows.JOBS} {rows.IN_ORDER}").fetchall()
+            return [self._job_row(row) for row in selected]
 
-    def job_row(self, job_id: str, *, decoded: bool = True) -> JobRow | None:
-        """The job of that id; None where there is none. :param decoded: as for :meth:`jobs`."""
+    def job_row(self, job_id: str) -> JobRow | None:
+        """The job of that id; None where there is none."""
         with translate_errors(self.path), decoding(self.path):
             row = self._execute(f"{rows.JOBS} WHERE d.job_id = ?", (job_id,)).fetchone()
-            return None if row is None else self._job_row(row, decoded=decoded)
+            return None if row is None else self._job_row(row)
 
     def jobs_with(self, fact: str, *, is_set: bool) -> set[str]:
-        """Ids of the jobs whose spec has True or False in a field. A damaged spec has neither."""
-        found = {row["job_id"] for row in self.select(rows.WITH_FACT, (fact, int(is_set)))}
-        for job_id, spec in self.select(rows.UNREAD_BY_SQLITE):
-            with contextlib.suppress(ValueError):
-                if rows.parsed_object(spec).get(fact) is is_set:
-                    found.add(job_id)
-        return found
+        """Ids of the jobs whose spec has True or False in a field."""
+        sql = "SELECT job_id FROM declared WHERE json_extract(spec, '$.' || ?) IS ?"
+        return {row["job_id"] for row in self.select(sql, (fact, int(is_set)))}
 
-    def _job_row(self, row: sqlite3.Row, *, decoded: bool = True) -> JobRow:
-        job_id = row["job_id"]
-        state = row["state"]
-        last_attempt = self.last_attempt(job_id) if state == "RUNNING" else None
-        if decoded or state not in TERMINAL:
-            return rows.job_row(row, self._declared_job(job_id), last_attempt)
-        read_when_asked = functools.cache(functools.partial(self._declared_job, job_id))
-        return rows.job_row(row, read_when_asked, last_attempt)
-
-    def _declared_job(self, job_id: str) -> Job:
-        with translate_errors(self.path), decoding(self.path):
-            sql = "SELECT * FROM declared WHERE job_id = ?"
-            return rows.declared_job(self._execute(sql, (job_id,)).fetchone())
+    def _job_row(self, row: sqlite3.Row) -> JobRow:
+        is_running = row["state"] == "RUNNING"
+        return rows.job_row(row, self.last_attempt(row["job_id"]) if is_running else None)
 
     def last_attempt(self, job_id: str) -> Attempt:
         """:raises LedgerDamagedError: when there is none."""
@@ -176,21 +131,18 @@ class Ledger(Database):
         """The attempt left the CPUs ``before`` for ``after``. :param at: seconds since the
         epoch.
         """
-        self._keep_cpu_history()
-        self._execute(cpu_history.ADD_MOVE, (job_id, number, at, json.dumps(list(before))))
-        self._execute(cpu_history.MOVED, (json.dumps(list(after)), job_id, number))
+        self._execute(
+            "UPDATE attempts SET cpus = ?, moves = json_insert(moves, '$[#]', json(?)) WHERE job_id = ? AND number = ?",
+            (json.dumps(list(after)), json.dumps([at, list(before)]), job_id, number),
+        )
 
     def note_competitors(self, job_id: str, number: int, names: Iterable[str]) -> None:
-        """Others used the CPUs of an attempt. :param names: who, for people; those that are known
-        are ignored.
+        """Others used the CPUs of an attempt. :param names: who, for people; none of them is known
+        yet.
         """
-        self._keep_cpu_history()
+        sql = "UPDATE attempts SET competitors = json_insert(competitors, '$[#]', ?) WHERE job_id = ? AND number = ?"
         for name in names:
-            self._execute(cpu_history.ADD_COMPETITOR, (job_id, number, name))
-
-    def _keep_cpu_history(self) -> None:
-        for created in cpu_history.TABLES.values():
-            self._execute(created, ())
+            self._execute(sql, (name, job_id, number))
 
     def end_attempt(
         self,
@@ -225,8 +177,6 @@ class Ledger(Database):
                 number,
             ),
         )
-        if self._measure_names is not None and record is not None:
-            self._measure_names.update(dict.fromkeys(record.measures or ()))
         if record is not None:
             self._execute(
                 # An attempt that ended before it read its checkpoint reports no steps.
@@ -264,36 +214,11 @@ class Ledger(Database):
         """One row per job, in the order of the job file: the rows of ``summary.json`` and
         ``status``.
         """
-        return self._summary_rows(self.varied_keys(), rows.IN_ORDER)
-
-    def _summary_rows(
-        self, varied: Collection[str], condition: str, values: Sequence[Any] = ()
-    ) -> list[SummaryRow]:
         with translate_errors(self.path), decoding(self.path):
-            return [
-                rows.summary_row(row, varied, self.path.parent)
-                for row in self._execute(f"{rows.SUMMARY} {condition}", values)
-            ]
-
-    def varied_keys(self) -> Collection[str]:
-        """Keys that a matrix of the experiment varies, in the order of the job file; those of later
-        jobs follow.
-        """
-        keys = dict(self._varied_keys)
-        last = self._varied_until
-        with translate_errors(self.path), decoding(self.path):
-            sql = "SELECT rowid, point FROM declared WHERE rowid > ? ORDER BY position, job_id"
-            for rowid, point in self._execute(sql, (last,)).fetchall():
-                keys |= dict.fromkeys(rows.parsed_object(point))
-                last = max(last, rowid)
-        self._varied_keys = keys
-        self._varied_until = last
-        return keys.keys()
-
-    def _forget_varied_keys(self) -> None:
-        """Declarations have changed or are gone: all of them are read again."""
-        self._varied_keys = {}
-        self._varied_until = 0
+            found = self._execute(f"{rows.SUMMARY} {rows.IN_ORDER}").fetchall()
+            # Keys that a matrix varies, in the order of the job file.
+            varied = dict.fromkeys(key for row in found for key in rows.parsed_object(row["point"]))
+            return [rows.summary_row(row, varied, self.path.parent) for row in found]
 
     def summary_of(self, job_id: str) -> SummaryRow:
         """The row of one job, without the keys that a matrix varies.
@@ -306,28 +231,13 @@ class Ledger(Database):
                 raise LedgerDamagedError(f"{self.path}: there is no job {job_id} in the ledger")
             return rows.summary_row(row, (), self.path.parent)
 
-    def measure_names(self) -> Collection[str]:
-        """Names of the measures that the jobs have been evaluated by, in order of appearance."""
-        if self._measure_names is None:
-            # What the end of an attempt adds later is known here; only earlier attempts have to be
-            # read, and once.
-            with translate_errors(self.path):
-                names = [
-                    name
-                    for (record,) in self._execute(rows.WITH_MEASURES)
-                    for name in rows.measure_names(record)
-                ]
-            self._measure_names = dict.fromkeys(names)
-        return self._measure_names.keys()
-
     def free_disk_asked(self) -> dict[str, int]:
         """MiB of free disk space that each PENDING job asks for, by ``job_id``."""
-        sql = "SELECT job_id, resources FROM declared JOIN jobs USING (job_id) WHERE state = 'PENDING'"
-        with translate_errors(self.path), decoding(self.path):
-            return {
-                job_id: decode(Resources, text).min_free_disk_mib
-                for job_id, text in self._execute(sql)
-            }
+        asked = "json_extract(resources, '$.min_free_disk_mib')"
+        sql = (
+            f"SELECT job_id, {asked} FROM declared JOIN jobs USING (job_id) WHERE state = 'PENDING'"  # noqa: S608
+        )
+        return dict(map(tuple, self.select(sql)))
 
     def counts(self) -> dict[str, int]:
         """Number of jobs by the name of their state."""
@@ -342,19 +252,4 @@ class Ledger(Database):
         values = () if job_id is None else (job_id,)
         with translate_errors(self.path), decoding(self.path):
             sql = f"SELECT a.* FROM attempts a JOIN declared d USING (job_id) {condition} {rows.IN_ORDER}, a.number"  # noqa: S608
-            found = self._execute(sql, values).fetchall()
-            histories = self._cpu_histories()
-            return [
-                rows.attempt_row(row, histories.get((row["job_id"], row["number"])))
-                for row in found
-            ]
-
-    def _has_cpu_histories(self) -> bool:
-        """Whether somebody else has used the CPUs of an attempt."""
-        return bool(self.select(cpu_history.EXISTS)[0][0])
-
-    def _cpu_histories(self) -> Mapping[tuple[str, int], CpuHistory]:
-        if not self._has_cpu_histories():
-            return {}
-        moves = self.select(cpu_history.MOVES)
-        return cpu_history.by_attempt(moves, self.select(cpu_history.COMPETITORS))
+            return [rows.attempt_row(row) for row in self._execute(sql, values)]

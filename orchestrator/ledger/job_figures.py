@@ -6,22 +6,13 @@ Processes beside the supervisor ask them, which make jobs or wait for what becom
 
 from __future__ import annotations
 
-import json
-import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from orchestrator.core.job import Cause
 from orchestrator.ledger import Ledger, lineage, rows
-from orchestrator.ledger.database_file import decoding
 
-STARTS = """
-SELECT job_id, CASE WHEN json_valid(spec) THEN
-    json_array(json_extract(spec, '$.init'), json_extract(spec, '$.init_env_steps')) END
-FROM declared
-"""
-"""``init`` and ``init_env_steps`` of the declarations of jobs, as one array; NULL of one that is no
-strict JSON."""
+PAUSES = "SELECT job_id, json_extract(spec, '$.pause_at') FROM declared"
 MOST_MARKS = 500
 """Values of one statement; SQLite limits their number."""
 
@@ -59,30 +50,8 @@ def training_measures(
 
 def totals(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, int]:
     """``total_timesteps`` of each of these jobs that there is, by ``job_id``."""
-    sql = f"SELECT job_id, {_number('total_timesteps')} FROM declared"  # noqa: S608
-    found = _read_numbers(ledger, _rows_of_jobs(ledger, sql, job_ids), "total_timesteps")
-    return {job_id: steps or 0 for job_id, steps in found.items()}
-
-
-def _number(field: str) -> str:
-    """Two columns: the whole number in a field of the spec, NULL without one; and the whole spec
-    where SQLite cannot read it, such as one with an infinite value, which is none in strict JSON.
-    """
-    return (
-        f"CASE WHEN json_valid(spec) THEN CAST(json_extract(spec, '$.{field}') AS INTEGER) END,"
-        " CASE WHEN NOT json_valid(spec) THEN spec END"
-    )
-
-
-def _read_numbers(
-    ledger: Ledger, found: Iterable[sqlite3.Row], field: str
-) -> dict[str, int | None]:
-    """By ``job_id``. :param found: rows of a ``job_id`` and what :func:`_number` selects."""
-    with decoding(ledger.path):
-        return {
-            job_id: number if unread is None else rows.parsed_object(unread).get(field)
-            for job_id, number, unread in found
-        }
+    sql = "SELECT job_id, json_extract(spec, '$.total_timesteps') FROM declared"
+    return dict(_rows_of_jobs(ledger, sql, job_ids))
 
 
 def _rows_of_jobs(
@@ -107,9 +76,10 @@ def earlier_env_steps(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, int |
     """env_steps of the policies that each of these jobs started from one after another, by
     ``job_id``: 0 for random weights; None: not known.
     """
+    sql = "SELECT job_id, json_extract(spec, '$.init'), json_extract(spec, '$.init_env_steps') FROM declared"
     return {
-        job_id: None if start is None else lineage.earlier_env_steps(*json.loads(start))
-        for job_id, start in _rows_of_jobs(ledger, STARTS, job_ids)
+        job_id: lineage.earlier_env_steps(init, init_env_steps)
+        for job_id, init, init_env_steps in _rows_of_jobs(ledger, sql, job_ids)
     }
 
 
@@ -121,18 +91,16 @@ def at_rungs(ledger: Ledger) -> int:
 
 def goals(ledger: Ledger) -> dict[str, int]:
     """env_steps at which jobs pause at a rung, by ``job_id``: of those that run or are queued."""
-    sql = f"SELECT job_id, {_number('pause_at')} FROM declared JOIN jobs USING (job_id)"  # noqa: S608
-    found = ledger.select(f"{sql} WHERE state IN ('PENDING', 'RUNNING')")
-    numbers = _read_numbers(ledger, found, "pause_at")
-    return {job_id: number for job_id, number in numbers.items() if number is not None}
+    is_queued = "job_id IN (SELECT job_id FROM jobs WHERE state IN ('PENDING', 'RUNNING'))"
+    found = ledger.select(f"{PAUSES} WHERE {is_queued}")
+    return {job_id: env_steps for job_id, env_steps in found if env_steps is not None}
 
 
 def pauses(ledger: Ledger) -> dict[str, int | None]:
     """env_steps up to which jobs are trained before they are compared, by ``job_id``; None: they
     train to their end.
     """
-    found = ledger.select(f"SELECT job_id, {_number('pause_at')} FROM declared")  # noqa: S608
-    return _read_numbers(ledger, found, "pause_at")
+    return dict(map(tuple, ledger.select(PAUSES)))
 
 
 def version(ledger: Ledger) -> int:

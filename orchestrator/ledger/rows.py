@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, cast
@@ -40,7 +40,6 @@ from orchestrator.core.job import (
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.ledger import lineage
-from orchestrator.ledger.cpu_history import CpuHistory, CpuSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +56,7 @@ class DeclaredJob:
 class JobRow:
     """A job in the ledger."""
 
-    job_id: str
-    declared: Job | Callable[[], Job]
-    """The job, or what reads and decodes it when it is asked for: of most jobs that are over it
-    never is."""
+    job: Job
     fingerprint: str
     robot_hash: str | None
     state: State
@@ -69,8 +65,6 @@ class JobRow:
     env_steps: int = 0
     position: int = 0
     """Its place in the job file."""
-    normalize: bool = False
-    """Whether its observations are normalised: :attr:`WorkerSpec.normalize`."""
 
     @property
     def refusal(self) -> str | None:
@@ -81,9 +75,8 @@ class JobRow:
         return None
 
     @property
-    def job(self) -> Job:
-        """:raises LedgerError: it cannot be read, where that was left for later."""
-        return self.declared if isinstance(self.declared, Job) else self.declared()
+    def job_id(self) -> str:
+        return self.job.job_id
 
 
 class SummaryRow(TypedDict):
@@ -159,6 +152,14 @@ def fitness(eval_mean: float | None, ep_rew_mean: float | None) -> float | None:
     return ep_rew_mean if eval_mean is None else eval_mean
 
 
+class CpuSpan(TypedDict):
+    """CPUs that an attempt had for some time."""
+
+    since: float
+    """Seconds since the epoch; it lasted until the next one began, or the attempt ended."""
+    cpus: list[int]
+
+
 class AttemptRow(TypedDict):
     """An attempt with its end, for reports. None: not known (yet)."""
 
@@ -184,28 +185,19 @@ class AttemptRow(TypedDict):
     """Why it was exec'ed, as far as its worker knows: although it was to be forked."""
 
 
-class DeclaredColumns(TypedDict):
-    """What :func:`declared_job` reads. SQLite itself stores anything in any column."""
+class JobColumns(TypedDict):
+    """What :func:`job_row` reads of :data:`JOBS`. SQLite itself stores anything in any column."""
 
     job_id: str
+    position: int
     where_: str
     spec: str
     resources: str
     max_retries: int
     xml_source: FilePath | None
     point: str
-
-
-class JobColumns(TypedDict):
-    """What :func:`job_row` reads of :data:`JOBS`."""
-
-    job_id: str
-    position: int
     fingerprint: str
     robot_hash: str | None
-    normalize: int | None
-    unread_spec: str | None
-    """A spec that SQLite cannot read."""
     state: StateName
     failures: int
     cause: str | None
@@ -214,39 +206,14 @@ class JobColumns(TypedDict):
     env_steps: int
 
 
-JOBS = """
-SELECT d.job_id, d.position, d.fingerprint, d.robot_hash,
-    CASE WHEN json_valid(d.spec) THEN json_extract(d.spec, '$.normalize') END AS normalize,
-    CASE WHEN NOT json_valid(d.spec) THEN d.spec END AS unread_spec,
-    j.state, j.failures, j.cause, j.message, j.attempts, j.env_steps
-FROM declared d JOIN jobs j ON j.job_id = d.job_id
-"""
+JOBS = "SELECT * FROM declared d JOIN jobs j USING (job_id)"
 """What :func:`job_row` reads; ends where conditions begin."""
-WITH_FACT = """
-SELECT job_id FROM declared
-WHERE CASE WHEN json_valid(spec) THEN json_extract(spec, '$.' || ?) IS ? ELSE 0 END
-"""
-"""The jobs whose spec has this value in this field, as far as SQLite can read the specs."""
-UNREAD_BY_SQLITE = "SELECT job_id, spec FROM declared WHERE NOT json_valid(spec)"
-"""The others: specs with numbers such as Infinity, which SQLite refuses, or damaged ones."""
-WITH_MEASURES = """
-SELECT record FROM attempts WHERE record IS NOT NULL
-AND CASE WHEN json_valid(record) THEN json_type(record, '$.measures') IS 'object' ELSE 1 END
-"""
-"""Exit records with measures, and those that SQLite cannot read."""
-PAGE = """
-SELECT d.position, d.job_id FROM declared d
-WHERE (d.position, d.job_id) > (?, ?) ORDER BY d.position, d.job_id LIMIT ?
-"""
-"""Place and name of jobs that follow one."""
 IN_ORDER = "ORDER BY d.position, d.job_id"
-OF_PAGE = f"WHERE (d.position, d.job_id) > (?, ?) AND (d.position, d.job_id) <= (?, ?) {IN_ORDER}"
-"""The condition for all from the one that they follow to the last of them."""
 SUMMARY = """
 SELECT d.*, j.*, a.cpus AS cpus, a.queue_s AS queue_s, a.started_at AS started_at, a.ended_at AS ended_at,
     a.node AS node, a.pid AS pid, a.record AS record, a.max_rss_mib AS max_rss_mib,
     (SELECT sum(wall_s) FROM attempts WHERE job_id = j.job_id) AS wall_s,
-    CASE WHEN j.state = 'PENDING' AND j.attempts = 0 AND json_valid(d.spec) THEN
+    CASE WHEN j.state = 'PENDING' AND j.attempts = 0 THEN
         (SELECT group_concat(p.job_id) FROM json_each(d.spec, '$.after') JOIN jobs p ON p.job_id = value
         WHERE p.state != 'SUCCEEDED') END AS waits_for
 FROM declared d JOIN jobs j ON j.job_id = d.job_id
@@ -303,49 +270,29 @@ def _resources(text: str) -> Resources:
     return decode(Resources, text)
 
 
-def declared_job(row: sqlite3.Row) -> Job:
-    """The job of a row of the table ``declared``."""
-    columns = checked_row(DeclaredColumns, dict(row))
-    xml_source = columns["xml_source"]
-    return Job(
-        job_id=columns["job_id"],
-        where=columns["where_"],
-        spec=WorkerSpec.from_json(columns["spec"]),
-        resources=_resources(columns["resources"]),
-        max_retries=columns["max_retries"],
-        xml_source=None if xml_source is None else Path(xml_source),
-        point=parsed_object(columns["point"]),
-    )
-
-
-def job_row(
-    row: sqlite3.Row, declared: Job | Callable[[], Job], last_attempt: Attempt | None
-) -> JobRow:
+def job_row(row: sqlite3.Row, last_attempt: Attempt | None) -> JobRow:
     """:param row: of :data:`JOBS`.
-    :param declared: as :attr:`JobRow.declared`.
     :param last_attempt: that of a RUNNING job.
     """
     columns = checked_row(JobColumns, dict(row))
+    xml_source = columns["xml_source"]
     return JobRow(
-        job_id=columns["job_id"],
-        declared=declared,
+        job=Job(
+            job_id=columns["job_id"],
+            where=columns["where_"],
+            spec=WorkerSpec.from_json(columns["spec"]),
+            resources=_resources(columns["resources"]),
+            max_retries=columns["max_retries"],
+            xml_source=None if xml_source is None else Path(xml_source),
+            point=parsed_object(columns["point"]),
+        ),
         fingerprint=columns["fingerprint"],
         robot_hash=columns["robot_hash"],
         state=_state(columns, last_attempt),
         attempts=columns["attempts"],
         env_steps=columns["env_steps"],
         position=columns["position"],
-        normalize=_is_normalized(columns),
     )
-
-
-def _is_normalized(columns: Mapping[str, Any]) -> bool:
-    """Whether observations of the job are normalised; False for a damaged spec."""
-    if columns["unread_spec"] is None:
-        return bool(columns["normalize"])
-    with contextlib.suppress(ValueError):
-        return parsed_object(columns["unread_spec"]).get("normalize") is True
-    return False
 
 
 def _state(row: Mapping[str, Any], last_attempt: Attempt | None) -> State:
@@ -409,21 +356,22 @@ def attempt_of(row: sqlite3.Row) -> Attempt:
     return from_values(Attempt, values)
 
 
-def attempt_row(row: sqlite3.Row, history: CpuHistory | None = None) -> AttemptRow:
+def attempt_row(row: sqlite3.Row) -> AttemptRow:
     record = _record(row)
+    moves = parsed_json(row["moves"])
+    starts = [row["started_at"], *(at for at, _ in moves)]
+    places = [*(before for _, before in moves), parsed_json(row["cpus"])]
     values = {
-        "cpus": parsed_json(row["cpus"]),
-        "cpu_spans": [],
-        "competitors": [],
+        "cpus": places[-1],
+        "cpu_spans": [
+            CpuSpan(since=since, cpus=cpus) for since, cpus in zip(starts, places, strict=True)
+        ],
+        "competitors": parsed_json(row["competitors"]),
         "cpu_s": record.get("cpu_s"),
         "start": record.get("start"),
         "why_exec": record.get("why_exec") or None,
     }
-    attempt = cast(AttemptRow, checked_row(AttemptRow, {**row, **values}))
-    history = history or CpuHistory()
-    attempt["cpu_spans"] = history.spans(attempt["started_at"], attempt["cpus"])
-    attempt["competitors"] = history.competitors
-    return attempt
+    return cast(AttemptRow, checked_row(AttemptRow, {**row, **values}))
 
 
 def summary_row(row: sqlite3.Row, varied: Iterable[str], run_dir: Path) -> SummaryRow:
@@ -485,15 +433,6 @@ def training_measures(record: str) -> dict[str, float | None]:
     with contextlib.suppress(ValueError):
         return _measures(parsed_object(record), "training_measures") or {}
     return {}
-
-
-def measure_names(record: str) -> Iterable[str]:
-    """The names of the measures of an exit record, as the ledger holds it; none of a damaged
-    one.
-    """
-    with contextlib.suppress(ValueError):
-        return _measures(parsed_object(record)) or ()
-    return ()
 
 
 def parsed_object(text: str) -> dict[str, Any]:

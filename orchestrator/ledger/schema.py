@@ -26,6 +26,8 @@ CREATE TABLE attempts (
     job_id TEXT NOT NULL, number INTEGER NOT NULL, cpus TEXT NOT NULL, gpus TEXT NOT NULL,
     node TEXT, pid INTEGER, pid_start REAL, queue_s REAL NOT NULL, started_at REAL NOT NULL, ended_at REAL, wall_s REAL,
     returncode INTEGER, cause TEXT, message TEXT, max_rss_mib REAL, record TEXT,
+    -- Pairs of a time and the CPUs that it left then, and who else used its CPUs.
+    moves TEXT NOT NULL DEFAULT '[]', competitors TEXT NOT NULL DEFAULT '[]',
     PRIMARY KEY (job_id, number)
 ) WITHOUT ROWID;
 -- One row: the version of the program that made the run directory. Every format has this table.

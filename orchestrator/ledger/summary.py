@@ -9,8 +9,9 @@ import csv
 import io
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, cast
 
 from orchestrator.core import job_parts
@@ -41,8 +42,8 @@ def write(paths: RunPaths, ledger: Ledger) -> None:
 
     :raises DiskFullError, LedgerError, OSError: the files before are still there.
     """
-    columns = _columns(ledger.varied_keys(), ledger.measure_names())
     rows = ledger.summary()
+    columns = _columns(rows)
     with (
         disk_full_explained(paths.root),
         writing_whole(paths.summary_json, durable=False) as array,
@@ -79,13 +80,15 @@ def _line(row: Mapping[str, object]) -> str:
     return plain(json.dumps(row, ensure_ascii=False))
 
 
-def _columns(varied: Collection[str], measure_names: Collection[str]) -> list[str]:
-    """Names of the columns."""
-    names = dict.fromkeys([*SummaryRow.__annotations__, *job_parts.column_names(), *varied])
+def _columns(rows: Sequence[SummaryRow]) -> list[str]:
+    """Names of the columns: those of every row, of features, of what a matrix varies, and measures."""
+    names = dict.fromkeys(
+        [*SummaryRow.__annotations__, *job_parts.column_names(), *chain.from_iterable(rows[:1])]
+    )
+    measures = dict.fromkeys(name for row in rows for name in row["measures"] or ())
     columns = [name for name in names if name not in NOT_IN_TABLE]
     columns += TIMES
-    measures = [name for name in measure_names if name not in columns]
-    return columns + measures[:MOST_MEASURES]
+    return columns + [name for name in measures if name not in columns][:MOST_MEASURES]
 
 
 def _cells(row: SummaryRow, columns: Iterable[str]) -> Iterator[object]:

@@ -541,7 +541,7 @@ class Entering:
         for row in rows:
             directory = self.paths.job(row.job_id)
             is_done = isinstance(row.state, Succeeded)
-            lacks_results = is_done and not directory.has_results(normalize=row.normalize)
+            lacks_results = is_done and not directory.has_results(normalize=row.job.spec.normalize)
             if (lacks_results and directory.robot_hash.exists()) or (
                 lacked_room(row.state) and not self.executor.problems(row.job)
             ):
@@ -703,7 +703,7 @@ def state_at_start(
     if isinstance(state, Cancelled) and state.is_undeclared:
         why = "is declared again"
     elif isinstance(state, Succeeded) and not paths.job(row.job_id).has_results(
-        normalize=row.normalize
+        normalize=row.job.spec.normalize
     ):
         why = "is trained again, as its model.zip or vecnormalize.pkl is gone"
     elif lacked_room(state) and not verdict.lacks_room:

@@ -162,8 +162,6 @@ class Supervisor:
     """Whether requests wait for the jobs that they are about. Nothing is launched before these."""
     _answered: dict[str, Answer | None] = field(default_factory=dict, init=False)
     """Requests whose answers are committed next; with the answer if it is for another host."""
-    _has_declared: bool = field(default=False, init=False)
-    """Whether readers are to be told, after the next commit, that jobs may be declared anew."""
     _progress: Pacer = field(default_factory=lambda: Pacer(PROGRESS), init=False)
     _summary: Pacer = field(default_factory=lambda: Pacer(SUMMARY), init=False)
     _live: Pacer = field(default_factory=lambda: Pacer(LIVE), init=False)
@@ -371,7 +369,6 @@ class Supervisor:
             self.refusal = "" if self.is_held_open() else answer.error
             if not answer.error:
                 self.before_first_launch()
-        self._has_declared |= request.verb == "add" and bool(request.args.get("whole"))
         self._answered[id_] = answer if request.host != socket.gethostname() else None
 
     def _remove_applied(self) -> None:
@@ -384,11 +381,6 @@ class Supervisor:
             self.request_folder.remove(id_)
             self._applied.discard(id_)
         self._answered.clear()
-        if self._has_declared:
-            self._has_declared = False
-            with contextlib.suppress(OSError):  # readers see less, later
-                self.paths.staging.mkdir(exist_ok=True)
-                self.paths.declared.touch()
 
     def _apply_stops(self) -> None:
         if not self._stops:

@@ -55,7 +55,6 @@ def marks(paths: RunPaths, holder: LockHolder | None) -> tuple[object, ...]:
         paths.ledger.with_name(f"{paths.ledger.name}-wal"),
         paths.live,
         paths.run_end,
-        paths.declared,
     ]
     if holder is not None and holder.is_elsewhere:
         files.append(paths.summary_json)
@@ -75,9 +74,6 @@ class RunFollower:
         self._reader = RowReader()
         self._ledger_inode = 0
         """Of the ledger that was found sound."""
-        self._plan: tuple[object, ...] = ()
-        """Differs when jobs may have been declared anew: the supervisor, and the marks of what each
-        supervisor writes at its start, when the ledger agrees with its job file, and at its end."""
         self._left_running: dict[str, tuple[SummaryRow, SummaryRow]] = {}
         """Jobs that a supervisor left RUNNING: the row of the ledger, and as it is shown."""
 
@@ -125,19 +121,12 @@ class RunFollower:
 
     def _read(self, holder: LockHolder | None) -> RunLook:
         paths = self.paths
-        key = None if holder is None else holder.key
-        plan = key, mark(paths.lock), mark(paths.declared), mark(paths.run_end)
         inode = paths.ledger.stat().st_ino
         if inode != self._ledger_inode:
             self._forget()
         ledger = Ledger.open(paths.ledger, read_only=True, is_sound=inode == self._ledger_inode)
         try:
-            if not self._reader.is_of(ledger):
-                self._forget()
-            reader = self._reader if plan == self._plan else RowReader()
-            reader.update(ledger)
-            self._reader = reader
-            self._plan = plan
+            self._reader.update(ledger)
             self._ledger_inode = inode
             snapshot = run_snapshot.snapshot_of(
                 ledger, paths, holder, list(self._reader.rows.values())

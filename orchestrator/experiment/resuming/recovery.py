@@ -95,7 +95,9 @@ def _outcome_unseen(
     if record is None or record.code not in ends:
         text = "its supervisor ended before the attempt did"
         return AttemptOutcome(cause=Cause.SUPERVISOR_DIED, message=text)
-    if record.code == ExitCode.SUCCEEDED and not directory.has_results(normalize=row.normalize):
+    if record.code == ExitCode.SUCCEEDED and not directory.has_results(
+        normalize=row.job.spec.normalize
+    ):
         text = "it had succeeded; its results were removed before the next supervisor began"
         return AttemptOutcome(cause=Cause.SUPERVISOR_DIED, message=text)
     return retry_policy.judge(
@@ -133,7 +135,7 @@ def kill_leftovers(paths: RunPaths) -> None:
     """
     try:
         with run_directory.opened_ledger(paths, read_only=True) as old:
-            for row in old.jobs(decoded=False):
+            for row in old.jobs():
                 if isinstance(row.state, Running):
                     _kill_leftover_of(row.state.attempt)
     except LedgerUnavailableError:

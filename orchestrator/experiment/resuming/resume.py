@@ -109,7 +109,7 @@ def is_settled(row: JobRow, paths: RunPaths) -> bool:
     is there. One that was too large for the machines may fit now.
     """
     if isinstance(row.state, Succeeded):
-        return paths.job(row.job_id).has_results(normalize=row.normalize)
+        return paths.job(row.job_id).has_results(normalize=row.job.spec.normalize)
     is_over = isinstance(row.state, Failed | Cancelled) and not lacked_room(row.state)
     return is_over and row.state != Cancelled(is_undeclared=True)
 

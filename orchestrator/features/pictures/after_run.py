@@ -73,7 +73,7 @@ def _numbers_text(drawings: Sequence[Drawing]) -> str:
 def main(run_dir: str, jobs_at_once: str) -> int:
     paths = RunPaths(Path(run_dir))
     with run_directory.reading_ledger(paths) as ledger:
-        rows = ledger.jobs(decoded=False)
+        rows = ledger.jobs()
         with_video = ledger.jobs_with("video", is_set=True)
         without_preview = ledger.jobs_with("preview", is_set=False)
         source = begun_source.begun_source(paths, ledger)

@@ -85,12 +85,12 @@ def _has_begun(ledger: Ledger, paths: RunPaths) -> bool:
     if not SearchPaths(paths.root).declaration.exists():
         return False
     pauses = job_figures.pauses(ledger)
-    return any(pauses[row.job_id] for row in ledger.jobs(decoded=False) if row.attempts)
+    return any(pauses[row.job_id] for row in ledger.jobs() if row.attempts)
 
 
 def _refuse_jobs_without(source: SearchDeclaration, ledger: Ledger | None, paths: RunPaths) -> None:
     """:raises ChangedError: jobs have begun here that no search, or scheduler, knows."""
-    if ledger is not None and any(row.attempts for row in ledger.jobs(decoded=False)):
+    if ledger is not None and any(row.attempts for row in ledger.jobs()):
         what = "scheduler" if source.search is None else "search"
         raise ChangedError(f"{paths.root}: its jobs were begun without [{what}]; {start_over()}")
 

@@ -120,7 +120,7 @@ def done_so_far(paths: RunPaths, ledger: Ledger) -> DoneSoFar | None:
     """
     if not search_events.has_begun(paths):
         return None
-    rows = ledger.jobs(decoded=False)
+    rows = ledger.jobs()
     queued = [row for row in rows if isinstance(row.state, Pending | Running)]
     waiting = [row for row in rows if isinstance(row.state, Paused)]
     return DoneSoFar(

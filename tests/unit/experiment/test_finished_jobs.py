@@ -44,7 +44,7 @@ def test_declarations_of_jobs_that_are_over_are_read_when_they_are_asked_for(
 ) -> None:
     begun(tmp_path, {"done": Succeeded(), "failed": FAILED, "left": Pending()}).ledger.close()
     ledger = with_unreadable(tmp_path, "done")
-    done, failed, left = ledger.jobs(decoded=False)
+    done, failed, left = ledger.jobs()
     assert (done.job_id, done.state, left.job) == ("done", Succeeded(), make_job("left"))
     assert failed.job == make_job("failed")
     with pytest.raises(LedgerError, match="takes the jobs over"):
@@ -91,5 +91,5 @@ def test_settled_is_what_is_over_and_has_what_it_leaves(
     directory.root.mkdir(parents=True)
     if has_model:
         directory.model.touch()
-    (row,) = experiment.ledger.jobs(decoded=False)
+    (row,) = experiment.ledger.jobs()
     assert resume.is_settled(row, experiment.paths) is expected
