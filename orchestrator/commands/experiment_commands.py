@@ -206,6 +206,6 @@ def _list_all_users(*, as_json: bool) -> None:
 
     runs = holders_view.by_run(CpuLocks(locks_folder()).others())
     if as_json:
-        shared.print_json([holders_view.facts(run) for run in runs])
+        shared.print_json(runs)
     else:
         holders_view.show(runs)

@@ -24,12 +24,10 @@ HASH_SHOWN = 12
 def show(rows: Sequence[RobotCheck]) -> None:
     counts = Counter(row.verdict for row in rows)
     parts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in STYLE if counts[verdict])
-    show_table(
-        _columns(rows), rows, below=[*_messages(rows), Text(f"\n{len(rows)} examined: {parts}")]
-    )
+    show_table(_columns(), rows, below=[*_messages(rows), Text(f"\n{len(rows)} examined: {parts}")])
 
 
-def _columns(rows: Sequence[RobotCheck]) -> list[Column[RobotCheck]]:
+def _columns() -> list[Column[RobotCheck]]:
     def figure(title: str, name: str, form: str, rank: int) -> Column[RobotCheck]:
         return number_column(title, lambda row: number_or_dash(row.figures.get(name), form), rank)
 
@@ -39,8 +37,9 @@ def _columns(rows: Sequence[RobotCheck]) -> list[Column[RobotCheck]]:
             or NONE
         )
 
-    columns: list[Column[RobotCheck]] = [
+    return [
         Column("robot", lambda row: row.path),
+        Column("job", lambda row: row.job or NONE, rank=1),
         Column("verdict", lambda row: row.verdict, style=lambda row: STYLE[row.verdict]),
         Column("root", lambda row: row.figures.get("root", NONE), rank=1),
         Column("task", lambda row: row.task or NONE, rank=2),
@@ -52,13 +51,6 @@ def _columns(rows: Sequence[RobotCheck]) -> list[Column[RobotCheck]]:
         figure("timestep s", "timestep_s", "g", 5),
         figure("steps/s", "steps_per_s", ",.0f", 1),
         Column("hash", lambda row: (row.hash or NONE)[:HASH_SHOWN], rank=8),
-    ]
-    if any(row.job for row in rows):
-        columns.insert(1, Column("job", lambda row: row.job or NONE))
-    return [
-        column
-        for column in columns
-        if not column.rank or any(column.text(row) != NONE for row in rows)
     ]
 
 

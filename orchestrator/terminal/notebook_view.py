@@ -26,8 +26,7 @@ from orchestrator.terminal.jobs_table import (
 from orchestrator.terminal.run_view import DRAWING
 from orchestrator.terminal.tables import Column, with_values
 
-RUNNING_SHOWN = 30
-ENDED_SHOWN = 100
+JOBS_SHOWN = 100
 MESSAGES_SHOWN = 10
 SHOWN_EVENTS = ("warning", "extended", "failed", "retrying", "stopping", "waiting")
 """Kinds of the events that are shown below the table; the others are seen in it."""
@@ -82,33 +81,26 @@ class NotebookReporter:
         self._draw()
 
     def _draw(self) -> None:
-        parts = [f"<p>{_escape(self._note)}</p>"]
+        texts = [self._note]
+        lines: Sequence[JobLine] = []
         if self._rows is not None:
-            lines = of_rows(self._rows)
-            parts += _jobs(
-                sorted(lines, key=lambda line: line["state"] == "SUCCEEDED")[:ENDED_SHOWN]
-            )
-            parts += _more(len(lines) - ENDED_SHOWN, "jobs")
+            lines = sorted(of_rows(self._rows), key=lambda line: line["state"] == "SUCCEEDED")
         elif self._shown is not None:
-            parts = _progress(self._shown)
-        messages = [f"<pre>{_escape(message)}</pre>" for message in self._messages]
-        self._handle.update(self._html("".join([*parts, *messages])))
+            texts = totals(self._shown).plain.splitlines()
+            lines = [*self._shown.running, *self._shown.next_up, *reversed(self._shown.ended)]
+        parts = [f"<p>{_escape(text)}</p>" for text in texts]
+        if lines:
+            parts.append(_jobs(lines[:JOBS_SHOWN]))
+        if len(lines) > JOBS_SHOWN:
+            parts.append(f"<p>… and {len(lines) - JOBS_SHOWN:,} more jobs</p>")
+        parts += [f"<pre>{_escape(message)}</pre>" for message in self._messages]
+        self._handle.update(self._html("".join(parts)))
 
 
-def _progress(shown: JobsTable) -> list[str]:
-    rows = [*shown.running[:RUNNING_SHOWN], *shown.next_up, *reversed(shown.ended)]
-    lines = [f"<p>{_escape(line)}</p>" for line in totals(shown).plain.splitlines()]
-    return [*lines, *_jobs(rows), *_more(shown.counts["RUNNING"] - RUNNING_SHOWN, "running")]
-
-
-def _jobs(rows: Sequence[JobLine]) -> list[str]:
+def _jobs(rows: Sequence[JobLine]) -> str:
     columns = with_values(job_columns(rows, WIDE, has_bar=True), rows)
     cells = ([_cell(column, row) for column in columns] for row in rows)
-    return [_table([column.name for column in columns], cells)]
-
-
-def _more(number: int, what: str) -> list[str]:
-    return [f"<p>… and {number:,} more {what}</p>"] if number > 0 else []
+    return _table([column.name for column in columns], cells)
 
 
 def _cell(column: Column[JobLine], row: JobLine) -> str:
