@@ -149,7 +149,7 @@ def progress_of(snapshot: Snapshot, indices: Mapping[str, int]) -> ExperimentPro
             xml=line["xml"],
             index=indices.get(line["name"]),
             seed=line["seed"],
-            phase=line["phase"],
+            phase=line["phase"] or "starting",
             env_steps=line["env_steps"] or 0,
             total_timesteps=line["total_timesteps"],
             ep_rew_mean=line["ep_rew_mean"],

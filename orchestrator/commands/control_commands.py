@@ -81,7 +81,7 @@ def status(
         from orchestrator.ledger import summary
 
         for last in snapshots:
-            print(summary.to_json(last.facts()), end="", flush=True)
+            print(summary.to_json(last.rows), end="", flush=True)
     else:
         from orchestrator.terminal import status_view
 

@@ -150,9 +150,6 @@ class RunPaths:
     """Output of supervisors that were started with ``run --detach``."""
     run_end = Below("ended.json")
     """How the last run ended; missing while the first one goes on."""
-    live = Below("live.json")
-    """What `status` and `attach` show of running jobs and is not in the ledger; missing when no
-    supervisor runs."""
     requests = Below("requests")
     """What clients ask of the supervisor; missing until the first one does."""
     staging = Below(".staging")

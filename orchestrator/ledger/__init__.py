@@ -18,7 +18,14 @@ from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Job, State
 from orchestrator.ledger import database_file, rows
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.database_file import decoding, translate_errors
-from orchestrator.ledger.rows import AttemptRow, DeclaredJob, JobRow, LatestFigures, SummaryRow
+from orchestrator.ledger.rows import (
+    AttemptRow,
+    DeclaredJob,
+    JobRow,
+    LatestFigures,
+    LiveReport,
+    SummaryRow,
+)
 from orchestrator.ledger.schema import FORMAT, SCHEMA
 
 __all__ = ["AttemptRow", "JobRow", "Ledger", "SummaryRow"]
@@ -114,7 +121,9 @@ class Ledger(Database):
             {**rows.attempt_values(attempt), "queue_s": queue_s},
         )
         self._execute(
-            "UPDATE jobs SET attempts = ? WHERE job_id = ?", (attempt.number + 1, attempt.job_id)
+            "UPDATE jobs SET attempts = ?, phase = 'starting', cpu_share = NULL, run_delay_share = NULL, parts = NULL,"
+            " reported_at = ? WHERE job_id = ?",
+            (attempt.number + 1, attempt.started_at, attempt.job_id),
         )
 
     def place_attempt(self, attempt: Attempt) -> None:
@@ -208,6 +217,21 @@ class Ledger(Database):
         with translate_errors(self.path):
             self._connection.executemany(sql, list(figures))
 
+    def set_reports(self, reports: Iterable[LiveReport]) -> None:
+        """What workers of running jobs have reported beside their progress."""
+        sql = (
+            "UPDATE jobs SET phase = ?2, cpu_share = ?3, run_delay_share = ?4, parts = ?5, reported_at = ?6"
+            " WHERE job_id = ?1"
+        )
+        with translate_errors(self.path):
+            self._connection.executemany(sql, list(reports))
+
+    def set_waiting(self, text: str, least_mib: int) -> None:
+        """Why PENDING jobs that ask for so much free disk space wait; empty if none does."""
+        self._execute("DELETE FROM waits")
+        if text:
+            self._execute("INSERT INTO waits VALUES (?, ?)", (text, least_mib))
+
     # -- for reports
 
     def summary(self) -> list[SummaryRow]:
@@ -230,14 +254,6 @@ class Ledger(Database):
             if row is None:
                 raise LedgerDamagedError(f"{self.path}: there is no job {job_id} in the ledger")
             return rows.summary_row(row, (), self.path.parent)
-
-    def free_disk_asked(self) -> dict[str, int]:
-        """MiB of free disk space that each PENDING job asks for, by ``job_id``."""
-        asked = "json_extract(resources, '$.min_free_disk_mib')"
-        sql = (
-            f"SELECT job_id, {asked} FROM declared JOIN jobs USING (job_id) WHERE state = 'PENDING'"  # noqa: S608
-        )
-        return dict(map(tuple, self.select(sql)))
 
     def counts(self) -> dict[str, int]:
         """Number of jobs by the name of their state."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from orchestrator.ledger import Ledger, SummaryRow
 
 JOBS = """
-SELECT d.*, j.*, a.node, a.cpus, a.started_at FROM declared d JOIN jobs j USING (job_id)
+SELECT d.*, j.*, a.node, a.cpus, a.started_at, a.competitors,
+    CASE WHEN j.state = 'PENDING' THEN (SELECT text FROM waits) END
+FROM declared d JOIN jobs j USING (job_id)
 LEFT JOIN attempts a ON a.job_id = j.job_id AND a.number = j.attempts - 1
 ORDER BY d.position, d.job_id
 """

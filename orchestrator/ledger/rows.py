@@ -143,6 +143,23 @@ class SummaryRow(TypedDict):
     lineage_env_steps: int | None
     """``env_steps``, and those of the policies that it started from one after another, each up to
     the checkpoint that was taken over."""
+    phase: str | None
+    """Of a RUNNING job: starting, training, evaluating or stopping. This key and the following ones
+    are not in ``summary.csv``."""
+    cpu_share: float | None
+    """Of a RUNNING job, as its worker has reported last, and so is ``run_delay_share``; see
+    :class:`~orchestrator.core.messages.Progress`."""
+    run_delay_share: float | None
+    reported_at: float | None
+    """When that was."""
+    competitors: list[str]
+    """Who else used the CPUs of the last attempt, for people."""
+    waiting: str | None
+    """Why a PENDING job waits although there are slots."""
+
+
+OF_RUNNING = ("pid", "phase", "cpu_share", "run_delay_share", "reported_at")
+"""Keys of a row that only a RUNNING job has."""
 
 
 def fitness(eval_mean: float | None, ep_rew_mean: float | None) -> float | None:
@@ -211,7 +228,9 @@ JOBS = "SELECT * FROM declared d JOIN jobs j USING (job_id)"
 IN_ORDER = "ORDER BY d.position, d.job_id"
 SUMMARY = """
 SELECT d.*, j.*, a.cpus AS cpus, a.queue_s AS queue_s, a.started_at AS started_at, a.ended_at AS ended_at,
-    a.node AS node, a.pid AS pid, a.record AS record, a.max_rss_mib AS max_rss_mib,
+    a.node AS node, a.pid AS pid, a.record AS record, a.max_rss_mib AS max_rss_mib, a.competitors AS competitors,
+    CASE WHEN j.state = 'PENDING' THEN
+        (SELECT text FROM waits WHERE least_mib <= json_extract(d.resources, '$.min_free_disk_mib')) END AS waiting,
     (SELECT sum(wall_s) FROM attempts WHERE job_id = j.job_id) AS wall_s,
     CASE WHEN j.state = 'PENDING' AND j.attempts = 0 THEN
         (SELECT group_concat(p.job_id) FROM json_each(d.spec, '$.after') JOIN jobs p ON p.job_id = value
@@ -244,6 +263,18 @@ class LatestFigures(NamedTuple):
     ep_rew_mean: float | None
     env_steps_per_s: float | None
     learner: str | None
+
+
+class LiveReport(NamedTuple):
+    """What the worker of a running job has reported beside its progress."""
+
+    job_id: str
+    phase: str
+    cpu_share: float | None
+    run_delay_share: float | None
+    parts: str
+    """Facts of job parts, as JSON."""
+    reported_at: float
 
 
 def job_values(declared: DeclaredJob) -> dict[str, Any]:
@@ -394,14 +425,19 @@ def summary_row(row: sqlite3.Row, varied: Iterable[str], run_dir: Path) -> Summa
         "total_timesteps": spec["total_timesteps"],
         "ranks": spec["ranks"],
         "cpus": parsed_json(row["cpus"]) if row["cpus"] else None,
-        "pid": row["pid"] if row["state"] == "RUNNING" else None,
+        "competitors": parsed_json(row["competitors"] or "[]"),
         "measures": _measures(record),
         "waits_for": listed(parents.split(","), PARENTS_SHOWN) if parents else None,
         "parent": lineage.parent(run_dir, spec),
         "lineage_env_steps": None if earlier is None else row["env_steps"] + earlier,
     }
+    facts = job_parts.facts_in(record)
+    if row["state"] != "RUNNING":
+        values |= dict.fromkeys(OF_RUNNING)
+    elif row["parts"]:
+        facts = parsed_object(row["parts"])
     columns = checked_row(SummaryRow, {**row, **values})
-    of_features = job_parts.columns(job_parts.facts_in(record))
+    of_features = job_parts.columns(facts)
     columns |= {name: value for name, value in of_features.items() if name not in columns}
     return cast(SummaryRow, columns | {key: point.get(key) for key in varied if key not in columns})
 

@@ -20,7 +20,9 @@ CREATE TABLE jobs (
     job_id TEXT PRIMARY KEY, state TEXT NOT NULL, failures INTEGER NOT NULL DEFAULT 0, cause TEXT, message TEXT,
     attempts INTEGER NOT NULL DEFAULT 0,
     env_steps INTEGER NOT NULL DEFAULT 0, ep_rew_mean REAL, ep_rew_mean_first REAL, eval_mean REAL,
-    env_steps_per_s REAL, learner TEXT, learner_reason TEXT, wanted TEXT NOT NULL DEFAULT 'run'
+    env_steps_per_s REAL, learner TEXT, learner_reason TEXT, wanted TEXT NOT NULL DEFAULT 'run',
+    -- What the worker of a RUNNING job reported last, and when.
+    phase TEXT, cpu_share REAL, run_delay_share REAL, parts TEXT, reported_at REAL
 ) WITHOUT ROWID;
 CREATE TABLE attempts (
     job_id TEXT NOT NULL, number INTEGER NOT NULL, cpus TEXT NOT NULL, gpus TEXT NOT NULL,
@@ -30,6 +32,8 @@ CREATE TABLE attempts (
     moves TEXT NOT NULL DEFAULT '[]', competitors TEXT NOT NULL DEFAULT '[]',
     PRIMARY KEY (job_id, number)
 ) WITHOUT ROWID;
+-- At most one row: why PENDING jobs that ask for so much free disk space wait.
+CREATE TABLE waits (text TEXT NOT NULL, least_mib INTEGER NOT NULL);
 -- One row: the version of the program that made the run directory. Every format has this table.
 CREATE TABLE program (version TEXT NOT NULL);
 -- What has happened, in the transactions in which it did: the only stream that clients follow.

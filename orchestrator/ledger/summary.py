@@ -26,9 +26,19 @@ from orchestrator.ledger.rows import SummaryRow
 
 FORMULA_SIGNS = ("=", "+", "-", "@")
 """With these, what a spreadsheet takes for a formula begins."""
-NOT_IN_TABLE = ("traceback", "measures", "waits_for")
+NOT_IN_TABLE = (
+    "traceback",
+    "measures",
+    "waits_for",
+    "phase",
+    "cpu_share",
+    "run_delay_share",
+    "reported_at",
+    "competitors",
+    "waiting",
+)
 """Keys of ``summary.json`` without a column: tools read a table line by line; each measure has its
-own column."""
+own column; and what jobs do at this moment is of no use later."""
 TIMES = {"started": "started_at", "ended": "ended_at"}
 """Columns with a time in ISO 8601 → the keys with the same time in seconds since the epoch."""
 MOST_MEASURES = 100

@@ -27,7 +27,6 @@ from orchestrator.experiment.start_policy_fetcher import StartPolicyFetcher
 from orchestrator.jobfile.toml_models import FEATURE_TABLES
 from orchestrator.keys.feature_tables import read_kept_tables
 from orchestrator.keys.problems import Problems
-from orchestrator.ledger import live_facts
 from orchestrator.machine import provenance, topology
 from orchestrator.machine.process_identity import boot_id
 from orchestrator.server import run_start
@@ -80,7 +79,6 @@ def run(
         paths.run_end.unlink(missing_ok=True)
         if settings.is_listed:
             run_index.note(run_dir, settings.name)
-        stack.callback(live_facts.remove, paths)
         stack.enter_context(_empty_staging(paths))
         supervisor = _make_supervisor(
             paths, settings, executor, warm, this.key, ledger, aside, stack

@@ -7,6 +7,7 @@ before the next one begins.
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import time
 from collections import deque
@@ -50,8 +51,8 @@ from orchestrator.executors.executor import (
     amounts,
 )
 from orchestrator.ledger import summary
-from orchestrator.ledger.rows import LatestFigures
-from orchestrator.server import live, messages
+from orchestrator.ledger.rows import LatestFigures, LiveReport
+from orchestrator.server import messages
 from orchestrator.server.attempts import Attempts, RunningAttempt
 from orchestrator.server.companions import Companions
 from orchestrator.server.entering import Entering
@@ -66,7 +67,6 @@ from orchestrator.supervisor import (
     job_directory,
     retry_policy,
 )
-from orchestrator.supervisor.events import DiskShortage
 from orchestrator.supervisor.job_directory import RobotAlteredError, RobotCopies
 from orchestrator.supervisor.start_policies import (
     FailedFetch,
@@ -83,8 +83,8 @@ PROGRESS = Pace(every_s=1.0, share=0.05)
 """How often the progress of running jobs is recorded."""
 SUMMARY = Pace(every_s=2.0, share=0.02)
 """How often ``summary.*`` are written, which grow with the number of jobs."""
-LIVE = Pace(every_s=1.0, share=0.005)
-"""How often ``live.json`` is written, which names every running job."""
+WAITING = Pace(every_s=1.0, share=0.005)
+"""How often it is recorded what jobs wait for."""
 EXAMINING = Pace(every_s=3.0)
 """How often the progress of an examination is reported."""
 UNDERWAY_S = 5.0
@@ -164,12 +164,14 @@ class Supervisor:
     """Requests whose answers are committed next; with the answer if it is for another host."""
     _progress: Pacer = field(default_factory=lambda: Pacer(PROGRESS), init=False)
     _summary: Pacer = field(default_factory=lambda: Pacer(SUMMARY), init=False)
-    _live: Pacer = field(default_factory=lambda: Pacer(LIVE), init=False)
+    _waiting: Pacer = field(default_factory=lambda: Pacer(WAITING), init=False)
     _examining: Pacer = field(default_factory=lambda: Pacer(EXAMINING), init=False)
     _is_summary_failing: bool = field(default=False, init=False)
     """Whether they could not be written, which was reported."""
     _unrecorded: set[str] = field(default_factory=set, init=False)
     """Jobs with progress that is not in the ledger yet."""
+    _shortage: tuple[str, int] | None = field(default=None, init=False)
+    """As it is in the ledger; None: not known yet."""
 
     def __post_init__(self) -> None:
         self.jobs = JobTable(self.ledger, self.report, self.now)
@@ -272,6 +274,9 @@ class Supervisor:
         self._take_policies()
         self.attempts.enforce_limits()
         self._record_progress()
+        if self._waiting.is_due(self.now()):
+            with self._waiting.time_block(self.now()):
+                self._record_waiting()
         if self.companions is not None and not (self.stop_stage or self.awaits_jobs):
             has_work = self._has_work()
             is_idle = not (has_work or self.entering.is_busy or self.is_held_open())
@@ -283,9 +288,6 @@ class Supervisor:
             self._launch()
             self._report_underway()
         self._report_examination()
-        if self.holder and self._live.is_due(self.now()):
-            with self._live.time_block(self.now()):
-                live.write(self)
         if self._summary.is_due(self.now()):
             with self._summary.time_block(self.now()):
                 self._write_summary()
@@ -672,21 +674,24 @@ class Supervisor:
             self.report("waiting", text, job_id=job.job_id, asked_mib=asked_mib)
         return False
 
-    def disk_shortage(self) -> DiskShortage | None:
-        """Return what jobs wait for because the disk has too little space, or None."""
-        waiting = {
+    def disk_shortage(self) -> tuple[str, int]:
+        """Return why jobs wait for free disk space, and MiB that the most modest of them asks for; an
+        empty text if none does.
+        """
+        if not self._short_of_disk:
+            return "", 0
+        asked = self._short_of_disk & {
             entry.job.resources.min_free_disk_mib
             for entry in self.jobs
             if isinstance(entry.state, Pending)
         }
-        asked = self._short_of_disk & waiting if self._short_of_disk else set()
         if not asked:
-            return None
+            return "", 0
         text = (
             f"Jobs with resources.min_free_disk from {min(asked):,} MiB on wait for free disk space:"
             f" {self._free_mib:,} MiB are free on the file system of {self.paths.root}"
         )
-        return DiskShortage(text=text, least_mib=min(asked))
+        return text, min(asked)
 
     # -- policies of other jobs
 
@@ -733,12 +738,14 @@ class Supervisor:
         if not self._unrecorded or not self._progress.is_due(self.now()):
             return
         with self._progress.time_block(self.now()):
-            rows = []
+            figures = []
+            reports = []
             for job_id in self._unrecorded:
                 attempt = self.attempts.of_job(job_id)
-                last = None if attempt is None else attempt.progress
-                if last is not None and last.phase != "starting":
-                    rows.append(
+                if attempt is None or (last := attempt.progress) is None:
+                    continue
+                if last.phase != "starting":
+                    figures.append(
                         LatestFigures(
                             job_id=job_id,
                             env_steps=last.env_steps,
@@ -747,8 +754,26 @@ class Supervisor:
                             learner=last.learner,
                         )
                     )
+                reports.append(
+                    LiveReport(
+                        job_id=job_id,
+                        phase=last.phase if attempt.end_reason is None else "stopping",
+                        cpu_share=last.cpu_share,
+                        run_delay_share=last.run_delay_share,
+                        parts=json.dumps(last.parts),
+                        reported_at=time.time(),
+                    )
+                )
             self._unrecorded.clear()
-            self.ledger.set_progress(rows)
+            self.ledger.set_progress(figures)
+            self.ledger.set_reports(reports)
+
+    def _record_waiting(self) -> None:
+        """Record what jobs wait for because the disk has too little space."""
+        shortage = self.disk_shortage()
+        if shortage != self._shortage:
+            self._shortage = shortage
+            self.ledger.set_waiting(*shortage)
 
     def _write_summary(self) -> None:
         try:

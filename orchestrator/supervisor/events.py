@@ -7,15 +7,6 @@ from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiskShortage:
-    """Why jobs wait for free disk space."""
-
-    text: str
-    least_mib: int
-    """What the most modest of them asks for; who asks for less does not wait for it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
     """What a feature says of a run directory, besides its jobs."""
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from orchestrator.experiment.from_outside.run_snapshot import Snapshot
     from orchestrator.ledger import SummaryRow
-    from orchestrator.ledger.live_facts import LiveFacts
     from orchestrator.supervisor.events import Note
 
 STATE_STYLE = {
@@ -82,8 +81,7 @@ class JobsTable:
 
 def of_snapshot(snapshot: Snapshot) -> JobsTable:
     """Return the table of a run directory at one moment."""
-    live = snapshot.live
-    lines = of_rows(snapshot.rows, live, snapshot.goals)
+    lines = of_rows(snapshot.rows, snapshot.goals)
     running = [line for line in lines if line["state"] == "RUNNING"]
     pending = [line for line in lines if line["state"] == "PENDING"]
     ended = [line for line in lines if line["state"] in TERMINAL]
@@ -109,61 +107,38 @@ def of_snapshot(snapshot: Snapshot) -> JobsTable:
             running=len(running),
         ),
         cores_busy=sum(shares) if shares else None,
-        waiting=live.waiting if live and pending else None,
+        waiting=next((line["waiting"] for line in pending if line.get("waiting")), None),
         notes=snapshot.notes,
     )
 
 
-def of_rows(
-    rows: Iterable[SummaryRow], live: LiveFacts | None = None, goals: Mapping[str, int] = NO_GOALS
-) -> list[JobLine]:
-    """Return a line for each row.
-
-    :param live: what is known of running jobs beside the ledger.
-    :param goals: env_steps at which jobs pause at a rung.
-    """
-    return [_job_line(row, live, goals) for row in rows]
+def of_rows(rows: Iterable[SummaryRow], goals: Mapping[str, int] = NO_GOALS) -> list[JobLine]:
+    """Return a line for each row. :param goals: env_steps at which jobs pause at a rung."""
+    return [_job_line(row, goals) for row in rows]
 
 
-def _job_line(row: SummaryRow, live: LiveFacts | None, goals: Mapping[str, int]) -> JobLine:
+def _job_line(row: SummaryRow, goals: Mapping[str, int]) -> JobLine:
+    steps_to_go = max(0, goals.get(row["job_id"], row["total_timesteps"]) - row["env_steps"])
+    rate = row["env_steps_per_s"]
     is_running = row["state"] == "RUNNING"
-    job = live.jobs.get(row["job_id"]) if live and is_running else None
-    phase = "starting" if is_running else row["state"]
-    if job is not None:
-        phase = job.phase
-    is_known = live is not None or not is_running
-    line: JobLine = {
+    return {
         **row,
-        "phase": phase,
-        "activity": _activity(row, phase if is_known else "RUNNING", job.silent_s if job else None),
+        "activity": _activity(row),
         "share": _share(row),
-        "steps_to_go": max(0, goals.get(row["job_id"], row["total_timesteps"]) - row["env_steps"]),
-        "cpu_share": job.cpu_share if job else None,
-        "run_delay_share": job.run_delay_share if job else None,
+        "steps_to_go": steps_to_go,
+        "remaining_s": steps_to_go / rate if rate and is_running else None,
         "where": _where(row) if is_running else row["node"],
     }
-    if job is not None:
-        line |= job.columns
-    if is_known and phase == "starting":  # from which checkpoint is not known yet
-        line |= dict.fromkeys(
-            ("share", "env_steps", "env_steps_per_s", "ep_rew_mean_first", "ep_rew_mean")
-        )
-    if job is not None and not job.has_return:
-        line |= dict.fromkeys(("ep_rew_mean_first", "ep_rew_mean"))
-    rate = line["env_steps_per_s"]
-    line["remaining_s"] = line["steps_to_go"] / rate if rate and is_running else None
-    if not line["env_steps"]:
-        line["lineage_env_steps"] = None
-    return line
 
 
-def _activity(row: SummaryRow, phase: str, silent_s: float | None) -> str:
+def _activity(row: SummaryRow) -> str:
     """What a job does, and for how long its worker has reported nothing, if that is long."""
     if waits_for := row.get("waits_for"):
         text = f"waits for {waits_for}"
         return text if len(text) <= LONGEST_ACTIVITY else f"{text[: LONGEST_ACTIVITY - 1]}…"
-    is_silent = silent_s is not None and silent_s >= SILENT_S
-    return f"{phase}, silent {duration(silent_s)}" if is_silent else phase
+    phase = row.get("phase") or row["state"]
+    silent_s = time.time() - (row.get("reported_at") or math.inf)
+    return f"{phase}, silent {duration(silent_s)}" if silent_s >= SILENT_S else phase
 
 
 def _share(row: SummaryRow) -> float | None:

@@ -164,7 +164,7 @@ def _status(snapshot: Snapshot, width: int) -> Group:
         first = ["The robots are examined before the first launch."] if snapshot.holder else []
         notes = [Text(note.text) for note in snapshot.notes]
         return Group(_title(snapshot), *first, *notes, *how_to_go_on)
-    lines = jobs_table.of_rows(snapshot.rows, snapshot.live, snapshot.goals)
+    lines = jobs_table.of_rows(snapshot.rows, snapshot.goals)
     jobs = jobs_table.jobs_table(lines, width)
     above = (_title(snapshot), jobs_table.totals(jobs_table.of_snapshot(snapshot)), "")
     return Group(*above, jobs, *_remarks(snapshot.rows), *how_to_go_on)

@@ -36,8 +36,7 @@ from orchestrator.experiment.from_outside.run_watch import (
 from orchestrator.features.live_page import live_server
 from orchestrator.features.live_page.job_row import FIELDS
 from orchestrator.ledger import Ledger
-from orchestrator.ledger.live_facts import LiveFacts, LiveJob
-from orchestrator.ledger.rows import DeclaredJob
+from orchestrator.ledger.rows import DeclaredJob, LiveReport
 from orchestrator.supervisor.events import News
 
 FIRST_STATE = re.compile(r'<script id="first" type="application/json">(.*?)</script', re.DOTALL)
@@ -161,12 +160,9 @@ def running(root: Path, count: int = 2) -> Iterator[tuple[RunPaths, Ledger]]:
             ledger.abandon()
 
 
-def report(paths: RunPaths, *, delay: float) -> None:
-    """What the supervisor says of its running job."""
-    holder = run_directory.holder(paths)
-    assert holder is not None
-    jobs = {"j0-s0": LiveJob(phase="training", cpu_share=0.5, run_delay_share=delay)}
-    paths.live.write_bytes(LiveFacts(holder=holder.key, jobs=jobs).to_line())
+def report(ledger: Ledger, *, delay: float) -> None:
+    """What the running job reports."""
+    ledger.set_reports([LiveReport("j0-s0", "training", 0.5, delay, "{}", time.time())])
 
 
 class Viewer:

@@ -53,7 +53,6 @@ def marks(paths: RunPaths, holder: LockHolder | None) -> tuple[object, ...]:
     files = [
         paths.ledger,
         paths.ledger.with_name(f"{paths.ledger.name}-wal"),
-        paths.live,
         paths.run_end,
     ]
     if holder is not None and holder.is_elsewhere:
@@ -75,7 +74,8 @@ class RunFollower:
         self._ledger_inode = 0
         """Of the ledger that was found sound."""
         self._left_running: dict[str, tuple[SummaryRow, SummaryRow]] = {}
-        """Jobs that a supervisor left RUNNING: the row of the ledger, and as it is shown."""
+        """Jobs that a supervisor left RUNNING or waiting: the row of the ledger, and as it is
+        shown."""
 
     def look(self) -> RunLook | None:
         """What there is now; None where nothing has changed since the last look, or the ledger is
@@ -143,7 +143,7 @@ class RunFollower:
 
     def _as_left(self, row: SummaryRow) -> SummaryRow:
         """As :func:`run_snapshot.as_left`: the same object as before where ``row`` is the same."""
-        if row["state"] != "RUNNING":
+        if row["state"] != "RUNNING" and not row["waiting"]:
             return row
         known_row, shown = self._left_running.get(row["job_id"], (None, row))
         if known_row is not row:

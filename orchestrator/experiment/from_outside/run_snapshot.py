@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from orchestrator.core import job_patterns
 from orchestrator.core.errors import UsageError
@@ -16,12 +16,9 @@ from orchestrator.experiment import begun_source
 from orchestrator.experiment.begun_source import Standing
 from orchestrator.experiment.directory import run_directory, run_end
 from orchestrator.experiment.directory.run_directory import LockHolder
-from orchestrator.ledger import Ledger, SummaryRow, job_figures, live_facts, summary
-from orchestrator.ledger.live_facts import LiveFacts
+from orchestrator.ledger import Ledger, SummaryRow, job_figures, summary
+from orchestrator.ledger.rows import OF_RUNNING
 from orchestrator.supervisor.events import News, Note
-
-LIVE_FACTS = ("phase", "cpu_share", "run_delay_share", "waiting")
-"""Keys of a row that are not in the ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +31,6 @@ class Snapshot:
     written: float | None = None
     """When the rows were written to ``summary.json``, which they are from if the supervisor runs on
     another host."""
-    live: LiveFacts | None = None
-    """What the supervisor reports beside the ledger; None where none runs."""
-    free_disk_asked: Mapping[str, int] | None = None
-    """MiB of each PENDING job, while jobs wait for disk space; None where that is not known (on
-    another host)."""
-
     goals: Mapping[str, int] = field(default_factory=dict)
     """env_steps at which running and queued jobs pause at a rung, by ``job_id``."""
     standing: Standing = "none"
@@ -56,35 +47,6 @@ class Snapshot:
     def over(self) -> bool:
         have_ended = bool(self.rows) and all(row["state"] in TERMINAL for row in self.rows)
         return self.holder is None or (have_ended and self.standing != "underway")
-
-    def facts(self) -> list[dict[str, Any]]:
-        """The rows as JSON objects; while a supervisor runs, with what it reports beside the
-        ledger.
-        """
-        return [{**row, **self._live_facts(row)} for row in self.rows]
-
-    def _live_facts(self, row: SummaryRow) -> dict[str, Any]:
-        if self.live is None:
-            return {}
-        facts: dict[str, Any] = dict.fromkeys(LIVE_FACTS)
-        if row["state"] == "RUNNING":
-            job = self.live.jobs.get(row["job_id"])
-            facts["phase"] = "starting" if job is None else job.phase
-            if job is not None:
-                facts["cpu_share"] = job.cpu_share
-                facts["run_delay_share"] = job.run_delay_share
-        elif row["state"] == "PENDING" and self._may_wait(row["job_id"]):
-            facts["waiting"] = self.live.waiting
-        return facts
-
-    def _may_wait(self, job_id: str) -> bool:
-        """Whether what the supervisor waits for keeps this job from its launch: where that is disk
-        space, only a job that asks for so much.
-        """
-        least_mib = None if self.live is None else self.live.waiting_from_mib
-        if least_mib is None or self.free_disk_asked is None:
-            return True
-        return self.free_disk_asked.get(job_id, 0) >= least_mib
 
 
 def status(run_dir: Path) -> Snapshot:
@@ -111,8 +73,7 @@ def snapshot_from_elsewhere(paths: RunPaths, holder: LockHolder) -> Snapshot:
     writes beside its ledger.
     """
     rows, written = summary.read(paths)
-    live = live_facts.read(paths, holder.key)
-    return Snapshot(paths=paths, rows=rows, holder=holder, written=written, live=live)
+    return Snapshot(paths=paths, rows=rows, holder=holder, written=written)
 
 
 def snapshot_of(
@@ -122,17 +83,11 @@ def snapshot_of(
     they are there.
     """
     is_left_running = holder is None and any(row["state"] == "RUNNING" for row in rows)
-    live = None if holder is None else live_facts.read(paths, holder.key)
     standing = begun_source.standing_of(paths, ledger)
-    asked: Mapping[str, int] | None = None
-    if live is not None and live.waiting_from_mib is not None:
-        asked = ledger.free_disk_asked()
     return Snapshot(
         paths=paths,
         rows=rows,
         holder=holder,
-        live=live,
-        free_disk_asked=asked,
         was_killed=is_left_running and run_end.read(paths) is None,
         standing=standing,
         goals=job_figures.goals(ledger) if standing == "underway" else {},
@@ -143,19 +98,19 @@ def as_of_now(row: SummaryRow, holder: LockHolder | None) -> SummaryRow:
     """The time of a running job counts up to now; one that a supervisor left RUNNING when it was
     killed is PENDING.
     """
-    if row["state"] != "RUNNING":
-        return row
     if holder is None:
         return as_left(row)
-    if row["started_at"] is None:
+    if row["state"] != "RUNNING" or row["started_at"] is None:
         return row
     running_s = max(0.0, time.time() - row["started_at"])
     return cast(SummaryRow, {**row, "wall_s": (row["wall_s"] or 0.0) + running_s})
 
 
 def as_left(row: SummaryRow) -> SummaryRow:
-    """A job that a killed supervisor has left RUNNING: without a supervisor no job runs."""
-    return cast(SummaryRow, {**row, "state": "PENDING", "pid": None})
+    """A job as a killed supervisor has left it: without a supervisor none runs, or waits for space."""
+    if row["state"] == "RUNNING":
+        return cast(SummaryRow, {**row, **dict.fromkeys(OF_RUNNING), "state": "PENDING"})
+    return cast(SummaryRow, {**row, "waiting": None}) if row["waiting"] else row
 
 
 def exit_code(rows: Iterable[SummaryRow]) -> int:

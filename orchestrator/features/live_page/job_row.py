@@ -9,7 +9,6 @@ from typing import NamedTuple
 from orchestrator.core.task_names import measure_of_task
 from orchestrator.core.text import plain, shortened
 from orchestrator.ledger import SummaryRow
-from orchestrator.ledger.live_facts import LiveFacts
 from orchestrator.terminal.jobs_table import of_rows
 
 DIGITS = 5
@@ -80,11 +79,10 @@ FIELDS = PageJob._fields
 def page_job(
     row: SummaryRow,
     position: int,
-    live: LiveFacts | None,
     goals: Mapping[str, int],
     pictures: JobMedia,
 ) -> PageJob:
-    (line,) = of_rows([row], live, goals)
+    (line,) = of_rows([row], goals)
     measures = row["measures"] or {}
     measure = measure_of_task(measures)
     measured = None if measure is None else measures[measure]

@@ -9,8 +9,8 @@ from dataclasses import replace
 from orchestrator.analysis import contention
 from orchestrator.analysis.contention import ContentionFinding, CpuSpan, JobMetrics
 from orchestrator.core.paths import RunPaths
+from orchestrator.experiment.directory.run_directory import LockHolder
 from orchestrator.ledger import SummaryRow
-from orchestrator.ledger.live_facts import LiveFacts
 
 NEWEST = 0.3
 """Weight of the newest report in the mean of a job's reports, each of half a second."""
@@ -29,27 +29,26 @@ class LiveContention:
         self._metrics: dict[str, JobMetrics] = {}
         """Job id → the mean of its reports, as metrics of one second on its present CPUs."""
 
-    def update(self, rows: Sequence[SummaryRow], live: LiveFacts | None) -> None:
+    def update(self, rows: Sequence[SummaryRow], holder: LockHolder | None) -> None:
         """Take in one more report of every running job."""
-        if live is not None and live.holder != self._holder:
-            self._holder = live.holder
+        if holder is not None and holder.key != self._holder:
+            self._holder = holder.key
             self._limits = contention.with_limits([], self._paths)
         before = self._metrics
         self._metrics = {}
         for row in rows:
             job_id = row["job_id"]
-            reported = live.jobs.get(job_id) if live and row["state"] == "RUNNING" else None
-            if reported is None or reported.cpu_share is None or reported.run_delay_share is None:
+            if row["cpu_share"] is None or row["run_delay_share"] is None:
                 continue
             cpus = contention.cpus_of_rank_0(row["cpus"], row["ranks"])
             newest = JobMetrics(
                 job_id=job_id,
                 spans=[CpuSpan(begin=row["started_at"] or 0.0, end=math.inf, cpus=cpus)],
-                competitors=reported.competitors,
+                competitors=row["competitors"],
                 ranks=row["ranks"],
                 wall_s=1.0,
-                cpu_s=reported.cpu_share,
-                run_delay_s=reported.run_delay_share,
+                cpu_s=row["cpu_share"],
+                run_delay_s=row["run_delay_share"],
             )
             self._metrics[job_id] = _moved_towards(newest, before.get(job_id))
 

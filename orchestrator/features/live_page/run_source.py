@@ -93,7 +93,7 @@ class RunSource:
             self._read_on(snapshot, changes, has_changed=look is not None)
         return changes
 
-    # -- what the ledger and live.json say
+    # -- what the ledger says
 
     def _take_in(self, look: RunLook, changes: Changes) -> None:
         snapshot = look.snapshot
@@ -106,7 +106,7 @@ class RunSource:
             del self._shown[job_id]
         if snapshot is None:
             return
-        self._live.update(rows, snapshot.live)
+        self._live.update(rows, snapshot.holder)
         self._read_curves(rows, changes)
         self._put_sections(snapshot, changes)
 
@@ -116,16 +116,14 @@ class RunSource:
         changes.set("sections", [section_values(one) for one in self._watches.sections()])
 
     def _put_rows(self, snapshot: Snapshot, changes: Changes) -> None:
-        live = snapshot.live
         for position, row in enumerate(snapshot.rows):
             job_id = row["job_id"]
-            reported = live.jobs.get(job_id) if live else None
             media = self._media.get(job_id, NO_MEDIA)
-            made_of = (row, position, reported, live is None, snapshot.goals.get(job_id), media)
+            made_of = (row, position, snapshot.goals.get(job_id), media)
             before = self._shown.get(job_id)
             if before is None or before[0] is not row or before[1:] != made_of[1:]:
                 self._shown[job_id] = made_of
-                changes.set(f"job:{job_id}", page_job(row, position, live, snapshot.goals, media))
+                changes.set(f"job:{job_id}", page_job(row, position, snapshot.goals, media))
 
     def _name(self) -> str:
         """As `list` has it. Read only when it may have changed."""

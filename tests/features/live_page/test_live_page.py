@@ -129,7 +129,7 @@ def test_learning_curves_grow_and_contention_is_told_when_it_arises(tmp_path: Pa
         Viewer(server.port) as viewer,
     ):
         viewer.next()
-        report(paths, delay=0.0)
+        report(ledger, delay=0.0)
         progress = paths.job("j0-s0").progress_csv
         progress.parent.mkdir(parents=True)
         progress.write_text("time/total_timesteps,rollout/ep_rew_mean\n100,1.5\n")
@@ -137,7 +137,8 @@ def test_learning_curves_grow_and_contention_is_told_when_it_arises(tmp_path: Pa
         ledger.commit()
         viewer.until(lambda one: one.lists.get("curve:j0-s0") == [[100, 1.5]])
         assert viewer.pieces["findings"] == []
-        report(paths, delay=0.6)
+        report(ledger, delay=0.6)
+        ledger.commit()
         viewer.until(lambda one: one.pieces["findings"])
         [finding] = viewer.pieces["findings"]
         assert (finding["kind"], finding["when"], finding["job_ids"]) == ("hog", "now", ["j0-s0"])

@@ -39,8 +39,6 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import run_snapshot, worker_logs
 from orchestrator.experiment.resuming import recovery, resume
-from orchestrator.ledger import live_facts
-from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.machine import provenance
 from orchestrator.report import compose
 from orchestrator.server.ledger import LedgerReporter, ServerLedger
@@ -104,9 +102,6 @@ CELLS = st.sampled_from(
 )
 
 
-LIVE = LiveFacts(
-    holder="", jobs={"j0-s0": LiveJob(phase="training", cpu_share=1.0, run_delay_share=None)}
-)
 EVALUATION = {
     "episodes": 2,
     "deterministic": {"mean": 1.0, "std": 0.5, "measures": {"speed": {"mean": 2.0}}},
@@ -170,7 +165,6 @@ def read_everything(root: Path) -> None:
         *of_feature("compare.comparison", lambda module: module.compare_with_first([root, root])),
         lambda: resume.load(root),
         lambda: run_directory.existing_run(root),
-        lambda: live_facts.read(RunPaths(root), ""),
     ):
         with contextlib.suppress(OrchestratorError):
             reader()
@@ -299,7 +293,6 @@ FILES: dict[str, st.SearchStrategy[bytes]] = {
     ),
     "supervisor.lock": ANY,
     "summary.json": ANY,
-    "live.json": contents(LiveFacts, LIVE),
     "certificate.json": ANY,
 }
 

@@ -1,5 +1,4 @@
-"""What `status` shows of running and waiting jobs beside the ledger: by `live.json`, and as of
-now."""
+"""What `status` shows of running and waiting jobs as of now."""
 
 from __future__ import annotations
 
@@ -20,12 +19,9 @@ from supervisor_helpers import (
 
 from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Job, Paused, Succeeded
 from orchestrator.core.messages import Progress
-from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
-from orchestrator.ledger import live_facts
-from orchestrator.ledger.live_facts import LiveFacts
 from orchestrator.supervisor import disk_admission
 
 LONGEST_S = 10_000.0
@@ -63,11 +59,16 @@ def test_status_has_what_running_jobs_report(tmp_path: Path) -> None:
         tmp_path,
         jobs,
         {"reports": reports, "silent": FOREVER},
-        lambda now: any(row["phase"] == "evaluating" for row in now.facts() if "phase" in row),
+        lambda now: any(row["phase"] == "evaluating" for row in now.rows),
     )
     facts = {
-        row["job_id"]: [row[key] for key in ("phase", "cpu_share", "run_delay_share", "waiting")]
-        for row in snapshot.facts()
+        row["job_id"]: [
+            row["phase"],
+            row["cpu_share"],
+            row["run_delay_share"],
+            row["waiting"],
+        ]
+        for row in snapshot.rows
     }
     assert facts == {
         "reports": ["evaluating", 0.75, 0.25, None],
@@ -85,22 +86,11 @@ def test_status_says_that_jobs_wait_for_disk_space(
         tmp_path,
         [make_job(min_free_disk_mib=1024)],
         {},
-        lambda now: bool(now.live and now.live.waiting),
+        lambda now: any(row["waiting"] for row in now.rows),
     )
-    (row,) = snapshot.facts()
+    (row,) = snapshot.rows
+    assert row["waiting"] is not None
     assert all(text in row["waiting"] for text in ("100 MiB", "1,024 MiB", str(tmp_path)))
-
-
-def test_only_the_file_of_the_supervisor_that_runs_counts(tmp_path: Path) -> None:
-    paths = RunPaths(tmp_path)
-    facts = LiveFacts(holder="1:1.0:now", waiting="for nothing")
-    assert live_facts.read(paths, "1:1.0:now") is None
-    paths.live.write_bytes(facts.to_line())
-    assert live_facts.read(paths, "1:1.0:now") == facts
-    assert live_facts.read(paths, "2:1.0:now") is None, "of one that was killed"
-    live_facts.remove(paths)
-    live_facts.remove(paths)
-    assert not paths.live.exists()
 
 
 def start(experiment: Experiment, number: int, started_at: float) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from rich.console import Console, RenderableType
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
-from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.terminal import jobs_table
 from orchestrator.terminal.jobs_table import JobLine, JobsTable
 
@@ -182,36 +181,14 @@ def test_a_reading_of_the_files_as_a_screen() -> None:
         ["c"],
     )
     assert (shown.steps_to_go, shown.env_steps_per_s) == (2500, 100.0)
-    jobs = {"a": LiveJob(phase="evaluating", cpu_share=0.5, run_delay_share=0.25)}
-    live = jobs_table.of_snapshot(
-        replace(reading, live=LiveFacts(holder="", waiting="No space.", jobs=jobs))
+    reported = {"phase": "evaluating", "cpu_share": 0.5, "run_delay_share": 0.25, "ranks": 4}
+    silent = {"phase": "training", "reported_at": time.time() - 45.0}
+    reading = snapshot(
+        a={**running, **reported}, b={**running, **silent}, c={"waiting": "No space."}
     )
-    new, row = live.running
-    assert (row["activity"], row["cpu_share"], row["run_delay_share"], new["activity"]) == (
-        "evaluating",
-        0.5,
-        0.25,
-        "starting",
-    )
-    assert (live.cores_busy, live.waiting) == (0.5, "No space.")
-    of_ranks = snapshot(a={**running, "ranks": 4})
-    shown_of_ranks = jobs_table.of_snapshot(replace(of_ranks, live=LiveFacts(holder="", jobs=jobs)))
-    assert shown_of_ranks.cores_busy == 2.0, "rank 0 tells of itself"
-    assert [new[key] for key in ("share", "env_steps", "env_steps_per_s", "remaining_s")] == [
-        None
-    ] * 4, "those of an attempt before"
-    assert live.env_steps_per_s == 50.0
-    assert (row["ep_rew_mean"], new["ep_rew_mean"]) == (12.5, None), (
-        "the return is of an attempt before, too"
-    )
-    jobs = {"a": LiveJob(phase="training", cpu_share=None, run_delay_share=None, has_return=False)}
-    *_, row = jobs_table.of_snapshot(replace(reading, live=LiveFacts(holder="", jobs=jobs))).running
-    assert (row["ep_rew_mean_first"], row["ep_rew_mean"]) == (None, None), (
-        "no episode of this attempt has ended"
-    )
-    jobs = {"a": LiveJob(phase="training", cpu_share=None, run_delay_share=None, silent_s=45.0)}
-    *_, row = jobs_table.of_snapshot(replace(reading, live=LiveFacts(holder="", jobs=jobs))).running
-    assert row["activity"] == "training, silent 0:45"
+    shown = jobs_table.of_snapshot(reading)
+    assert [line["activity"] for line in shown.running] == ["evaluating", "training, silent 0:45"]
+    assert (shown.cores_busy, shown.waiting) == (2.0, "No space."), "rank 0 tells of itself"
 
 
 def test_the_first_measure_of_a_task_has_a_column_where_all_jobs_share_it() -> None:
