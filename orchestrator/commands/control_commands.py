@@ -73,10 +73,9 @@ def status(
     if found is None:
         return
     from orchestrator.experiment.from_outside import run_snapshot
-    from orchestrator.experiment.from_outside.run_watch import annotated_snapshots
 
     last: Snapshot | None = None
-    snapshots = annotated_snapshots(_snapshots(found, watch=watch))
+    snapshots = _snapshots(found, watch=watch)
     if as_json:
         from orchestrator.ledger import summary
 
@@ -111,10 +110,13 @@ def _find_or_list(
 
 def _snapshots(run_dir: Path, *, watch: bool) -> Iterator[Snapshot]:
     """The state of a run directory; where it is watched, every second until nothing goes on."""
+    from orchestrator.core.paths import RunPaths
     from orchestrator.experiment.from_outside import run_snapshot
+    from orchestrator.experiment.from_outside.run_watch import RunWatches, with_notes
 
+    watches = RunWatches(RunPaths(run_dir))
     while True:
-        snapshot = run_snapshot.status(run_dir)
+        snapshot = with_notes(run_snapshot.status(run_dir), watches)
         yield snapshot
         if not watch or snapshot.over:
             return

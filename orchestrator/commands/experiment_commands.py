@@ -106,7 +106,7 @@ def wait(
     """
     from orchestrator.client import attach as client
     from orchestrator.experiment.from_outside import run_snapshot
-    from orchestrator.experiment.from_outside.run_watch import annotated_snapshots
+    from orchestrator.experiment.from_outside.run_watch import with_notes
     from orchestrator.terminal import jobs_table
 
     limit_s = math.inf if timeout is None else _timeout_s(timeout)
@@ -123,8 +123,7 @@ def wait(
         shared.print_progress(f"error: {end.problem}")
     elif end.exit_code == 1 and not jobs:
         with contextlib.suppress(OrchestratorError):  # it is gone, or another one begins there
-            (snapshot,) = annotated_snapshots(iter([run_snapshot.status(run_dir)]))
-            for note in snapshot.notes:
+            for note in with_notes(run_snapshot.status(run_dir)).notes:
                 shared.print_text(note.text)
     raise typer.Exit(end.exit_code)
 

@@ -123,7 +123,7 @@ def _job_line(row: SummaryRow, goals: Mapping[str, int]) -> JobLine:
     is_running = row["state"] == "RUNNING"
     return {
         **row,
-        "activity": _activity(row),
+        "activity": activity(row),
         "share": _share(row),
         "steps_to_go": steps_to_go,
         "remaining_s": steps_to_go / rate if rate and is_running else None,
@@ -131,7 +131,7 @@ def _job_line(row: SummaryRow, goals: Mapping[str, int]) -> JobLine:
     }
 
 
-def _activity(row: SummaryRow) -> str:
+def activity(row: SummaryRow) -> str:
     """What a job does, and for how long its worker has reported nothing, if that is long."""
     if waits_for := row.get("waits_for"):
         text = f"waits for {waits_for}"

@@ -18,7 +18,7 @@ from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
-from orchestrator.ledger import Ledger, SummaryRow
+from orchestrator.ledger import Ledger
 from orchestrator.ledger.row_reader import RowReader
 
 Condition: TypeAlias = Literal[
@@ -36,8 +36,7 @@ class RunLook:
 
     condition: Condition
     snapshot: Snapshot | None = None
-    """Its rows are not to be changed; a row that is the same object as before has not changed. None
-    where there is nothing to read."""
+    """Its rows are not to be changed. None where there is nothing to read."""
     problem: str = ""
     """Why it cannot be read."""
 
@@ -73,9 +72,6 @@ class RunFollower:
         self._reader = RowReader()
         self._ledger_inode = 0
         """Of the ledger that was found sound."""
-        self._left_running: dict[str, tuple[SummaryRow, SummaryRow]] = {}
-        """Jobs that a supervisor left RUNNING or waiting: the row of the ledger, and as it is
-        shown."""
 
     def look(self) -> RunLook | None:
         """What there is now; None where nothing has changed since the last look, or the ledger is
@@ -99,7 +95,6 @@ class RunFollower:
     def _forget(self) -> None:
         self._reader = RowReader()
         self._ledger_inode = 0
-        self._left_running.clear()
         self.generation += 1
 
     def _look(self, holder: LockHolder | None) -> RunLook:
@@ -138,15 +133,5 @@ class RunFollower:
         condition: Condition = "killed" if snapshot.was_killed else "ended"
         return RunLook(
             condition=condition,
-            snapshot=replace(snapshot, rows=list(map(self._as_left, snapshot.rows))),
+            snapshot=replace(snapshot, rows=list(map(run_snapshot.as_left, snapshot.rows))),
         )
-
-    def _as_left(self, row: SummaryRow) -> SummaryRow:
-        """As :func:`run_snapshot.as_left`: the same object as before where ``row`` is the same."""
-        if row["state"] != "RUNNING" and not row["waiting"]:
-            return row
-        known_row, shown = self._left_running.get(row["job_id"], (None, row))
-        if known_row is not row:
-            shown = run_snapshot.as_left(row)
-            self._left_running[row["job_id"]] = (row, shown)
-        return shown

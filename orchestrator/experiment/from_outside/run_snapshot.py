@@ -18,7 +18,7 @@ from orchestrator.experiment.directory import run_directory, run_end
 from orchestrator.experiment.directory.run_directory import LockHolder
 from orchestrator.ledger import Ledger, SummaryRow, job_figures, summary
 from orchestrator.ledger.rows import OF_RUNNING
-from orchestrator.supervisor.events import News, Note
+from orchestrator.supervisor.events import Note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +36,7 @@ class Snapshot:
     standing: Standing = "none"
     """Whether more jobs may come, or paused ones go on."""
     notes: Sequence[Note] = ()
-    """What features say of it; whoever shows the snapshot fills this and :attr:`news` in."""
-    news: Sequence[News] = ()
-    """What has come about since the last one."""
-
+    """What features say of it; whoever shows the snapshot fills this in."""
     was_killed: bool = False
     """Whether its last supervisor was killed while jobs ran, and none has run since."""
 

@@ -4,7 +4,7 @@ and a section of a page.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -172,15 +172,12 @@ class RunWatches:
         return [one.section for one in self._watched if one.section is not None]
 
 
-def annotated_snapshots(snapshots: Iterator[Snapshot]) -> Iterator[Snapshot]:
-    """Each snapshot of one run directory with what features say of it; nothing while its supervisor
-    runs on another host.
+def with_notes(snapshot: Snapshot, watches: RunWatches | None = None) -> Snapshot:
+    """Return a snapshot with what features say of it; nothing while its supervisor runs on another
+    host.
     """
-    watches: RunWatches | None = None
-    for snapshot in snapshots:
-        if snapshot.written is not None:
-            yield snapshot
-            continue
-        watches = watches or RunWatches(snapshot.paths)
-        news = watches.look()
-        yield replace(snapshot, notes=watches.notes, news=news)
+    if snapshot.written is not None:
+        return snapshot
+    watches = watches or RunWatches(snapshot.paths)
+    watches.look()
+    return replace(snapshot, notes=watches.notes)

@@ -119,9 +119,10 @@ class RunSource:
         for position, row in enumerate(snapshot.rows):
             job_id = row["job_id"]
             media = self._media.get(job_id, NO_MEDIA)
-            made_of = (row, position, snapshot.goals.get(job_id), media)
+            does = jobs_table.activity(row)
+            made_of = (row, position, does, snapshot.goals.get(job_id), media)
             before = self._shown.get(job_id)
-            if before is None or before[0] is not row or before[1:] != made_of[1:]:
+            if before != made_of:
                 self._shown[job_id] = made_of
                 changes.set(f"job:{job_id}", page_job(row, position, snapshot.goals, media))
 
@@ -177,7 +178,7 @@ class RunSource:
         if self._media_looks.is_due(now):
             has_changed |= self._look_for_media(snapshot.rows)
             self._media_looks.wait(max(MEDIA_EVERY_S, len(snapshot.rows) / JOBS_A_SECOND), now)
-        if has_changed:
+        if has_changed or any(row["reported_at"] for row in snapshot.rows):
             self._put_rows(snapshot, changes)
         # What has ended is examined at once: it does not change any more.
         is_time = self._examinations.is_due(now) or snapshot.holder is None
@@ -210,7 +211,7 @@ class RunSource:
             job_id = row["job_id"]
             reader = self._curves.get(row["job_id"])
             before = self._shown.get(job_id)
-            is_moved = reader is None or before is None or before[0] is not row
+            is_moved = reader is None or before is None or before[0] != row
             if reader is None:
                 reader = CurveReader(self.paths.job(job_id).progress_csv, row["total_timesteps"])
                 self._curves[job_id] = reader

@@ -103,7 +103,7 @@ def test_a_follower_reads_only_what_has_changed(tmp_path: Path) -> None:
     assert second is not None
     assert second.snapshot is not None
     assert [row["state"] for row in second.snapshot.rows] == ["PENDING", "SUCCEEDED"]
-    assert second.snapshot.rows[0] is first.snapshot.rows[0]
+    assert second.snapshot.rows[0] == first.snapshot.rows[0]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from orchestrator.experiment.from_outside.run_watch import (
     LiveSection,
     RunWatch,
     RunWatches,
-    annotated_snapshots,
+    with_notes,
 )
 from orchestrator.supervisor.events import News, Note
 
@@ -106,7 +106,5 @@ def test_nothing_is_read_while_the_supervisor_runs_on_another_host(
     watches(monkeypatch, watch)
     elsewhere = Snapshot(paths=RunPaths(Path("run")), rows=[], holder=None, written=1.0)
     here = replace(elsewhere, written=None)
-    shown = list(annotated_snapshots(iter([elsewhere, here])))
-    assert [len(snapshot.notes) for snapshot in shown] == [0, 1]
-    assert [len(snapshot.news) for snapshot in shown] == [0, 1]
+    assert [len(with_notes(snapshot).notes) for snapshot in (elsewhere, here)] == [0, 1]
     assert watch.looks == 1
