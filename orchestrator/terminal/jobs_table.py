@@ -178,10 +178,9 @@ def remaining_s(
     wall_s = sum(line["ended_at"] - line["started_at"] for line in done)
     if reported_s is not None and wall_s >= SHORT_S * len(done):
         return reported_s
-    took_s: float = max(line["ended_at"] for line in done) - min(
-        line["started_at"] for line in done
-    )
-    return steps_to_go * took_s / env_steps
+    begun = min(line["started_at"] for line in done)
+    took_s = max(line["ended_at"] for line in done) - begun
+    return float(steps_to_go * took_s / env_steps)
 
 
 def _since(snapshot: Snapshot) -> float | None:

@@ -259,7 +259,7 @@ def _with_policy(row: JobRow, template: JobRow) -> JobRow:
     if spec.init_sha256 is not None or spec.init != of_template.init:
         return row
     with_policy = row.job.with_spec(init_sha256=of_template.init_sha256)
-    return dataclasses.replace(row, declared=with_policy)
+    return dataclasses.replace(row, job=with_policy)
 
 
 def _refuse_untrainable(paths: RunPaths, contestant: Contestant, jobs: Sequence[JobRow]) -> None:
@@ -316,7 +316,7 @@ def _settings(contestant: Contestant) -> Mapping[str, Any]:
     """Without its seeds, which are those of the race, and with the start that it has there."""
     template = contestant.template
     if contestant.from_nothing:
-        template = dataclasses.replace(template, declared=template.job.with_spec(**FROM_NOTHING))
+        template = dataclasses.replace(template, job=template.job.with_spec(**FROM_NOTHING))
     (settings,) = declared_settings.settings_of_cases([template]).values()
     return {key: value for key, value in settings.items() if key != "seeds"}
 

@@ -360,7 +360,7 @@ def test_a_round_has_as_many_seeds_of_both_as_train_at_once(
     field = contestants.read(world.run_dir, ["parent", "child"], "distance_m", conditions)
     job = field.first.template.job
     larger = replace(job, resources=replace(job.resources, cores=cores))
-    first = replace(field.first, template=replace(field.first.template, declared=larger))
+    first = replace(field.first, template=replace(field.first.template, job=larger))
     monkeypatch.setattr(topology, "detect", lambda: machine_with(32))
     assert race_round.seeds_a_round(replace(field, first=first), max_parallel) == seeds
 
