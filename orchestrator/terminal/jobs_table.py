@@ -89,7 +89,7 @@ def of_snapshot(snapshot: Snapshot) -> JobsTable:
     env_steps_per_s = sum(line["env_steps_per_s"] or 0.0 for line in running)
     # Rank 0 tells of itself, and the others use as much.
     shares = [
-        line["cpu_share"] * line["ranks"] for line in running if line["cpu_share"] is not None
+        line["cpu_share"] * line["ranks"] for line in running if line.get("cpu_share") is not None
     ]
     since = _since(snapshot)
     return JobsTable(

@@ -149,7 +149,7 @@ def running(root: Path, count: int = 2) -> Iterator[tuple[RunPaths, Ledger]]:
             gpus=(),
             pid=1,
             pid_start=1.0,
-            started_at=time.time() - 60,
+            started_at=time.time() - 20,
         )
         ledger.start_attempt(attempt, queue_s=0.0)
         ledger.set_state("j0-s0", Running(attempt=attempt))

@@ -20,14 +20,6 @@ from orchestrator.ledger import Ledger
 FAILED = Failed(cause=Cause.ERROR, message="it fell")
 
 
-def with_unreadable(root: Path, job_id: str) -> Ledger:
-    """The ledger below ``root`` after the declaration of a job was damaged."""
-    with contextlib.closing(sqlite3.connect(root / "ledger.sqlite3")) as connection:
-        connection.execute("UPDATE declared SET resources = '{' WHERE job_id = ?", (job_id,))
-        connection.commit()
-    return Ledger.open(root / "ledger.sqlite3")
-
-
 def begun(root: Path, states: dict[str, State], **settings: Any) -> Experiment:
     """Jobs that have had an attempt each, and are in these states now."""
     experiment = Experiment(
@@ -37,20 +29,6 @@ def begun(root: Path, states: dict[str, State], **settings: Any) -> Experiment:
         experiment.begin(job_id, state)
     experiment.ledger.commit()
     return experiment
-
-
-def test_declarations_of_jobs_that_are_over_are_read_when_they_are_asked_for(
-    tmp_path: Path,
-) -> None:
-    begun(tmp_path, {"done": Succeeded(), "failed": FAILED, "left": Pending()}).ledger.close()
-    ledger = with_unreadable(tmp_path, "done")
-    done, failed, left = ledger.jobs()
-    assert (done.job_id, done.state, left.job) == ("done", Succeeded(), make_job("left"))
-    assert failed.job == make_job("failed")
-    with pytest.raises(LedgerError, match="takes the jobs over"):
-        _ = done.job
-    with pytest.raises(LedgerError, match="takes the jobs over"):
-        ledger.jobs()
 
 
 def test_without_a_look_for_damage_a_ledger_of_another_kind_is_still_refused(
