@@ -101,15 +101,21 @@ class JobTable:
         return iter(self.entries.values())
 
     def load(self, rows: Iterable[JobRow]) -> None:
-        """Take rows of the ledger, in order of launch. Jobs that are here already are replaced."""
+        """Take rows of the ledger, in order of launch. Jobs that are here already are replaced; their
+        back-off, which the ledger does not have, stays.
+        """
         wanted = self._ledger.wanted()
         losses = self._ledger.losses()
         for row in rows:
+            before = self.entries.get(row.job_id)
+            state = row.state
+            if before is not None and before.attempts == row.attempts and state.name == "PENDING":
+                state = before.state if isinstance(before.state, Pending) else state
             self.forget(row.job_id)
             entry = JobEntry(
                 job=row.job,
                 position=row.position,
-                state=row.state,
+                state=state,
                 wanted=wanted[row.job_id],
                 attempts=row.attempts,
                 env_steps=row.env_steps,
