@@ -98,8 +98,9 @@ class Attempts:
         return attempt
 
     def remove(self, attempt: RunningAttempt) -> None:
-        del self._by_id[attempt.id]
-        del self._by_job[attempt.id.job_id]
+        """Leave out an attempt that is over. May be called again."""
+        self._by_id.pop(attempt.id, None)
+        self._by_job.pop(attempt.id.job_id, None)
 
     def note_placed(self, attempt: RunningAttempt) -> None:
         """Its time limits count from now: it may have waited for its machine."""

@@ -643,6 +643,7 @@ class Supervisor:
             raise
         except Exception as error:
             self.executor.release(job)
+            self.attempts.remove(attempt)  # whether its end can be recorded or not
             self._end(attempt, self._launch_outcome(error))
 
     def _launch_outcome(self, error: Exception) -> AttemptOutcome:
@@ -776,6 +777,8 @@ class Supervisor:
             self.ledger.set_waiting(*shortage)
 
     def _write_summary(self) -> None:
+        if not (self.jobs.entries or self.ledger.wanted()):
+            return  # the summary of a lost ledger says how the jobs stood that are adopted next
         try:
             summary.write(self.paths, self.ledger)
             self._is_summary_failing = False
