@@ -162,8 +162,8 @@ class JobTable:
     def want(self, entry: JobEntry, wanted: Wanted) -> None:
         """Note what the user wants of a job, and do it unless an attempt runs."""
         if wanted != entry.wanted:
+            self._ledger.set_wanted(entry.job.job_id, wanted)  # which may fail
             entry.wanted = wanted
-            self._ledger.set_wanted(entry.job.job_id, wanted)
         self.settle(entry)
 
     def settle(self, entry: JobEntry) -> None:

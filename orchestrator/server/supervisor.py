@@ -284,7 +284,7 @@ class Supervisor:
         self.ledger.commit()
         self._remove_applied()
         is_held_up = self.awaits_jobs or bool(self.refusal) or self._has_postponed
-        if not (self.stop_stage or is_held_up):
+        if not (self.is_stopping or is_held_up):
             self._launch()
             self._report_underway()
         self._report_examination()
