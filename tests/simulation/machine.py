@@ -434,9 +434,12 @@ class SimulatedExecutor:
         for _ in range(copies):
             if delay_s:
                 self.monitor.late_s = max(self.monitor.late_s, delay_s)
-                world.after(delay_s, functools.partial(self._ready.append, event))
+                world.after(delay_s, functools.partial(self._arrive, event))
             else:
                 self._ready.append(event)
+
+    def _arrive(self, event: Event) -> None:
+        self._ready.append(event)
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         world = self.machine.world
@@ -452,7 +455,7 @@ class SimulatedExecutor:
                 self._room_of.pop(event.attempt, None)
             elif isinstance(event, Progressed | Placed):
                 self.machine.latest[event.attempt].heard_at = world.now
-        self.monitor.polled_at = world.monotonic
+        self.monitor.polled(world.monotonic)
         world.point("polled")
         return events
 

@@ -133,6 +133,8 @@ class Monitor:
     """The longest delay of a message."""
     polled_at: float = 0.0
     """Monotonic time of the last events."""
+    launched_at: float = 0.0
+    """Monotonic time of the events before these: what was launched then is committed now."""
     began: float = 0.0
     """When the supervisor that lives was started."""
     is_launching: bool = False
@@ -352,6 +354,8 @@ class Monitor:
             self._look_at_begin(job_id, row, before, facts)
             path.append("RUNNING")
             self._claim(bool(open_), f"{job_id} has begun without an attempt")
+            # One of the same number may be that of a job that has started over.
+            self.machine.latest.pop(AttemptId(job_id, row["attempts"] - 1), None)
         for event in events:
             state = event["facts"].get("state") or EVENTS.get(event["kind"])
             if event["kind"] == "resumed":
@@ -384,7 +388,10 @@ class Monitor:
         missing = self._missing_parents(before)
         self._claim(not missing, f"{job_id} is launched before {missing}")
         self._claim(self.is_launching, f"{job_id} is launched before it was compared")
-        self._claim(not self.stops, f"{job_id} is launched although the run stops")
+        is_held_up = self.world.disturbed_at == self.world.now  # the stop came while it waited
+        self._claim(
+            not self.stops or is_held_up, f"{job_id} is launched although the run stops"
+        )
 
     def _missing_parents(self, row: Row) -> list[str]:
         if row["attempts"]:
@@ -420,7 +427,8 @@ class Monitor:
         if cause in COUNTED and facts.counted < row["max_retries"]:
             facts.counted += 1
             if not self._is_recovering:
-                facts.ready_at = self.polled_at + min(2.0 ** (facts.counted - 1), 60.0)
+                ended_at = self.launched_at if cause == "launch-failed" else self.polled_at
+                facts.ready_at = ended_at + min(2.0 ** (facts.counted - 1), 60.0)
             return "PENDING"
         return "FAILED"
 
@@ -461,6 +469,8 @@ class Monitor:
             )
         elif expected:
             after = _wanted_state(expected, wanted)
+            if wanted == "cancel" and expected == "FAILED":  # its user no longer wants it
+                after = "CANCELLED"
             self._claim(state == after or is_entering, f"{job_id} has to be {after}: {state}")
         if path[-1] == state or (self._is_recovering and path[-1] == "RUNNING"):
             return
@@ -557,14 +567,29 @@ class Monitor:
         has_reason = (
             (worker.asked_at is not None and now - worker.asked_at >= grace_s - 0.01)
             or grace_s == 0.0
-            or self.stops > 1
+            or self._stops_asked() > 1
             or worker.grew_at is not None
             or (worker.is_placed and is_silent)
             or (worker.id, "odd") in self._excused
         )
         self._claim(has_reason, f"{worker.id.job_id} is killed without its grace time")
 
+    def _stops_asked(self) -> int:
+        """Return how often the supervisor was asked to stop, also by requests not answered yet."""
+        asked = [
+            2 if left.request.args.get("now") else 1
+            for id_, left in self.requests.items()
+            if left.request.verb == "stop"
+            and left.request.supervisor == self.holder
+            and id_ not in self.answers
+        ]
+        return self.stops + sum(asked)
+
     # -- turns
+
+    def polled(self, monotonic: float) -> None:
+        self.launched_at = self.polled_at
+        self.polled_at = monotonic
 
     def turn(self, executor: SimulatedExecutor) -> None:
         """The supervisor waits for events: what is overdue?"""
@@ -650,7 +675,7 @@ class Monitor:
             return
         states = {job_id: row["state"] for job_id, row in self.rows.items()}
         self._claim("RUNNING" not in states.values(), f"the run has ended: {states}")
-        rows = json.loads(self.paths.summary_json.read_bytes())
+        rows = json.loads(self.paths.summary_json.read_bytes()) if states else []
         summary = {row["job_id"]: row["state"] for row in rows}
         self._claim(summary == states, f"summary.json has {summary}, the ledger {states}")
         right = self._exit_code()
@@ -681,7 +706,9 @@ class Monitor:
         text = f"{job_id} {steps} {spec.get('env_kwargs', {}).get(VERSION, 0)}"
         model = self.paths.job(job_id).model
         has_results = model.exists() and model.read_text() == text
-        self._claim(has_results, f"{job_id} has SUCCEEDED without its results")
+        # A supervisor that dies while it lets a job start over has set its directory aside.
+        is_aside = not model.exists() and any(self.paths.replaced.glob(f"{job_id}.*"))
+        self._claim(has_results or is_aside, f"{job_id} has SUCCEEDED without its results")
         self._claim(row["env_steps"] == steps, f"{job_id}: env_steps {row['env_steps']}")
 
     def _look_at_rest(self) -> None:

@@ -22,6 +22,7 @@ from orchestrator.core.errors import Problem
 from orchestrator.core.files import atomic_files
 from orchestrator.core.processes import procfs
 from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.features.search import begun_search  # noqa: F401 - otherwise imported too late
 from orchestrator.ledger import database_file
 from orchestrator.machine import process_identity, provenance
 from orchestrator.server import offline, requests
