@@ -364,6 +364,8 @@ class SimulatedExecutor:
     def reserve(self, job: Job, *, waiting: int) -> Shortage | None:
         if job.job_id in self._reserved:
             raise Violation(f"room for {job.job_id} is reserved twice")
+        if self.problems(job):
+            return "never"
         if self.machine.world.now < self.template_ready_at and waiting > 1:
             return "template"
         if not self.has_room(job.resources):

@@ -176,7 +176,8 @@ class Monitor:
             has_results = self.paths.job(job_id).model.exists()
             is_known = row["state"] == "SUCCEEDED" and has_results
             is_known |= row["state"] in ("PAUSED", "CANCELLED") and row["cause"] is None
-            if is_known and row["attempts"] and summary.get(job_id) == row["state"]:
+            is_there = self.paths.job(job_id).spec.exists()
+            if is_known and is_there and summary.get(job_id) == row["state"]:
                 self.to_adopt[job_id] = (row["fingerprint"], row["state"])
         self.forget()
 
@@ -204,10 +205,13 @@ class Monitor:
         self.forget()
 
     def clients_died(self) -> None:
-        """The power has failed: nobody waits for an answer, and files may be gone."""
+        """The power has failed: nobody waits for an answer, and files may be gone or empty."""
         for left in self.requests.values():
             left.client = "dies"
-            left.is_withdrawn |= not (self.paths.requests / f"{left.id}.json").exists()
+            path = self.paths.requests / f"{left.id}.json"
+            left.is_withdrawn |= not path.exists() or not path.stat().st_size
+        done = {job_id: one for job_id, one in self.to_adopt.items() if one[1] == "SUCCEEDED"}
+        self.to_adopt = done  # the summary that says the rest need not be on the disk
 
     # -- after each commit
 
@@ -389,9 +393,7 @@ class Monitor:
         self._claim(not missing, f"{job_id} is launched before {missing}")
         self._claim(self.is_launching, f"{job_id} is launched before it was compared")
         is_held_up = self.world.disturbed_at == self.world.now  # the stop came while it waited
-        self._claim(
-            not self.stops or is_held_up, f"{job_id} is launched although the run stops"
-        )
+        self._claim(not self.stops or is_held_up, f"{job_id} is launched although the run stops")
 
     def _missing_parents(self, row: Row) -> list[str]:
         if row["attempts"]:
@@ -471,7 +473,8 @@ class Monitor:
             after = _wanted_state(expected, wanted)
             if wanted == "cancel" and expected == "FAILED":  # its user no longer wants it
                 after = "CANCELLED"
-            self._claim(state == after or is_entering, f"{job_id} has to be {after}: {state}")
+            is_right = state == after or (after in path and state == path[-1])
+            self._claim(is_right or is_entering, f"{job_id} has to be {after}: {state}")
         if path[-1] == state or (self._is_recovering and path[-1] == "RUNNING"):
             return
         self._claim(is_entering, f"{job_id} is {state}, its events say {path}")
@@ -567,7 +570,7 @@ class Monitor:
         has_reason = (
             (worker.asked_at is not None and now - worker.asked_at >= grace_s - 0.01)
             or grace_s == 0.0
-            or self._stops_asked() > 1
+            or self._stops_asked() + self.world.has_erred > 1
             or worker.grew_at is not None
             or (worker.is_placed and is_silent)
             or (worker.id, "odd") in self._excused
@@ -691,7 +694,8 @@ class Monitor:
             self._look_at_rest()
 
     def _exit_code(self) -> int:
-        names = {row["state"] for row in self.rows.values() if row["cause"] != "rung"}
+        left_out = ("rung", "undeclared")
+        names = {row["state"] for row in self.rows.values() if row["cause"] not in left_out}
         if self.stops and "PENDING" in names:
             return 130
         if names & {"FAILED", "CANCELLED"}:
