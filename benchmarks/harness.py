@@ -129,9 +129,9 @@ def keep_to_one_core() -> None:
 def run_quietly(experiment: Experiment, run_dir: Path) -> orchestrator.ExperimentResult:
     """Run, or resume, an experiment from this process, which prints nothing of it."""
     from orchestrator import api
-    from orchestrator.experiment.planning import run_plan
+    from orchestrator.client.options import RunOptions
 
-    options = run_plan.RunOptions(run_dir=run_dir)
+    options = RunOptions(run_dir=run_dir)
     return api.finish(experiment, options, show=False, callbacks=None)
 
 

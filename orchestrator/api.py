@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.client import run as client
+from orchestrator.client.options import RunOptions, with_on_change
 from orchestrator.client.start import SupervisorProcess
 from orchestrator.core.errors import RunInterrupted, UsageError
 from orchestrator.core.files.temporary_folder import TemporaryFolder
@@ -32,8 +33,8 @@ from orchestrator.core.processes import users_code
 from orchestrator.core.text import count, duration, plain
 from orchestrator.core.worker_spec import INIT_JOB
 from orchestrator.executors.kinds import executor_options
-from orchestrator.experiment.planning import end_time, run_plan
-from orchestrator.experiment.resuming.declared_changes import OnChange
+from orchestrator.experiment.planning import end_time
+from orchestrator.experiment.planning.start_conditions import GRACE_S
 from orchestrator.jobfile import Experiment, from_mapping, load
 from orchestrator.jobfile.robot_arguments import (
     NO_FUNCTIONS,
@@ -47,6 +48,7 @@ from orchestrator.ledger import SummaryRow
 from orchestrator.machine.slots import MaxParallel
 from orchestrator.progress import CallbackDisplay, ExperimentProgress, JobProgress
 from orchestrator.results import ExperimentResult, Result, Results, result_of
+from orchestrator.server.differences import OnChange
 from orchestrator.terminal.jobs_table import JobsTable
 from orchestrator.terminal.notebook_view import NotebookReporter, is_notebook
 from orchestrator.terminal.run_view import LineReporter, Reporter, RunDisplay
@@ -138,7 +140,7 @@ def run(
             if not isinstance(key, str):
                 raise UsageError(f"run: overrides: a key must be text, found {plain(repr(key))}")
         experiment = load(Path(jobs), overrides=overrides or {}, skip_invalid=skip_invalid)
-        options = run_plan.RunOptions(
+        options = RunOptions(
             run_dir=directory(run_dir or Path("runs") / experiment.directory_name),
             is_listed=True,
             max_parallel=checked_max_parallel(max_parallel),
@@ -146,7 +148,7 @@ def run(
             on_change=checked_on_change(on_change),
             executor=executor,
             executor_options=given_options,
-            until=None if until is None else end_time.parse(until, run_plan.GRACE_S),
+            until=None if until is None else end_time.parse(until, GRACE_S),
         )
         to_result = functools.partial(result_of, RunPaths(options.run_dir))
         callbacks = _callbacks(to_result, on_result, on_progress)
@@ -226,7 +228,7 @@ def train(
         robots = robot_arguments(xmls, folder)
         new = Path("runs") / f"train-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
         root = directory(run_dir or new)
-        options = run_plan.RunOptions(
+        options = RunOptions(
             run_dir=root,
             is_listed=True,
             refuses_shared=True,
@@ -454,7 +456,7 @@ def _callbacks(
 
 def finish(
     experiment: Experiment,
-    options: run_plan.RunOptions,
+    options: RunOptions,
     *,
     show: bool,
     callbacks: Callbacks | None,
@@ -474,7 +476,7 @@ def finish(
 
 def _finish(
     experiment: Experiment,
-    options: run_plan.RunOptions,
+    options: RunOptions,
     process: SupervisorProcess,
     *,
     show: bool,
@@ -482,7 +484,7 @@ def _finish(
 ) -> client.RunResult:
     root = options.run_dir
     begun = time.monotonic()
-    experiment, options = run_plan.with_on_change(experiment, options)
+    options = with_on_change(experiment, options)
     with _reporter(show=show) as reporter:
         reporter.event("directory", f"results in {root}", run_dir=str(root))
         shown = RunDisplay(reporter)

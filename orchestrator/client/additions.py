@@ -12,9 +12,9 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.begun_source import begun_source
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination import side_by_side
-from orchestrator.experiment.resuming.declared_changes import OnChange
 from orchestrator.jobfile import Experiment
 from orchestrator.server.declaration import job_values
+from orchestrator.server.differences import OnChange
 from orchestrator.server.entering import Addition
 
 
@@ -75,7 +75,6 @@ def addition_of(experiment: Experiment, on_change: OnChange) -> Addition:
         source=experiment.source,
         text=None if experiment.text is None else experiment.text.decode("utf-8-sig"),
         labels={str(path): robot.label for path, robot in experiment.unnamed.items()},
-        trains_to_end=not has_source,
         declaration=experiment.declaration if has_source else None,
     )
     if experiment.makes_jobs:

@@ -1,274 +1,255 @@
-"""``run --dry-run``: the plan, and what the run would do with every job that the run directory has
-already.
-"""
+"""``run --dry-run``: what a run would do, without a run directory."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any
 
-from orchestrator.core.errors import ChangedError
+from orchestrator.client.options import RunOptions
+from orchestrator.core.errors import ChangedError, SpecError
 from orchestrator.core.files.temporary_folder import TemporaryFolder
-from orchestrator.core.job import Cancelled, Paused, Pending, Running, State, Succeeded, lacked_room
+from orchestrator.core.job import Job, Pending, Running
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors import start_choice
+from orchestrator.executors.executor import ExecutorSettings
 from orchestrator.executors.start_choice import StartChoice
+from orchestrator.experiment.begun_source import begun_source
 from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.examination import examining_process, side_by_side
-from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.planning import run_executor, run_plan
-from orchestrator.experiment.planning.run_plan import Plan, RunOptions
-from orchestrator.experiment.resuming import extension
-from orchestrator.experiment.resuming.declared_changes import (
-    OnChange,
-    changed_jobs,
-    refuse_at_rungs,
-    restarted_jobs,
+from orchestrator.experiment.examination import (
+    examining_process,
+    preflight,
+    side_by_side,
+    training_time,
 )
+from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast
 from orchestrator.ledger import JobRow, Ledger
-from orchestrator.server.entering import has_lost_directory, state_at_start
-from orchestrator.server.ledger import Wanted
-from orchestrator.server.ledger import wanted as wanted_of
-from orchestrator.supervisor import disk_admission, job_directory
-
-Action: TypeAlias = Literal["start", "resume", "restart", "extend", "refuse", "none"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prospect:
-    """What a run would do with a job."""
-
-    state: str | None
-    """The job's state in the run directory; None where it is new there."""
-    action: Action
-    """``refuse``: nothing is launched, because of this job; ``none``: it is left as it is."""
-    env_steps: int = 0
-    """Of the checkpoint from which it resumes, or is trained further."""
-    changes: Sequence[str] = ()
-    """What is declared differently now."""
-    lacks_room: bool = False
-    """Whether it is not launched, as the machines have too little for it."""
-
-    @property
-    def is_launched(self) -> bool:
-        is_to_train = self.action in ("start", "resume", "restart", "extend")
-        return is_to_train and not self.lacks_room
+from orchestrator.machine import topology
+from orchestrator.machine.topology import Machine
+from orchestrator.server import leftovers, start
+from orchestrator.server.decide import Decision, Fate, KnownJob, continued, decide
+from orchestrator.server.ledger import wanted
+from orchestrator.server.verdicts import examined_job, judged, refuse_invalid, remarks
+from orchestrator.supervisor import disk_admission, job_directory, launch_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    plan: Plan
-    """Its executor is closed already."""
-    prospects: Mapping[str, Prospect]
-    """``job_id`` → its prospect."""
+    """What a run would do."""
+
+    machine: Machine
+    executor: Mapping[str, Any]
+    """What the executor says of itself, in JSON types."""
+    jobs_at_once: int
+    jobs: Sequence[Job]
+    """All jobs in order of launch."""
+    verdicts: Mapping[str, JobVerdict]
+    """Also of examples of jobs that are made as the run goes on."""
+    warnings: Sequence[str] = ()
+    choices: Sequence[str] = ()
+    """What was chosen where the job file says ``auto``, and why."""
+    restriction: str = ""
+    """What this command and its jobs were restricted to, by `nice`, `taskset` and the like; empty
+    for nothing."""
+    fates: Mapping[str, Fate] = field(default_factory=dict)
+    """By ``job_id``."""
+    resumes_from: Mapping[str, int] = field(default_factory=dict)
+    """env_steps of the checkpoints of jobs that go on, by ``job_id``."""
     undeclared: Sequence[str] = ()
     """Jobs of the run directory that the job file does not declare: they are not resumed."""
     holder: str = ""
-    """The supervisor that runs now, because of which a run would be refused; empty where there is
+    """The supervisor that runs now, because of which a run would be refused; empty if there is
     none."""
     refusal: str = ""
-    """Why a run would be refused as something else has begun that makes the jobs, or compares them;
-    empty otherwise."""
+    """Why a run would be refused because of what has begun in the run directory; empty otherwise."""
     forecast: Forecast = field(default_factory=Forecast)
     """Of what makes its jobs, from the start or from what has been done so far."""
     starts: Mapping[str, StartChoice] = field(default_factory=dict)
-    """``job_id`` → how its worker would be started, of every job that would be launched."""
+    """How the worker of each job would be started that would be launched, by ``job_id``."""
 
 
 def dry_run(
     experiment: Experiment,
     options: RunOptions,
+    recorded: Mapping[str, JobVerdict] | None = None,
     *,
     watch: side_by_side.Watch,
     warm: examining_process.Child | None = None,
 ) -> DryRun:
-    """Plan a run without a run directory, and compare the plan with the one that is there.
+    """Return what a run would do.
 
-    :raises UsageError: where the run would be refused, except because of changed jobs and a
-        supervisor that runs.
+    :param recorded: verdicts of the jobs of a run directory that goes on as it is; None: the
+        experiment is that of a job file.
+    :raises UsageError: the run would be refused, and not because of changed jobs or a supervisor
+        that runs.
     """
-    options = run_executor.of_unclaimed(options)
-    with TemporaryFolder() as staging:
-        plan = run_plan.plan(
-            experiment, options, Path(staging), check_stop=lambda: None, watch=watch, warm=warm
-        )
-        plan.executor.close()
-    plan = _warned_of_disk(plan, options.run_dir)
     paths = RunPaths(options.run_dir)
-    earlier = _earlier(experiment, options, plan, paths)
-    forecast = earlier.forecast
-    if experiment.job_source is not None:
-        measured = experiment.job_source.measured_lines(experiment)
-        forecast = dataclasses.replace(forecast, lines=[*measured, *forecast.lines])
-    holder = str(run_directory.holder(paths) or "")
-    prospects = _prospects(plan, options, earlier, paths, is_held=bool(holder))
-    undeclared: list[str] = []
-    if not experiment.makes_jobs:
-        undeclared = [job_id for job_id in earlier.rows if job_id not in prospects]
-    return DryRun(
-        plan=plan,
-        prospects=prospects,
-        undeclared=undeclared,
-        holder=holder,
-        refusal=earlier.refusal,
-        forecast=forecast,
-        starts=_starts(plan, prospects),
+    executor = start.choose_executor(
+        paths, options.executor, options.executor_options, fresh=options.fresh
     )
-
-
-def _warned_of_disk(plan: Plan, run_dir: Path) -> Plan:
-    """``plan``, with a warning where jobs would wait for disk space."""
-    asked_mib = max((job.resources.min_free_disk_mib for job in plan.jobs), default=0)
-    free_mib = disk_admission.free_mib(run_dir)
-    if free_mib is None or free_mib >= asked_mib:
-        return plan
-    shortage = disk_admission.shortage(run_dir, free_mib, asked_mib)
-    warning = f"jobs would wait for disk space: {shortage}"
-    return dataclasses.replace(plan, warnings=[*plan.warnings, warning])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Earlier:
-    """What the run directory has that a run would go on with."""
-
-    rows: Mapping[str, JobRow] = field(default_factory=dict)
-    """By ``job_id``, as the run would begin with them."""
-    wanted: Mapping[str, Wanted] = field(default_factory=dict)
-    """What users want of the jobs."""
-    refusal: str = ""
-    """As :attr:`DryRun.refusal`."""
-    forecast: Forecast = field(default_factory=Forecast)
-    """As :attr:`DryRun.forecast`."""
-
-
-def _earlier(experiment: Experiment, options: RunOptions, plan: Plan, paths: RunPaths) -> _Earlier:
-    """What a run would go on with; nothing where it would start over."""
-    source = experiment.job_source
-    if options.fresh or not paths.ledger.exists():
-        return _Earlier(forecast=_forecast(experiment, plan, None))
-    with run_directory.reading_ledger(paths) as ledger:
-        recorded = {row.job_id: row for row in ledger.jobs()}
-        wanted = wanted_of(ledger)
-        rows = _rows_at_start(recorded, plan, paths, trains_to_end=source is None)
-        if source is None:
-            return _Earlier(rows=rows, wanted=wanted)
-        try:
-            source.refuse_another(experiment, options, plan, ledger)
-            refuse_at_rungs(ledger, recorded, plan.jobs, plan.verdicts, paths)
-        except ChangedError as error:
-            forecast = _forecast(experiment, plan, None)
-            return _Earlier(rows=rows, wanted=wanted, refusal=str(error), forecast=forecast)
-        return _Earlier(rows=rows, wanted=wanted, forecast=_forecast(experiment, plan, ledger))
-
-
-def _rows_at_start(
-    recorded: Mapping[str, JobRow], plan: Plan, paths: RunPaths, *, trains_to_end: bool
-) -> dict[str, JobRow]:
-    """Return the rows as a run would begin with them."""
-    rows = dict(recorded)
-    for job_id, verdict in plan.verdicts.items():
-        row = recorded.get(job_id)
-        if row is None or not row.attempts:
-            continue
-        if has_lost_directory(row, verdict, paths):
-            del rows[job_id]
-        else:
-            state, _ = state_at_start(row, verdict, paths, trains_to_end=trains_to_end)
-            rows[job_id] = dataclasses.replace(row, state=state)
-    return rows
-
-
-def _forecast(experiment: Experiment, plan: Plan, ledger: Ledger | None) -> Forecast:
-    source = experiment.job_source
-    return Forecast() if source is None else source.forecast(experiment, plan, ledger)
-
-
-def _prospects(
-    plan: Plan, options: RunOptions, earlier: _Earlier, paths: RunPaths, *, is_held: bool
-) -> dict[str, Prospect]:
-    """What the run would do with each job of ``plan``. :param is_held: whether a supervisor runs."""
-    rows = earlier.rows
-    changed = changed_jobs(rows, plan.jobs, plan.verdicts)
-    restarted = restarted_jobs(rows, plan.jobs, plan.verdicts)
-    refused: Mapping[str, Sequence[str]] = {}
-    if earlier.refusal or options.on_change == "refuse":
-        refused = changed
-    elif options.on_change == "extend":
-        refused = extension.obstacles(rows, plan.jobs, plan.verdicts, changed, paths)
-    prospects: dict[str, Prospect] = {}
-    for job in plan.jobs:
-        job_id = job.job_id
-        row = rows.get(job_id)
-        verdict = plan.verdicts[job_id]
-        if row is None or not row.attempts:
-            state = None if row is None else row.state
-            is_free = earlier.wanted.get(job_id, "run") == "run"
-            prospects[job_id] = _prospect_unlaunched(state, verdict, is_free=is_free)
-            continue
-        changes = refused.get(job_id, changed.get(job_id, ()))
-        on_change = options.on_change if changes else None
-        if on_change == "restart" and job_id not in restarted:
-            on_change = None
-        action = _action(row.state, on_change, is_refused=job_id in refused)
-        lacks_room = verdict.lacks_room and _waits(row.state, action)
-        if lacks_room and action in ("resume", "extend"):
-            action = "none"
-        goes_on = action in ("resume", "extend")
-        has_lost_supervisor = isinstance(row.state, Running) and not is_held
-        prospects[job_id] = Prospect(
-            state="PENDING" if has_lost_supervisor else row.state.name,
-            action=action,
-            env_steps=job_directory.checkpointed_steps(paths.job(job_id)) if goes_on else 0,
-            changes=changes,
-            lacks_room=lacks_room,
+    examples = experiment.jobs_to_examine if experiment.makes_jobs else ()
+    to_examine = [*experiment.jobs, *examples]
+    machine = topology.detect(with_gpus=any(job.resources.gpus for job in to_examine))
+    asked = experiment.max_parallel if options.max_parallel is None else options.max_parallel
+    with contextlib.ExitStack() as stack:
+        staging = Path(stack.enter_context(TemporaryFolder()))
+        opened = executor.kind.open(
+            ExecutorSettings(
+                machine=machine,
+                max_parallel=None if asked == "auto" else asked,
+                run_dir=options.run_dir,
+                plan_dir=staging,
+                options=executor.options,
+                tables=experiment.tables,
+                name=experiment.directory_name,
+            )
         )
-    return prospects
-
-
-def _starts(plan: Plan, prospects: Mapping[str, Prospect]) -> dict[str, StartChoice]:
-    """As the run would choose where no job waits for another."""
-    launched = [job for job in plan.jobs if prospects[job.job_id].is_launched]
+        stack.callback(opened.close)
+        examined = preflight.examine(
+            [] if recorded is not None else to_examine,
+            staging=staging,
+            processes=machine.capacity,
+            warm=warm,
+            watch=watch,
+            sources=experiment.jobs,
+        )
+        labels = {str(path): robot.label for path, robot in experiment.unnamed.items()}
+        verdicts, problems = judged(to_examine, recorded or examined, opened.problems, labels)
+        warnings = list(experiment.warnings)
+        opened.ready(lambda _, text: warnings.append(text))
+        executor_facts = opened.facts()
+        jobs_at_once = opened.jobs_at_once
+        never_forks = opened.never_forks
+    source = experiment.job_source
+    if source is not None:
+        of_source = source.examine(
+            experiment, time_limit_s=side_by_side.TIME_LIMIT_S, turn=lambda: None
+        )
+        warnings += of_source.warnings
+        if of_source.problem is not None:
+            raise SpecError(experiment.source, [of_source.problem])
+    if examples:
+        first = verdicts[examples[0].job_id].problem
+        problems = [] if first is None else [first]
+    refuse_invalid(
+        experiment.source,
+        examples[:1] or experiment.jobs,
+        verdicts,
+        problems,
+        skip_invalid=experiment.skip_invalid and not examples,
+    )
+    jobs = launch_order.launch_order(
+        [
+            dataclasses.replace(
+                examined_job(job, verdicts[job.job_id]), xml_source=experiment.shown_xml(job)
+            )
+            for job in experiment.jobs
+        ],
+        experiment.order,
+        lambda job: training_time.of_job(job, verdicts[job.job_id].physics_s),
+    )
+    told = remarks(jobs, verdicts)
+    warnings += [text for kind, text in told if kind == "warning"]
+    warnings += _disk_warnings(jobs, options.run_dir)
+    holder = run_directory.holder(paths)
+    plan = DryRun(
+        machine=machine,
+        executor=executor_facts,
+        jobs_at_once=jobs_at_once,
+        jobs=jobs,
+        verdicts=verdicts,
+        warnings=warnings,
+        choices=[text for kind, text in told if kind == "chosen"],
+        restriction=start.restriction(machine) if executor.kind.name == "local" else "",
+        holder=str(holder or ""),
+    )
+    plan = _compared(plan, experiment, options, paths, as_it_is=recorded is not None)
+    launched = [job for job in jobs if plan.fates[job.job_id].is_launched]
     due = sum(map(start_choice.is_forkable, launched))
-    never_forks = plan.executor.never_forks
-    return {
+    starts = {
         job.job_id: start_choice.choose(job, due=due, never_forks=never_forks) for job in launched
     }
+    return dataclasses.replace(plan, starts=starts)
 
 
-def _action(state: State, on_change: OnChange | None, *, is_refused: bool) -> Action:
-    """Return what is done with a job that has been launched.
-
-    :param on_change: None: it goes on as it was.
-    """
-    if is_refused:
-        return "refuse"
-    if on_change == "restart":
-        return "restart"
-    if on_change == "extend" and isinstance(state, Succeeded):
-        return "extend"
-    return "resume" if isinstance(state, Pending | Running) else "none"
+def _disk_warnings(jobs: Sequence[Job], run_dir: Path) -> list[str]:
+    """Say if jobs would wait for disk space."""
+    asked_mib = max((job.resources.min_free_disk_mib for job in jobs), default=0)
+    free_mib = disk_admission.free_mib(run_dir)
+    if free_mib is None or free_mib >= asked_mib:
+        return []
+    shortage = disk_admission.shortage(run_dir, free_mib, asked_mib)
+    return [f"jobs would wait for disk space: {shortage}"]
 
 
-def _waits(state: State, action: Action) -> bool:
-    """Whether a job that has been launched would be launched again if there were room."""
-    return lacked_room(state) or action in ("resume", "restart", "extend")
-
-
-def _prospect_unlaunched(state: State | None, verdict: JobVerdict, *, is_free: bool) -> Prospect:
-    """A job that was never launched; it starts unless it may not, also where its robot was invalid
-    before.
-
-    :param is_free: whether its user does not hold it back.
-    """
-    may_start = is_free and not isinstance(state, Cancelled | Paused)
-    starts = may_start and verdict.problem is None
-    return Prospect(
-        state=None if state is None else state.name,
-        action="start" if starts else "none",
-        lacks_room=may_start and verdict.lacks_room,
+def _compared(
+    plan: DryRun, experiment: Experiment, options: RunOptions, paths: RunPaths, *, as_it_is: bool
+) -> DryRun:
+    """Return the plan compared with the run directory."""
+    source = experiment.job_source
+    with contextlib.ExitStack() as stack:
+        ledger: Ledger | None = None
+        if paths.ledger.exists() and not options.fresh:
+            ledger = stack.enter_context(run_directory.reading_ledger(paths))
+        rows = {} if ledger is None else _rows(ledger, is_held=bool(plan.holder))
+        held = {} if ledger is None else wanted(ledger)
+        refusal = ""
+        if source is not None and ledger is not None:
+            try:
+                source.refuse_another(experiment, options.run_dir, plan.verdicts, ledger)
+            except ChangedError as error:
+                refusal = str(error)
+        if as_it_is:
+            recorded = {job.job_id: rows[job.job_id] for job in plan.jobs}
+            known = leftovers.recorded_jobs(paths, recorded, plan.verdicts)
+            decision = Decision(fates={one.job.job_id: continued(one) for one in known})
+        elif options.fresh:
+            known = [
+                KnownJob(job=job, verdict=plan.verdicts[job.job_id], row=None) for job in plan.jobs
+            ]
+            decision = decide(known, options.on_change, paths.root)
+        else:
+            of_summary = leftovers.states_of_summary(paths) if ledger is None else {}
+            known = leftovers.known_jobs(paths, plan.jobs, plan.verdicts, rows, held, of_summary)
+            are_compared = ledger is not None and begun_source(paths, ledger) is not None
+            decision = decide(known, options.on_change, paths.root, are_compared=are_compared)
+        forecast = Forecast()
+        if source is not None:
+            begun = None if refusal or decision.refusal else ledger
+            forecast = source.forecast(experiment, plan.verdicts, plan.jobs_at_once, begun)
+    if source is not None:
+        measured = source.measured_lines(experiment)
+        forecast = dataclasses.replace(forecast, lines=[*measured, *forecast.lines])
+    undeclared: list[str] = []
+    if not experiment.makes_jobs:
+        undeclared = [job_id for job_id in rows if job_id not in decision.fates]
+    return dataclasses.replace(
+        plan,
+        fates=decision.fates,
+        resumes_from={
+            job_id: job_directory.checkpointed_steps(paths.job(job_id))
+            for job_id, fate in decision.fates.items()
+            if fate.action in ("resume", "extend")
+        },
+        undeclared=undeclared,
+        refusal=refusal or decision.refusal,
+        forecast=forecast,
     )
+
+
+def _rows(ledger: Ledger, *, is_held: bool) -> dict[str, JobRow]:
+    """Return the jobs as a supervisor finds them.
+
+    :param is_held: whether a supervisor runs; otherwise what is RUNNING waits.
+    """
+    rows = {row.job_id: row for row in ledger.jobs()}
+    for job_id, row in rows.items():
+        if isinstance(row.state, Running) and not is_held:
+            state = Pending(failures=row.state.failures)
+            rows[job_id] = dataclasses.replace(row, state=state)
+    return rows

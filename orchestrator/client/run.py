@@ -14,6 +14,7 @@ from typing import Any
 from orchestrator.client import session
 from orchestrator.client.additions import addition_of, is_underway, resumed
 from orchestrator.client.follow import INTERNAL, LOOK_EVERY_S, Display, Follower, end_of
+from orchestrator.client.options import RunOptions
 from orchestrator.client.session import SupervisorDied
 from orchestrator.client.start import SupervisorProcess, error_named
 from orchestrator.core.errors import RunDirError
@@ -23,12 +24,11 @@ from orchestrator.core.processes.environment_variables import THREAD_VARIABLES
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
 from orchestrator.experiment.directory.run_end import RunEnd
-from orchestrator.experiment.planning.run_plan import RunOptions
-from orchestrator.experiment.resuming.declared_changes import is_declared_as
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.toml_models import FEATURE_TABLES
 from orchestrator.jobfile.validation import as_plain
 from orchestrator.ledger import SummaryRow
+from orchestrator.server.differences import is_declared_as
 from orchestrator.server.entering import Addition
 from orchestrator.server.ledger import EventRow
 from orchestrator.server.settings import RunSettings

@@ -16,9 +16,10 @@ from orchestrator.core.job import Job
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.server.declaration import job_values
-from orchestrator.server.entering import Addition, verdict_values
+from orchestrator.server.entering import Addition
 from orchestrator.server.ledger import EventRow
 from orchestrator.server.settings import RunSettings
+from orchestrator.server.verdicts import verdict_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

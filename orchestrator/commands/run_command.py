@@ -31,10 +31,10 @@ from orchestrator.core.text import alternatives
 from orchestrator.executors.kinds import ExecutorOption, executor_kinds, executor_options
 
 if TYPE_CHECKING:
+    from orchestrator.client.options import RunOptions
     from orchestrator.client.start import SupervisorProcess
     from orchestrator.experiment.examination.examining_process import Child
     from orchestrator.experiment.examination.preflight import JobVerdict
-    from orchestrator.experiment.planning.run_plan import RunOptions
     from orchestrator.jobfile import Experiment
 
 app = typer.Typer()
@@ -180,8 +180,9 @@ def run(
             f"run: there is no --timesteps; use --set total_timesteps={timesteps}, which is for all jobs"
         )
 
-    def declared() -> tuple[Experiment, RunOptions]:
-        from orchestrator.experiment.planning import end_time, run_plan
+    def declared() -> tuple[Experiment, RunOptions, Mapping[str, JobVerdict] | None]:
+        from orchestrator.client.options import RunOptions, with_on_change
+        from orchestrator.experiment.planning import end_time
 
         changes = overrides(set_, learner)
         if jobs.is_dir() and (run_dir is not None or changes or fresh):
@@ -191,10 +192,9 @@ def run(
             )
         experiment, verdicts = _load(jobs, changes, skip_invalid=skip_invalid)
         default = Path("runs") / experiment.directory_name
-        options = run_plan.RunOptions(
+        options = RunOptions(
             run_dir=jobs if jobs.is_dir() else run_dir or default,
             is_listed=True,
-            verdicts=verdicts,
             max_parallel=None if max_parallel is None else _max_parallel(max_parallel),
             fresh=fresh,
             on_change=on_change.value,
@@ -203,21 +203,21 @@ def run(
             grace_s=grace,
             until=None if until is None else end_time.parse(until, grace),
         )
-        return run_plan.with_on_change(experiment, options)
+        return experiment, with_on_change(experiment, options), verdicts
 
     with interruptible("stopped; nothing was launched"):
         if dry_run:
             from orchestrator.experiment.examination.examining_process import Child
 
             with Child() as warm:  # it imports MuJoCo while the job file is read
-                experiment, options = declared()
-                _show_plan(experiment, options, warm, as_json=as_json)
+                experiment, options, verdicts = declared()
+                _show_plan(experiment, options, verdicts, warm, as_json=as_json)
             return
         from orchestrator.client.start import SupervisorProcess
 
         # It imports its packages while the job file is read.
         with contextlib.closing(SupervisorProcess()) as process:
-            experiment, options = declared()
+            experiment, options, _ = declared()
             how = _How(as_it_is=jobs.is_dir(), detach=detach, as_json=as_json)
             raise typer.Exit(_run(experiment, options, process, how))
 
@@ -232,19 +232,26 @@ def _load(
         from orchestrator.jobfile import load
 
         return load(jobs, overrides=changes, skip_invalid=skip_invalid), None
-    from orchestrator.experiment.resuming import resume
+    from orchestrator.client import recorded_run
 
     _refuse_robots(jobs)
-    return resume.load(jobs)
+    return recorded_run.load(jobs)
 
 
-def _show_plan(experiment: Experiment, options: RunOptions, warm: Child, *, as_json: bool) -> None:
+def _show_plan(
+    experiment: Experiment,
+    options: RunOptions,
+    verdicts: Mapping[str, JobVerdict] | None,
+    warm: Child,
+    *,
+    as_json: bool,
+) -> None:
     """What a run would do."""
     from orchestrator.client import dry_run
     from orchestrator.terminal import output, plan_view
 
     with output.examination() as watch:
-        plan = dry_run.dry_run(experiment, options, watch=watch, warm=warm)
+        plan = dry_run.dry_run(experiment, options, verdicts, watch=watch, warm=warm)
     if as_json:
         print_json(plan_view.facts(experiment, plan, options.run_dir))
     else:

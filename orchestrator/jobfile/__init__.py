@@ -33,6 +33,7 @@ from orchestrator.keys.problems import Problems, quoted, suggestion
 __all__ = [
     "Experiment",
     "Order",
+    "from_declaration",
     "from_mapping",
     "json_schema",
     "load",
@@ -226,6 +227,16 @@ def from_mapping(
         base=base,
         overrides=overrides,
     )
+
+
+def from_declaration(declaration: Mapping[str, Any]) -> Experiment:
+    """Return the experiment whose :attr:`Experiment.declaration` was written into a run directory.
+
+    :raises SpecError: what it refers to is gone, such as its robot.
+    :raises ValueError, KeyError, TypeError: it is no declaration.
+    """
+    base = Path(declaration["base"])
+    return from_mapping(declaration["data"], base=base, **declaration["options"])
 
 
 def parse_override(text: str) -> tuple[str, Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import Problem
     from orchestrator.core.job import Job
     from orchestrator.core.paths import RunPaths
-    from orchestrator.experiment.planning.run_plan import Plan, RunOptions
+    from orchestrator.experiment.examination.preflight import JobVerdict
     from orchestrator.jobfile import Experiment
     from orchestrator.jobfile.expand import JobTemplate
     from orchestrator.jobfile.matrix import Choice
@@ -129,10 +129,15 @@ class JobSource:
         return experiment
 
     def refuse_another(
-        self, experiment: Experiment, options: RunOptions, plan: Plan, ledger: Ledger
+        self,
+        experiment: Experiment,
+        run_dir: Path,
+        verdicts: Mapping[str, JobVerdict],
+        ledger: Ledger,
     ) -> None:
         """Refuse a run directory in which something else has begun.
 
+        :param verdicts: of :meth:`jobs_to_examine`.
         :param ledger: of the run directory, with which the run would go on.
         :raises ChangedError: something else has begun there, so that the run would be refused.
         """
@@ -143,9 +148,16 @@ class JobSource:
         """
         return ()
 
-    def forecast(self, experiment: Experiment, plan: Plan, ledger: Ledger | None) -> Forecast:
+    def forecast(
+        self,
+        experiment: Experiment,
+        verdicts: Mapping[str, JobVerdict],
+        jobs_at_once: int,
+        ledger: Ledger | None,
+    ) -> Forecast:
         """What the run would do.
 
+        :param verdicts: of :meth:`jobs_to_examine`.
         :param ledger: of the run directory, with which it would go on; None where it would begin.
         """
         return Forecast()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import shutil
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +38,12 @@ class Examined:
     verdicts: Mapping[str, JobVerdict] = field(default_factory=dict)
     error: Exception | None = None
     """What ended it early."""
+
+    def verdicts_or_raise(self) -> Mapping[str, JobVerdict]:
+        """Return the verdicts. :raises Exception: what ended the examination early."""
+        if self.error is not None:
+            raise self.error
+        return self.verdicts
 
 
 class Examiner:
@@ -101,7 +106,6 @@ class Examiner:
             if self._aborted.is_set():
                 raise AbortedExamination
 
-        shutil.rmtree(examination.staging, ignore_errors=True)
         try:
             if self._aborted.is_set():
                 raise AbortedExamination

@@ -111,13 +111,3 @@ class ServerLedger(Ledger):
 def wanted(ledger: Ledger) -> dict[str, Wanted]:
     """Return what users want of the jobs, by ``job_id``."""
     return {row[0]: row[1] for row in ledger.select("SELECT job_id, wanted FROM jobs")}
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerReporter:
-    """Appends events to the stream, for parts that report to a reporter."""
-
-    ledger: ServerLedger
-
-    def event(self, kind: str, message: str, **facts: Any) -> None:
-        self.ledger.record_event(kind, message, facts)

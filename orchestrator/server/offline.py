@@ -11,8 +11,8 @@ from orchestrator.core.job import Job
 from orchestrator.executors.executor import AttemptId, Event, Shortage
 from orchestrator.experiment.directory import run_directory
 from orchestrator.server.examiner import Examiner
-from orchestrator.server.ledger import LedgerReporter, ServerLedger
-from orchestrator.server.recovery import settle_left_attempts
+from orchestrator.server.ledger import ServerLedger
+from orchestrator.server.leftovers import settle_left_attempts
 from orchestrator.server.requests import Answer, ReceivedRequest, Request
 from orchestrator.server.supervisor import Supervisor
 from orchestrator.server.verbs import STATES
@@ -31,7 +31,7 @@ class NoExecutor:
         return 0
 
     def problems(self, job: Job) -> Sequence[Problem]:
-        return ()
+        return []
 
     def reserve(self, job: Job, *, waiting: int) -> Shortage | None:
         return "room"
@@ -75,7 +75,7 @@ def apply(run_dir: Path, request: Request) -> Answer:
                 holder="",
                 now=time.monotonic,
             )
-            settle_left_attempts(paths, ledger, LedgerReporter(ledger))
+            settle_left_attempts(paths, ledger, supervisor.report)
             supervisor.jobs.load(ledger.jobs())
             for entry in supervisor.jobs:
                 supervisor.jobs.settle(entry)

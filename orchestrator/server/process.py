@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.files.atomic_files import write_whole
@@ -16,26 +16,24 @@ from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.process_setup import CHECKPOINT_SIGNAL
 from orchestrator.executors.executor import ExecutorSettings
-from orchestrator.executors.kinds import kind_named
 from orchestrator.experiment.begun_source import begun_source
 from orchestrator.experiment.directory import run_directory, run_index
 from orchestrator.experiment.directory.run_end import RunEnd, exit_code_of
 from orchestrator.experiment.examination.examining_process import Child
-from orchestrator.experiment.resuming import resume
-from orchestrator.experiment.resuming.recovery import kill_leftovers
 from orchestrator.experiment.start_policy_fetcher import StartPolicyFetcher
+from orchestrator.jobfile import from_declaration
 from orchestrator.jobfile.toml_models import FEATURE_TABLES
 from orchestrator.keys.feature_tables import read_kept_tables
 from orchestrator.keys.problems import Problems
 from orchestrator.machine import provenance, topology
 from orchestrator.machine.process_identity import boot_id
-from orchestrator.server import run_start
+from orchestrator.server import start
 from orchestrator.server.companions import Companions, RunFacts
 from orchestrator.server.companions import exit_code as companion_exit_code
 from orchestrator.server.entering import Addition
 from orchestrator.server.examiner import Examiner
-from orchestrator.server.ledger import LedgerReporter, ServerLedger
-from orchestrator.server.recovery import settle_left_attempts
+from orchestrator.server.ledger import ServerLedger
+from orchestrator.server.leftovers import kill_leftovers, settle_left_attempts
 from orchestrator.server.settings import RunSettings
 from orchestrator.server.supervisor import Supervisor
 
@@ -66,11 +64,11 @@ def run(
         aside = None
         executor = None
         if settings.fresh:  # that of the run before stays, too
-            executor = run_start.choose_executor(RunPaths(run_dir), settings)
+            executor = _choose_executor(RunPaths(run_dir), settings)
             put_aside = run_directory.put_aside(run_dir, kill_leftovers)
             aside = stack.enter_context(put_aside)
         paths = stack.enter_context(run_directory.claim(run_dir))
-        executor = executor or run_start.choose_executor(paths, settings)
+        executor = executor or _choose_executor(paths, settings)
         this = run_directory.holder(paths)
         assert this is not None
         ledger = _open_ledger(paths)
@@ -79,7 +77,7 @@ def run(
         paths.run_end.unlink(missing_ok=True)
         if settings.is_listed:
             run_index.note(run_dir, settings.name)
-        stack.enter_context(_empty_staging(paths))
+        stack.enter_context(_staging(paths))
         supervisor = _make_supervisor(
             paths, settings, executor, warm, this.key, ledger, aside, stack
         )
@@ -140,8 +138,8 @@ def _with_companions(supervisor: Supervisor, settings: RunSettings) -> Companion
             report=supervisor.report,
             name=settings.name,
             base=Path(settings.base or supervisor.paths.root),
-            tables=read_kept_tables(FEATURE_TABLES, settings.tables, Problems()),
-            experiment=None if declaration is None else resume.from_declaration(declaration),
+            tables=_read_tables(settings),
+            experiment=None if declaration is None else from_declaration(declaration),
             is_declared=addition.whole or declaration is not None,
             robots=robots,
             is_listed=settings.is_listed,
@@ -173,14 +171,26 @@ def _exit_code(supervisor: Supervisor, companions: Companions, of_jobs: int) -> 
 
 
 @contextlib.contextmanager
-def _empty_staging(paths: RunPaths) -> Iterator[None]:
-    """Make the folder for robots that are examined, and remove it at the end."""
-    shutil.rmtree(paths.staging, ignore_errors=True)
+def _staging(paths: RunPaths) -> Iterator[None]:
+    """Make the folder for robots that are examined, and remove it at the end. The lock has removed
+    that of an earlier run.
+    """
     paths.staging.mkdir()
     try:
         yield
     finally:
         shutil.rmtree(paths.staging, ignore_errors=True)
+
+
+def _choose_executor(paths: RunPaths, settings: RunSettings) -> start.ChosenExecutor:
+    return start.choose_executor(
+        paths, settings.executor, settings.executor_options, fresh=settings.fresh
+    )
+
+
+def _read_tables(settings: RunSettings) -> Mapping[str, Any]:
+    """Return what the tables of features mean that the client has sent."""
+    return read_kept_tables(FEATURE_TABLES, settings.tables, Problems())
 
 
 def _open_ledger(paths: RunPaths) -> ServerLedger:
@@ -199,7 +209,7 @@ def _open_ledger(paths: RunPaths) -> ServerLedger:
 def _make_supervisor(
     paths: RunPaths,
     settings: RunSettings,
-    executor: run_start.ChosenExecutor,
+    executor: start.ChosenExecutor,
     warm: Child,
     holder: str,
     ledger: ServerLedger,
@@ -208,7 +218,7 @@ def _make_supervisor(
 ) -> Supervisor:
     """:param aside: where the run directory is now that ``--fresh`` has replaced."""
     repository = stack.enter_context(contextlib.closing(provenance.Repository(Path(settings.base))))
-    kind = kind_named(executor.name)
+    kind = executor.kind
     machine = topology.detect()
     max_parallel = None if settings.max_parallel == "auto" else settings.max_parallel
     opened = kind.open(
@@ -217,11 +227,8 @@ def _make_supervisor(
             max_parallel=max_parallel,
             sees_neighbours=True,
             run_dir=paths.root,
-            options={
-                option.name: executor.options.get(option.name, option.default)
-                for option in kind.options
-            },
-            tables=run_start.read_tables(settings),
+            options=executor.options,
+            tables=_read_tables(settings),
             name=settings.name,
         )
     )
@@ -239,12 +246,12 @@ def _make_supervisor(
         until=settings.until,
         awaits_jobs=settings.awaits_jobs,
     )
-    run_start.report_start(supervisor.report, settings, executor, machine, aside)
+    start.report_start(supervisor.report, settings, executor, machine, aside)
     opened.ready(supervisor.report)
-    settle_left_attempts(paths, ledger, LedgerReporter(ledger))
+    settle_left_attempts(paths, ledger, supervisor.report)
 
     def record_provenance() -> None:
-        run_start.record_provenance(
+        start.record_provenance(
             paths,
             settings,
             opened,

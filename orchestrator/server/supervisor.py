@@ -58,7 +58,7 @@ from orchestrator.server.companions import Companions
 from orchestrator.server.entering import Entering
 from orchestrator.server.examiner import Examiner
 from orchestrator.server.jobs import PATIENCE, JobEntry, JobTable
-from orchestrator.server.ledger import LedgerReporter, ServerLedger
+from orchestrator.server.ledger import ServerLedger
 from orchestrator.server.requests import Answer, Request, RequestFolder
 from orchestrator.server.verbs import STATES, Verbs
 from orchestrator.supervisor import (
@@ -67,7 +67,7 @@ from orchestrator.supervisor import (
     job_directory,
     retry_policy,
 )
-from orchestrator.supervisor.job_directory import RobotAlteredError, RobotCopies
+from orchestrator.supervisor.job_directory import RobotAlteredError
 from orchestrator.supervisor.start_policies import (
     FailedFetch,
     FetchedPolicy,
@@ -145,7 +145,8 @@ class Supervisor:
     _has_said_underway: bool = field(default=False, init=False)
     """Whether clients were told that all was launched that can be at first."""
     _stop_reason: str = field(default="", init=False)
-    _robots: RobotCopies = field(init=False)
+    _compared: set[str] = field(default_factory=set, init=False)
+    """Jobs whose robots were compared with their hashes in this session."""
     _free_disk: Pacer = field(default_factory=lambda: Pacer(Pace(every_s=1.0)), init=False)
     _free_mib: int | None = field(default=None, init=False)
     """Free space of the file system of the run directory, measured at most once a second."""
@@ -187,12 +188,6 @@ class Supervisor:
             examiner=self.examiner,
             report=self.report,
             answer=self.answer,
-        )
-        self._robots = RobotCopies(
-            paths=self.paths,
-            hashes={},
-            staged=self.entering.staged,
-            reporter=LedgerReporter(self.ledger),
         )
         self.verbs = Verbs(supervisor=self)
         self._examining.wait(now=self.now())
@@ -634,8 +629,10 @@ class Supervisor:
         job = attempt.entry.job
         directory = self.paths.job(job.job_id)
         try:
-            self._robots.hashes[job.job_id] = attempt.entry.robot_hash
-            self._robots.ensure_intact(job)
+            if job.job_id not in self._compared:
+                expected = attempt.entry.robot_hash
+                job_directory.refuse_altered(directory, job.spec.xml, expected)
+                self._compared.add(job.job_id)
             job_directory.prepare(directory, attempt.id.number, job.spec)
             self.executor.submit(job, attempt.id.number, directory.root)
         except OrchestratorError:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.files.atomic_files import (
@@ -14,71 +12,53 @@ from orchestrator.core.files.atomic_files import (
     sync_trees,
     write_whole,
 )
-from orchestrator.core.job import Job
-from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.core.robot_hash import alteration, hash_of_copy, main_file
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.robot_hash import alteration
 from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
-from orchestrator.supervisor.events import Reporter
 
 
 class RobotAlteredError(OSError):
-    """The robot in a job directory is not the one that was examined, and there is no intact copy to
-    put back.
+    """The robot in a job directory is not the one that was examined."""
+
+
+def refuse_altered(directory: JobPaths, xml: str | None, expected: str | None) -> None:
+    """:param xml: of the job's specification.
+    :param expected: hash of the robot that was examined; None without a robot.
+    :raises RobotAlteredError: the robot in a job directory is another one.
+    :raises OSError: files cannot be read.
     """
+    if (what := alteration(directory, xml, expected)) is not None:
+        raise RobotAlteredError(
+            f"{what}. Restore them and queue the job with `retry`; or queue it and run the job file with"
+            " the robot as it was, which puts it back"
+        )
 
 
-@dataclass(slots=True, kw_only=True)
-class RobotCopies:
-    """The robots in the job directories. Each is compared with its hash before the first attempt of
-    a session.
+def put_back(directory: JobPaths, xml: str | None, expected: str | None, examined: Path) -> str:
+    """Put the robot that was examined in place of an altered copy in a job directory. Return what was
+    done, or an empty text if it is intact.
+
+    A kill at any moment leaves one or the other, or none, but no mixture. If it leaves none, the
+    next run puts it there.
+
+    :param xml: of the job's specification.
+    :param expected: hash of ``examined``.
+    :raises OSError: files cannot be read or written.
     """
-
-    paths: RunPaths
-    hashes: dict[str, str | None]
-    """By ``job_id``; None for a job without a robot."""
-    staged: Mapping[str, Path]
-    """Folder with the robot as it was examined in this session, by ``job_id``."""
-    reporter: Reporter
-    _compared: set[str] = field(default_factory=set, init=False)
-
-    def ensure_intact(self, job: Job) -> None:
-        """Put the staged copy in place of an altered one, with a warning.
-
-        :raises RobotAlteredError: there is no staged copy of the same robot.
-        :raises OSError: files cannot be read or written.
-        """
-        expected = self.hashes.get(job.job_id)
-        directory = self.paths.job(job.job_id)
-        if expected is None or job.spec.xml is None or job.job_id in self._compared:
-            return
-        if (what := alteration(directory, job.spec.xml, expected)) is not None:
-            staged = self.staged.get(job.job_id)
-            if staged is None or hash_of_copy(staged, main_file(job.spec.xml)) != expected:
-                raise RobotAlteredError(
-                    f"{what}. Restore them and queue the job with `retry`; or queue it and run the job file with"
-                    " the robot as it was, which puts it back"
-                )
-            was_there = directory.robot.exists()
-            _put_back(directory, staged)
-            aside = f", and what was there is now {directory.robot_altered}" if was_there else ""
-            text = f"{job.job_id}: {what}; the robot was put back{aside}"
-            self.reporter.event("warning", text, job_id=job.job_id)
-        self._compared.add(job.job_id)
-
-
-def _put_back(directory: JobPaths, staged: Path) -> None:
-    """Exchange the robot as a whole: a kill at any moment leaves one or the other, or none, but no
-    mixture. Where it leaves none, the copy in ``staged`` is put there by the next run that has it.
-    """
+    if (what := alteration(directory, xml, expected)) is None:
+        return ""
     beside = directory.root / ".robot.tmp"
     shutil.rmtree(beside, ignore_errors=True)
-    clone_tree(staged, beside)
+    clone_tree(examined, beside)
     sync_trees([beside])
+    aside = ""
     if directory.robot.exists():
         shutil.rmtree(directory.robot_altered, ignore_errors=True)
         directory.robot.rename(directory.robot_altered)
+        aside = f", and what was there is now {directory.robot_altered}"
     beside.rename(directory.robot)
     sync_directory(directory.root)
+    return f"{what}; the robot was put back{aside}"
 
 
 def free_number(paths: JobPaths, number: int) -> int:

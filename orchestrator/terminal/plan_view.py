@@ -13,17 +13,18 @@ from typing import Any
 
 from rich.text import Text
 
-from orchestrator.client.dry_run import DryRun, Prospect
+from orchestrator.client.dry_run import DryRun
 from orchestrator.core import job_parts
-from orchestrator.core.job import Job
+from orchestrator.core.job import Cause, Failed, Job
 from orchestrator.core.numbers.changing_numbers import changing_numbers
 from orchestrator.core.numbers.evaluation_grid import number_of_points
 from orchestrator.core.text import count, cpu_text, duration, listed
 from orchestrator.executors.start_choice import StartChoice
-from orchestrator.experiment.resuming.declared_changes import by_difference
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.jobfile.toml_models import FEATURE_TABLES, ResourcesTable, Settings
+from orchestrator.server.decide import Fate
+from orchestrator.server.differences import by_difference
 from orchestrator.terminal import output
 from orchestrator.terminal.tables import NONE, Column, number_column
 
@@ -43,12 +44,9 @@ LEFT_AS_IT_IS = {
 def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
     refusals = _refusals(dry, run_dir)
     above: list[str | Text] = [
-        *(
-            Text(f"warning: {warning}", style="yellow")
-            for warning in (*dry.plan.warnings, *refusals)
-        ),
-        *([dry.plan.restriction] if dry.plan.restriction else []),
-        *dry.plan.choices,
+        *(Text(f"warning: {warning}", style="yellow") for warning in (*dry.warnings, *refusals)),
+        *([dry.restriction] if dry.restriction else []),
+        *dry.choices,
         *_lines_of_tables(experiment),
         _heading(experiment, dry, run_dir, is_refused=bool(refusals)),
     ]
@@ -60,7 +58,7 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
     if experiment.makes_jobs:
         output.show(output.console(), *above, *below)
         return
-    jobs = dry.plan.jobs
+    jobs = dry.jobs
     about_jobs = [*_hyperparameters(jobs), *_changed_robots(jobs), *_changes(dry)]
     output.show_table(_columns(dry), jobs, above=[*above, ""], below=[*about_jobs, *below])
 
@@ -73,15 +71,15 @@ def _heading(experiment: Experiment, dry: DryRun, run_dir: Path, *, is_refused: 
     else:
         what = _number_of_jobs(dry, is_refused=is_refused)
         order = "in this order, "
-    where = f"{dry.plan.executor.jobs_at_once} at once on {_where(dry)}"
+    where = f"{dry.jobs_at_once} at once on {_where(dry)}"
     return f"{experiment.name}: {what}, {where}, {order}into {run_dir}"
 
 
 def _number_of_jobs(dry: DryRun, *, is_refused: bool) -> str:
     """How many jobs there are and, if not all of them, how many would be launched."""
-    jobs = dry.plan.jobs
+    jobs = dry.jobs
     text = count(len(jobs), "job")
-    launched = sum(prospect.is_launched for prospect in dry.prospects.values())
+    launched = sum(fate.is_launched for fate in dry.fates.values())
     if launched == len(jobs) and not is_refused:
         return text
     if launched == 0 or is_refused:
@@ -120,9 +118,9 @@ def _starts(starts: Mapping[str, StartChoice]) -> list[str]:
 def _evaluation(dry: DryRun) -> list[str]:
     """Say which share of the env_steps is evaluation, for the job where it is largest."""
     found: list[tuple[float, str]] = []
-    for job in dry.plan.jobs:
+    for job in dry.jobs:
         spec = job.spec
-        longest = dry.plan.verdicts[job.job_id].episode_steps
+        longest = dry.verdicts[job.job_id].episode_steps
         if longest is None:
             continue
         episodes = spec.eval_episodes * (1 + bool(spec.randomize) + number_of_points(spec.evaluate))
@@ -135,18 +133,18 @@ def _evaluation(dry: DryRun) -> list[str]:
 
 def _where(dry: DryRun) -> str:
     """On which machines or CPUs the jobs would run."""
-    match dry.plan.executor.facts():
+    match dry.executor:
         case {"nodes": nodes}:
             return count(len(nodes), "node")
         case {"pilots": pilots}:
             return count(pilots, "pilot")
         case _:
-            return cpu_text(cpu.index for cpu in dry.plan.machine.cpus)
+            return cpu_text(cpu.index for cpu in dry.machine.cpus)
 
 
 def _batch_script(dry: DryRun) -> list[str]:
     """What would be submitted to the cluster."""
-    script = dry.plan.executor.facts().get("script")
+    script = dry.executor.get("script")
     if script is None:
         return []
     return ["", "Batch script of the pilots:", *script.rstrip().splitlines()]
@@ -160,23 +158,17 @@ def _refusals(dry: DryRun, run_dir: Path) -> list[str]:
         lines.append(
             f"this run would be refused while another supervisor holds {run_dir} ({dry.holder}); {advice}"
         )
-    refused = [job_id for job_id, prospect in dry.prospects.items() if prospect.action == "refuse"]
     if dry.refusal:
         lines.append(f"this run would be refused: {dry.refusal}")
-    elif refused:
-        advice = "--on-change says what to do with them"
-        lines.append(
-            f"this run would be refused: {listed(refused, SHOWN)} declared differently now; {advice}"
-        )
     return lines
 
 
 def _changes(dry: DryRun) -> list[str]:
     """What is declared differently than in the run directory."""
-    changed = {
-        job_id: prospect.changes for job_id, prospect in dry.prospects.items() if prospect.changes
-    }
-    lines = ["", "Declared differently now:", *by_difference(changed)] if changed else []
+    changed = {job_id: fate.changes for job_id, fate in dry.fates.items() if fate.changes}
+    lines: list[str] = []
+    if changed and not dry.refusal:  # which names them
+        lines = ["", "Declared differently now:", *by_difference(changed)]
     if dry.undeclared:
         lines += [
             "",
@@ -252,17 +244,17 @@ def _columns(dry: DryRun) -> list[Column[Job]]:
     """In the order in which they stand. Some are there only where a job differs from the
     default.
     """
-    jobs = dry.plan.jobs
+    jobs = dry.jobs
     resources = [job.resources for job in jobs]
     defaults = ResourcesTable()
     columns: list[Column[Job]] = [Column("job", lambda job: job.job_id)]
-    if any(
-        prospect.state is not None or prospect.action == "none"
-        for prospect in dry.prospects.values()
-    ):
+    if any(fate.shown_state or fate.action == "none" for fate in dry.fates.values()):
         columns += [
-            Column("state", lambda job: dry.prospects[job.job_id].state or "new"),
-            Column("this run would", lambda job: _prospect(dry.prospects[job.job_id])),
+            Column("state", lambda job: dry.fates[job.job_id].shown_state or "new"),
+            Column(
+                "this run would",
+                lambda job: _deed(dry.fates[job.job_id], dry.resumes_from.get(job.job_id, 0)),
+            ),
         ]
     columns.append(Column("robot", _robot, rank=1))
     if any(job.spec.after for job in jobs):
@@ -306,44 +298,53 @@ def _checkpoint_every(job: Job) -> str:
     return duration(job.spec.checkpoint_every_s) if steps is None else f"{steps:,}"
 
 
-def _prospect(prospect: Prospect) -> str:
-    """What the run would do with a job."""
-    match prospect.action:
+def _deed(fate: Fate, env_steps: int) -> str:
+    """What the run would do with a job.
+
+    :param env_steps: of the checkpoint from which it goes on.
+    """
+    match fate.action:
         case "start":
             return "start it"
-        case "resume" if prospect.env_steps:
-            return f"resume it at {prospect.env_steps:,}"
+        case "resume" if env_steps:
+            return f"resume it at {env_steps:,}"
         case "resume":
             return "resume it at 0: it has no checkpoint"
         case "extend":
-            return f"train it further, from {prospect.env_steps:,}"
-        case "restart" if prospect.lacks_room:
+            return f"train it further, from {env_steps:,}"
+        case "restart" if fate.lacks_room:
             return "set it aside: it has changed, and is too large here"
         case "restart":
             return "restart it: it has changed"
         case "refuse":
             return "be refused: it has changed"
-        case "none" if prospect.lacks_room:
+        case "none" if fate.lacks_room:
             return "not train it here: it is too large"
+        case "none" if isinstance(fate.state, Failed) and fate.state.cause is Cause.INVALID:
+            return "not train it: it is invalid"
         case "none":
-            return LEFT_AS_IT_IS.get(prospect.state or "", "not train it: it is invalid")
+            return LEFT_AS_IT_IS[fate.state.name]
 
 
 def facts(experiment: Experiment, dry: DryRun, run_dir: Path) -> dict[str, Any]:
     """The plan as JSON types."""
-    plan = dry.plan
     return {
         "name": experiment.name,
         "run_dir": str(run_dir),
-        "jobs_at_once": plan.executor.jobs_at_once,
-        **plan.executor.facts(),
-        "cpus": [cpu.index for cpu in plan.machine.cpus],
-        "warnings": [*plan.warnings, *_refusals(dry, run_dir)],
-        "restriction": plan.restriction or None,
-        "choices": list(plan.choices),
+        "jobs_at_once": dry.jobs_at_once,
+        **dry.executor,
+        "cpus": [cpu.index for cpu in dry.machine.cpus],
+        "warnings": [*dry.warnings, *_refusals(dry, run_dir)],
+        "restriction": dry.restriction or None,
+        "choices": list(dry.choices),
         "jobs": [
-            _job_facts(job, dry.prospects[job.job_id], dry.starts.get(job.job_id))
-            for job in plan.jobs
+            _job_facts(
+                job,
+                dry.fates[job.job_id],
+                dry.starts.get(job.job_id),
+                dry.resumes_from.get(job.job_id),
+            )
+            for job in dry.jobs
         ],
         "undeclared": list(dry.undeclared),
         **_facts_of_tables(experiment),
@@ -351,7 +352,9 @@ def facts(experiment: Experiment, dry: DryRun, run_dir: Path) -> dict[str, Any]:
     }
 
 
-def _job_facts(job: Job, prospect: Prospect, start: StartChoice | None) -> dict[str, Any]:
+def _job_facts(
+    job: Job, fate: Fate, start: StartChoice | None, resumes_from: int | None
+) -> dict[str, Any]:
     """A job under the keys of the job file, with all of its hyperparameters, and what would be done
     with it.
     """
@@ -367,15 +370,14 @@ def _job_facts(job: Job, prospect: Prospect, start: StartChoice | None) -> dict[
     start_way = None
     if start is not None:
         start_way = "fork" if start.is_forked else "exec"
-    goes_on = prospect.action in ("resume", "extend")
     return {
         **facts,
         "resources": asdict(job.resources),
         "max_retries": job.max_retries,
-        "state": prospect.state,
-        "action": prospect.action,
-        "changes": list(prospect.changes),
+        "state": fate.shown_state,
+        "action": fate.action,
+        "changes": list(map(str, fate.changes)),
         "start": start_way,
         "why_start": None if start is None else start.why,
-        "resumes_from": prospect.env_steps if goes_on else None,
+        "resumes_from": resumes_from,
     }

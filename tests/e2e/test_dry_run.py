@@ -88,7 +88,7 @@ def test_every_job_has_its_state_and_what_the_run_would_do(half_finished: Path) 
     assert plan["jobs"]["changed"]["changes"] == ["n_envs: 2 → 4"]
     assert plan["undeclared"] == ["gone-s0"]
     assert any(
-        "would be refused: changed-s0 declared differently" in warning
+        "would be refused" in warning and "changed-s0\n    n_envs: 2 → 4" in warning
         for warning in plan["warnings"]
     )
     assert {path: path.stat().st_mtime_ns for path in before} == before

@@ -31,8 +31,8 @@ from command_helpers import (
 
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.processes.procfs import is_running
-from orchestrator.experiment.resuming import recovery
 from orchestrator.machine.process_identity import process_start
+from orchestrator.server import leftovers
 from orchestrator.server.requests import Request, RequestFolder
 
 ROBOTS = ("quadruped", "hexapod", "walker", "hopper", "runner", "balancer")
@@ -226,9 +226,9 @@ def test_a_worker_left_behind_is_ended_but_nobody_else_with_its_number() -> None
     with leftover() as process:
         start = process_start(process.pid)
         assert start is not None
-        recovery.kill_leftover(process.pid, start + 1)
+        leftovers.kill_leftover(process.pid, start + 1)
         assert process.poll() is None
-        recovery.kill_leftover(process.pid, start)
+        leftovers.kill_leftover(process.pid, start)
         assert process.wait() == -signal.SIGKILL
 
 

@@ -33,8 +33,8 @@ from orchestrator.machine.slots import SlotPool
 from orchestrator.server.declaration import job_values
 from orchestrator.server.entering import Addition, addition_args
 from orchestrator.server.examiner import AbortedExamination, Examination, Examined
-from orchestrator.server.ledger import EventRow, LedgerReporter, ServerLedger
-from orchestrator.server.recovery import settle_left_attempts
+from orchestrator.server.ledger import EventRow, ServerLedger
+from orchestrator.server.leftovers import settle_left_attempts
 from orchestrator.server.requests import Answer, Request, RequestFolder
 from orchestrator.server.settings import ReadyLine, RunSettings
 from orchestrator.server.supervisor import Supervisor
@@ -163,7 +163,7 @@ class Run:
             now=self.fake.now,
             **defaults | settings,
         )
-        settle_left_attempts(self.paths, ledger, LedgerReporter(ledger))
+        settle_left_attempts(self.paths, ledger, self.supervisor.report)
         if not self.supervisor.awaits_jobs:
             self.supervisor.jobs.load(ledger.jobs())
             for entry in self.supervisor.jobs:

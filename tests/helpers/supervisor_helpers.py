@@ -30,8 +30,8 @@ from orchestrator.machine.topology import Cpu, Machine
 from orchestrator.server.declaration import job_values
 from orchestrator.server.entering import Addition, addition_args
 from orchestrator.server.examiner import Examination, Examined
-from orchestrator.server.ledger import LedgerReporter, ServerLedger
-from orchestrator.server.recovery import settle_left_attempts
+from orchestrator.server.ledger import ServerLedger
+from orchestrator.server.leftovers import settle_left_attempts
 from orchestrator.server.requests import Answer, Request
 from orchestrator.server.supervisor import Supervisor
 from orchestrator.supervisor.start_policies import NoPolicies
@@ -249,7 +249,7 @@ class Experiment:
 
     def run(self) -> dict[str, str]:
         """States by job, once no more is done."""
-        settle_left_attempts(self.paths, self.ledger, LedgerReporter(self.ledger))
+        settle_left_attempts(self.paths, self.ledger, self.supervisor.report)
         self.supervisor.jobs.load(self.ledger.jobs())
         for entry in self.supervisor.jobs:
             self.supervisor.jobs.settle(entry)
@@ -260,7 +260,7 @@ class Experiment:
         self, jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict], **addition: Any
     ) -> Answer:
         """Declare jobs, whose robots are as in ``verdicts``. Return the answer."""
-        settle_left_attempts(self.paths, self.ledger, LedgerReporter(self.ledger))
+        settle_left_attempts(self.paths, self.ledger, self.supervisor.report)
         self.examiner.verdicts = dict(verdicts)
         declared = Addition(jobs=[job_values(job) for job in jobs], whole=True, **addition)
         request = Request(verb="add", args=addition_args(declared))
@@ -321,12 +321,9 @@ def with_robots(
     root: Path,
     staged: Path,
     *job_ids: str,
-    staged_robots: Mapping[str, Path] | None = None,
     **settings: Any,
 ) -> Experiment:
-    """An experiment whose jobs have copies of the staged robot in their directories.
-
-    :param staged_robots: by job, those that can be put back."""
+    """An experiment whose jobs have copies of the staged robot in their directories."""
     root.mkdir()
     jobs = [make_job(job_id, max_retries=1, spec={"xml": "robot/hopper.xml"}) for job_id in job_ids]
     experiment = Experiment(root, jobs, **settings)
@@ -338,7 +335,6 @@ def with_robots(
     for job_id in job_ids:
         experiment.paths.job(job_id).root.mkdir(parents=True)
         shutil.copytree(staged, experiment.paths.job(job_id).robot)
-    experiment.supervisor._robots.staged |= staged_robots or {}
     return experiment
 
 

@@ -32,7 +32,7 @@ from orchestrator.executors.executor import ExecutorSettings
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.executors.processes import Processes
 from orchestrator.experiment.from_outside import worker_logs
-from orchestrator.experiment.resuming import recovery
+from orchestrator.server import leftovers
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -195,7 +195,7 @@ def test_of_an_attempt_that_nobody_saw_end_the_rank_that_failed_has_the_word(
     for rank, recorded in enumerate(codes):
         if recorded is not None:
             attempt.exit_of(rank).write_text(ExitRecord(code=recorded, message="").to_json())
-    rank, record = recovery.decisive_record(attempt, len(codes))
+    rank, record = leftovers.decisive_record(attempt, len(codes))
     assert rank == said_by
     assert (record.code if record else None) == code
 

@@ -118,7 +118,7 @@ def test_jobs_are_entered_as_a_whole_or_not_at_all(
     run = begin(tmp_path, make_job("a"), make_job("b"), text="[[jobs]]")
     before = run.ledger.jobs()
 
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise DiskFullError("no space left on the disk")
 
     monkeypatch.setattr(entering, fails, fail)

@@ -343,7 +343,7 @@ class SimulatedExecutor:
         self.machine.limit = min(jobs_at_once, self.machine.world.scenario.cpus)
         return self.machine.limit
 
-    def problems(self, job: Job) -> list[Problem]:
+    def problems(self, job: Job) -> Sequence[Problem]:
         if job.resources.all_cores > self.machine.world.scenario.cpus:
             return [Problem(where=job.where, message="it needs more cores than there are")]
         return []

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from unittest import mock
 
 from orchestrator.core.job import Running
-from orchestrator.experiment.resuming import declared_changes, recovery
 from orchestrator.ledger import summary
-from orchestrator.server import jobs
+from orchestrator.server import decide, jobs, leftovers
 from orchestrator.server.attempts import Attempts
 from orchestrator.server.entering import Entering
 from orchestrator.server.jobs import JobTable
@@ -93,6 +92,10 @@ def pause_at_its_end(original: Any, state: Any, wanted: str) -> Any:
     return state if wanted == "pause" else original(state, wanted)
 
 
+def find_no_training(original: Any, *arguments: Any) -> Any:
+    return replace(original(*arguments), training=None)
+
+
 FAULTS = [
     Fault(
         "an answer does not keep a request from being applied again",
@@ -119,12 +122,12 @@ FAULTS = [
     Fault("a second stop has no effect", Supervisor, "request_stop", stop_once),
     Fault("a pause waits for nothing", jobs, "wanted_state", pause_at_its_end),
     Fault("a launch is not recorded", ServerLedger, "set_state", unrecorded),
-    Fault("workers of a dead supervisor train on", recovery, "kill_leftover", nothing),
+    Fault("workers of a dead supervisor train on", leftovers, "kill_leftover", nothing),
     Fault("an old exit record stays", job_directory, "_remove", always(False)),
     Fault("jobs are launched on a full disk", Supervisor, "_has_disk", always(True)),
     Fault("the summary is not written", summary, "write", nothing),
     Fault("jobs that are no longer declared stay", Entering, "_drop_undeclared", nothing),
-    Fault("no job directory is adopted", Entering, "_adopt", nothing),
-    Fault("changed jobs go on", declared_changes, "changed_jobs", always({})),
+    Fault("no job directory is adopted", leftovers, "find", find_no_training),
+    Fault("changed jobs go on", decide, "differences", always([])),
     Fault("every run is a success", retry_policy, "exit_code", always(0)),
 ]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from orchestrator.core.errors import DiskFullError, LedgerError, OrchestratorError, SupervisorError
 from orchestrator.core.paths import RunPaths
-from orchestrator.server.ledger import LedgerReporter, ServerLedger
-from orchestrator.server.recovery import settle_left_attempts
+from orchestrator.server.ledger import ServerLedger
+from orchestrator.server.leftovers import settle_left_attempts
 from orchestrator.server.supervisor import Supervisor
 from orchestrator.supervisor.start_policies import NoPolicies
 from tests.simulation.clients import Clients
@@ -193,7 +193,7 @@ class _Player:
         )
         if self.scenario.held_s:
             supervisor.is_held_open = lambda: not supervisor.is_released
-        settle_left_attempts(self.paths, ledger, LedgerReporter(ledger))
+        settle_left_attempts(self.paths, ledger, supervisor.report)
         try:
             exit_code = supervisor.go()
         except OrchestratorError:

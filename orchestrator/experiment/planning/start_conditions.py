@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 from orchestrator.core.decoding import field_values, from_values
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.planning.run_plan import GRACE_S
 from orchestrator.machine import provenance
 from orchestrator.machine.topology import Machine, online_cpus
 
+GRACE_S = 30.0
+"""Time that workers have to save a checkpoint and exit, unless --grace says otherwise."""
 PROGRAM = (sys.executable, "-m", "orchestrator")
 
 

@@ -11,10 +11,10 @@ from orchestrator.core.job import META
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
 from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.resuming.declared_changes import decisive_keys
 from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import JobRow
+from orchestrator.server.differences import decisive_keys
 
 UNSET = "–"
 LONGEST_VALUE = 40

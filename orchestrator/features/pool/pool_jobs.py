@@ -26,7 +26,6 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes import users_code
 from orchestrator.core.task_names import AUTO
 from orchestrator.core.text import listed
-from orchestrator.experiment.resuming import declared_changes, resume
 from orchestrator.features.pool import submitted_files
 from orchestrator.features.pool.points import Scalar
 from orchestrator.features.pool.submitted_files import is_policy_unchanged
@@ -35,9 +34,11 @@ from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.ledger import JobRow, job_figures
 from orchestrator.results import Result, result_of
 from orchestrator.server.declaration import job_values
+from orchestrator.server.differences import by_difference
 from orchestrator.server.entering import Addition, addition_args
 from orchestrator.server.ledger import ServerLedger
 from orchestrator.server.requests import Answer, Request, RequestFolder, Verb
+from orchestrator.server.verdicts import verdicts_of_finished
 
 LOGGER = logging.getLogger("concurrent.futures")
 """Where the standard library reports what a callback raises."""
@@ -281,7 +282,7 @@ class PoolJobs:
             job = job.with_spec(
                 init_sha256=before.init_sha256, init_env_steps=before.init_env_steps
             )
-        return bool(resume.verdicts_of_finished([row], [job], self.paths))
+        return bool(verdicts_of_finished([row], [job], self.paths))
 
     def _next(self) -> list[Submission]:
         """The submissions that there is room for, in their order."""
@@ -375,7 +376,7 @@ class PoolJobs:
 
     def _changed_error(self, job_id: str, differences: Sequence[str]) -> ChangedError:
         what = f"{self.paths.root}: a job that has run here is declared differently now:"
-        lines = declared_changes.by_difference({job_id: differences})
+        lines = by_difference({job_id: differences})
         advice = "submit it with another name, or to a pool with another run_dir"
         return ChangedError("\n".join([what, *lines, advice]))
 

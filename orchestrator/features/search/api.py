@@ -14,14 +14,13 @@ from typing import Any
 from orchestrator import api
 from orchestrator.analysis.statistics import Estimate as Mean
 from orchestrator.analysis.statistics import TwoGroups
+from orchestrator.client.options import RunOptions
 from orchestrator.core.errors import RunDirError, UsageError
 from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import RunPaths, absolute, current_directory
 from orchestrator.core.robot_sources import collection_of
 from orchestrator.core.text import plain
 from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.planning import run_plan
-from orchestrator.experiment.resuming.declared_changes import OnChange
 from orchestrator.features.search import ranking
 from orchestrator.features.search.declaration.tables import SearchTable
 from orchestrator.features.search.estimates import Estimate
@@ -34,6 +33,7 @@ from orchestrator.keys.value_types import is_maker
 from orchestrator.ledger import Ledger
 from orchestrator.machine.slots import MaxParallel
 from orchestrator.results import ExperimentResult, Result, pandas_for, result_of
+from orchestrator.server.differences import OnChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ class Search:
             same call resumes.
         """
         with python_program():
-            options = run_plan.RunOptions(
+            options = RunOptions(
                 run_dir=self.run_dir,
                 is_listed=True,
                 max_parallel=self._max_parallel,

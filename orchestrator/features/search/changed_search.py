@@ -11,8 +11,6 @@ from typing import Any
 
 from orchestrator.core.errors import ChangedError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.resuming import resume
-from orchestrator.experiment.resuming.declared_changes import on_change
 from orchestrator.features.search import search_events, search_robots
 from orchestrator.features.search.declaration.declared_search import (
     SearchDeclaration,
@@ -30,8 +28,9 @@ from orchestrator.features.search.declaration.written import (
     unreadable,
 )
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.jobfile import Experiment
+from orchestrator.jobfile import Experiment, from_declaration
 from orchestrator.ledger import Ledger, job_figures
+from orchestrator.server.decide import on_change_option
 
 BEGAN_OTHERWISE = "the {} that has begun here is declared differently now:"
 
@@ -140,7 +139,7 @@ def _refuse_another(experiment: Experiment, paths: RunPaths) -> Mapping[str, Any
 
 def _on_change_advice() -> str:
     """What to do where something else is declared than has begun here."""
-    return start_over_by(on_change("restart"))
+    return start_over_by(on_change_option("restart"))
 
 
 def _with_pauses(experiment: Experiment, recorded: Mapping[str, int | None]) -> Experiment:
@@ -165,7 +164,7 @@ def declared_experiment(paths: RunPaths) -> Experiment:
     """
     declaration = read_declaration(paths)
     try:
-        experiment = resume.from_declaration(declaration)
+        experiment = from_declaration(declaration)
     except (ValueError, KeyError, TypeError) as error:
         raise unreadable(paths, error) from error
     return as_begun(experiment, declaration)

@@ -15,14 +15,14 @@ from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.front_end import repeat_call
 from orchestrator.experiment.examination import preflight
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.resuming.declared_changes import on_change
 from orchestrator.features.search.declaration.written import start_over_by
 from orchestrator.jobfile import Experiment
+from orchestrator.server.decide import on_change_option
 
 
 def advice() -> str:
     """What to do where the robot has changed."""
-    return f"put it back, and {repeat_call()}. {start_over_by(on_change('restart'))}"
+    return f"put it back, and {repeat_call()}. {start_over_by(on_change_option('restart'))}"
 
 
 def contents(experiment: Experiment, verdicts: Mapping[str, JobVerdict]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.planning.run_plan import Plan, RunOptions
+from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.features.search import (
     changed_search,
     constraint_check,
@@ -43,22 +43,32 @@ class SearchSource(SearchDeclaration):
         return changed_search.resumed_experiment(experiment, ledger, paths)
 
     def refuse_another(
-        self, experiment: Experiment, options: RunOptions, plan: Plan, ledger: Ledger
+        self,
+        experiment: Experiment,
+        run_dir: Path,
+        verdicts: Mapping[str, JobVerdict],
+        ledger: Ledger,
     ) -> None:
-        paths = RunPaths(options.run_dir)
+        paths = RunPaths(run_dir)
         changed_search.resumed_experiment(experiment, ledger, paths)
-        robots = search_robots.contents(experiment, plan.verdicts)
+        robots = search_robots.contents(experiment, verdicts)
         changed_search.refuse_another_robot(experiment, robots, ledger, paths)
 
     def measured_lines(self, experiment: Experiment) -> Sequence[str]:
         counted = constraint_check.count_satisfied(experiment)
         return () if counted is None else (counted.sentence,)
 
-    def forecast(self, experiment: Experiment, plan: Plan, ledger: Ledger | None) -> Forecast:
+    def forecast(
+        self,
+        experiment: Experiment,
+        verdicts: Mapping[str, JobVerdict],
+        jobs_at_once: int,
+        ledger: Ledger | None,
+    ) -> Forecast:
         begun = None
         if ledger is not None:
             begun = search_time.done_so_far(RunPaths(ledger.path.parent), ledger)
-        return search_time.forecast(experiment, self, plan, begun)
+        return search_time.forecast(experiment, self, verdicts, jobs_at_once, begun)
 
 
 def of_tables(top: Mapping[str, Any], entries: int, problems: Problems) -> SearchSource | None:

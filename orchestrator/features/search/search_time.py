@@ -5,7 +5,7 @@ says of that.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -15,7 +15,6 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, joined, rough_duration
 from orchestrator.experiment.examination import training_time
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.planning.run_plan import Plan
 from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration.declared_search import SearchDeclaration
 from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
@@ -209,11 +208,15 @@ def _kept(scheduler: SchedulerSpec | None) -> float:
 
 
 def forecast(
-    experiment: Experiment, source: SearchDeclaration, plan: Plan, begun: DoneSoFar | None
+    experiment: Experiment,
+    source: SearchDeclaration,
+    verdicts: Mapping[str, JobVerdict],
+    jobs_at_once: int,
+    begun: DoneSoFar | None,
 ) -> Forecast:
     """What the run would do. :param begun: None where nothing has been done yet."""
     scheduler = None if source.scheduler is None else asdict(source.scheduler)
-    pairs = [(job, plan.verdicts[job.job_id]) for job in experiment.jobs_to_examine]
+    pairs = [(job, verdicts[job.job_id]) for job in experiment.jobs_to_examine]
     remark = _remark_on_early_rungs(source.scheduler, pairs)
     if source.search is None:
         return Forecast(lines=remark, facts={"search": None, "scheduler": scheduler})
@@ -225,14 +228,14 @@ def forecast(
         rest.search,
         source.scheduler,
         _limits_of_rest(experiment, source, rest, begun),
-        max(1, plan.executor.jobs_at_once),
+        max(1, jobs_at_once),
         begun,
     )
     facts = _facts(experiment, source, time)
     is_told = source.scheduler is None or source.scheduler.stands_for_end(source.search)
     if is_told:  # else there is a warning already
         seeds = source.seeds_of_trial(experiment)
-        remark += _remark_on_random_points(source.search, seeds, plan.executor.jobs_at_once)
+        remark += _remark_on_random_points(source.search, seeds, jobs_at_once)
     return Forecast(lines=[_line(time), *remark], facts={"search": facts, "scheduler": scheduler})
 
 

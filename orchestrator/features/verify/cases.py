@@ -18,9 +18,12 @@ from orchestrator.core.job_patterns import matching_jobs
 from orchestrator.core.robot_hash import alteration
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import OFF_POLICY
+from orchestrator.executors.local_backend import problems_on
 from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.examination import preflight
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.planning import run_plan
+from orchestrator.machine import topology
+from orchestrator.server.verdicts import examined_job, judged, refuse_invalid
 
 MAX_CASES = 12
 """Most jobs that are verified where none are named."""
@@ -114,18 +117,20 @@ def of_job_file(path: Path, names: Sequence[str], staging: Path) -> tuple[list[C
             advice = "run the job file, and verify its run directory"
             left_out[job.job_id] = f"it starts from the policy of job {job.spec.init_job}; {advice}"
     chosen = [job for job in chosen if job.job_id not in left_out]
-    narrowed = dataclasses.replace(
-        experiment, jobs=tuple(chosen), order="as-listed", skip_invalid=False
+    machine = topology.detect(with_gpus=any(job.resources.gpus for job in chosen))
+    verdicts, problems = judged(
+        chosen,
+        preflight.examine(chosen, staging=staging, processes=machine.capacity),
+        lambda job: problems_on(machine, job),
+        {},
     )
-    plan = run_plan.plan(
-        narrowed, run_plan.RunOptions(run_dir=staging), staging, check_stop=lambda: None
-    )
+    refuse_invalid(experiment.source, chosen, verdicts, problems, skip_invalid=False)
     cases = []
-    for job in plan.jobs:
-        verdict = plan.verdicts[job.job_id]
+    for job in chosen:
+        verdict = verdicts[job.job_id]
         cases.append(
             Case(
-                job=job,
+                job=examined_job(job, verdict),
                 bundle=verdict.bundle,
                 init=verdict.init,
                 robot_hash=verdict.robot_hash,

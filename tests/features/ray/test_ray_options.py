@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.planning import run_executor
-from orchestrator.experiment.planning.run_plan import RunOptions
+from orchestrator.server.start import choose_executor
 
 
 def test_the_address_and_the_storage_of_a_cluster_are_recorded_with_the_executor(
@@ -16,11 +15,10 @@ def test_the_address_and_the_storage_of_a_cluster_are_recorded_with_the_executor
     paths = RunPaths(tmp_path)
     facts = {"executor": "ray", "ray_address": "10.0.0.1:6379", "storage": "stream"}
     paths.provenance.write_text(json.dumps([facts]))
-    asked = RunOptions(run_dir=paths.root, executor_options={"storage": "shared"})
-    taken = run_executor.of_unclaimed(asked)
-    assert taken.executor == "ray"
-    assert taken.executor_options == {"ray_address": "10.0.0.1:6379", "storage": "shared"}
-    explanation = run_executor.explanation(asked, taken)
-    assert "--executor=ray and --ray-address=10.0.0.1:6379 and --storage=shared" in explanation
-    elsewhere = run_executor.of_unclaimed(RunOptions(run_dir=paths.root, executor="local"))
-    assert (elsewhere.executor, elsewhere.executor_options) == ("local", {})
+    taken = choose_executor(paths, None, {"storage": "shared"}, fresh=False)
+    assert taken.kind.name == "ray"
+    assert taken.options == {"ray_address": "10.0.0.1:6379", "storage": "shared"}
+    named = "--executor=ray and --ray-address=10.0.0.1:6379 and --storage=shared"
+    assert named in taken.reason
+    elsewhere = choose_executor(paths, "local", {}, fresh=False)
+    assert (elsewhere.kind.name, elsewhere.options, elsewhere.reason) == ("local", {}, "")

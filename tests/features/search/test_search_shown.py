@@ -11,12 +11,12 @@ import command_helpers as commands
 import pytest
 from trial_helpers import Told, search_run
 
+from orchestrator.client import recorded_run
 from orchestrator.core.job import Cause, Failed, Paused, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory, run_end, run_index
 from orchestrator.experiment.directory.run_end import RunEnd
 from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.experiment.resuming import resume
 from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.search_events import SearchEvent
@@ -171,7 +171,7 @@ def set_failed(paths: RunPaths, trials: Sequence[Told]) -> None:
 
 def test_a_search_is_resumed_from_its_run_directory_as_a_search(tmp_path: Path) -> None:
     paths = search_run(tmp_path / "run", [DONE, AT_FIRST], is_over=False)
-    experiment, verdicts = resume.load(paths.root)
+    experiment, verdicts = recorded_run.load(paths.root)
     assert declaration_of(experiment).search is not None
     assert declaration_of(experiment).scheduler is not None
     assert not verdicts, "its jobs come from the ledger when they are needed"

@@ -14,9 +14,9 @@ from orchestrator.core import robot_sources
 from orchestrator.core.job import Job
 from orchestrator.core.robot_sources import NamedRobot, RobotCollection
 from orchestrator.experiment.examination.examination_requests import requests_of
-from orchestrator.experiment.resuming.declared_changes import changed_keys
 from orchestrator.features.urdf.settings import UrdfSettings
 from orchestrator.jobfile import load
+from orchestrator.server.differences import changed_values
 
 ROOT = Path(__file__).parents[3]
 
@@ -58,7 +58,8 @@ def test_only_a_urdf_has_the_table_in_its_spec_and_so_in_its_fingerprint(place: 
     fixed, floating = job(place), job(place, urdf={"base": "floating"})
     moved = job(place, urdf={"asset_paths": ["elsewhere"]})
     assert fixed.spec.fingerprint() == moved.spec.fingerprint() != floating.spec.fingerprint()
-    assert changed_keys(fixed, floating) == ['urdf.base: "fixed" → "floating"']
+    (difference,) = changed_values(fixed, floating)
+    assert str(difference) == 'urdf.base: "fixed" → "floating"'
 
 
 def test_a_matrix_varies_the_table(place: Path) -> None:

@@ -17,11 +17,11 @@ import pytest
 from command_helpers import bow_to_permissions
 
 from orchestrator.client import dry_run
+from orchestrator.client.options import RunOptions
 from orchestrator.core.errors import DiskFullError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.experiment.examination import side_by_side
 from orchestrator.experiment.examination.preflight import JobVerdict, examine
-from orchestrator.experiment.planning import run_plan
 from orchestrator.jobfile import from_mapping
 from orchestrator.worker.robots.preflight_child import check
 
@@ -229,9 +229,8 @@ def test_a_job_that_the_machine_is_too_small_for_keeps_the_task_chosen_for_it(
         {"name": "big", "jobs": jobs}, source="big", base=tmp_path, skip_invalid=True
     )
     verdicts = {"a-s0": JobVerdict(xml="a.xml", task="forward")}
-    options = run_plan.RunOptions(run_dir=tmp_path, verdicts=verdicts)
-    plan = run_plan.plan(experiment, options, tmp_path / "staging", check_stop=lambda: None)
-    plan.executor.close()
+    options = RunOptions(run_dir=tmp_path / "run")
+    plan = dry_run.dry_run(experiment, options, verdicts, watch=lambda *_: None)
     assert "100000 cores" in str(plan.verdicts["a-s0"].problem).replace(",", "")
     assert plan.jobs[0].spec.task == "forward"
 
@@ -245,7 +244,7 @@ def test_a_dry_run_tells_how_many_robots_it_has_examined(tmp_path: Path) -> None
     counts: list[tuple[int, int]] = []
     dry_run.dry_run(
         experiment,
-        run_plan.RunOptions(run_dir=tmp_path / "run"),
+        RunOptions(run_dir=tmp_path / "run"),
         watch=lambda *now: counts.append(now),
     )
     assert counts[0][0] == 0

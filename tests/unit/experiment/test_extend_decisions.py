@@ -24,8 +24,8 @@ from orchestrator.core.job import (
     Succeeded,
 )
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.resuming.declared_changes import OnChange
 from orchestrator.ledger import JobRow
+from orchestrator.server.differences import OnChange
 
 ATTEMPT = Attempt(job_id="a", number=0, cpus=(0,), gpus=(), started_at=0.0)
 ROWS = "checkpoints/replay/rows-000000000000-000000000500.npz"

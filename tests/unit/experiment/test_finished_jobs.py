@@ -13,8 +13,7 @@ import pytest
 from supervisor_helpers import Experiment, ledgers_closed, make_job  # noqa: F401 - a fixture
 
 from orchestrator.core.errors import LedgerError
-from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, State, Succeeded
-from orchestrator.experiment.resuming import resume
+from orchestrator.core.job import Cause, Failed, State
 from orchestrator.ledger import Ledger
 
 FAILED = Failed(cause=Cause.ERROR, message="it fell")
@@ -46,28 +45,3 @@ def test_without_a_look_for_damage_a_ledger_of_another_kind_is_still_refused(
         connection.execute("PRAGMA user_version = 99")
     with pytest.raises(LedgerError, match="format 99"):
         Ledger.open(Path(other), is_sound=True)
-
-
-@pytest.mark.parametrize(
-    ("state", "has_model", "expected"),
-    [
-        (Succeeded(), True, True),
-        (Succeeded(), False, False),
-        (FAILED, False, True),
-        (Failed(cause=Cause.TOO_LARGE, message="64 cores"), False, False),
-        (Cancelled(), False, True),
-        (Cancelled(is_undeclared=True), True, False),
-        (Pending(), False, False),
-        (Paused(at_rung=True), True, False),
-    ],
-)
-def test_settled_is_what_is_over_and_has_what_it_leaves(
-    state: State, has_model: bool, expected: bool, tmp_path: Path
-) -> None:
-    experiment = begun(tmp_path, {"a": state})
-    directory = experiment.paths.job("a")
-    directory.root.mkdir(parents=True)
-    if has_model:
-        directory.model.touch()
-    (row,) = experiment.ledger.jobs()
-    assert resume.is_settled(row, experiment.paths) is expected

@@ -31,6 +31,7 @@ from report_helpers import Trained, make_run_dir
 from supervisor_helpers import Experiment, ledgers_closed, make_job, make_spec  # noqa: F401
 
 from orchestrator.analysis import contention, run_reader
+from orchestrator.client import recorded_run
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import RunPaths
@@ -38,10 +39,10 @@ from orchestrator.core.timing_columns import COLUMNS
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import run_snapshot, worker_logs
-from orchestrator.experiment.resuming import recovery, resume
 from orchestrator.machine import provenance
 from orchestrator.report import compose
-from orchestrator.server.ledger import LedgerReporter, ServerLedger
+from orchestrator.server.ledger import ServerLedger
+from orchestrator.server.leftovers import settle_left_attempts
 from orchestrator.terminal import status_view
 
 pytestmark = pytest.mark.nightly
@@ -163,7 +164,7 @@ def read_everything(root: Path) -> None:
         lambda: compose(root),
         lambda: contention.find(root),
         *of_feature("compare.comparison", lambda module: module.compare_with_first([root, root])),
-        lambda: resume.load(root),
+        lambda: recorded_run.load(root),
         lambda: run_directory.existing_run(root),
     ):
         with contextlib.suppress(OrchestratorError):
@@ -208,10 +209,12 @@ def test_any_row_of_the_ledger_is_read_or_called_damaged(finished: Path) -> None
             with contextlib.suppress(OrchestratorError):
                 ledger = ServerLedger.open(finished / "ledger.sqlite3")
                 try:
-                    rows = [
-                        recovery.settle(row, RunPaths(finished), ledger, LedgerReporter(ledger))
-                        for row in ledger.jobs()
-                    ]
+                    settle_left_attempts(
+                        RunPaths(finished),
+                        ledger,
+                        lambda kind, text, **facts: ledger.record_event(kind, text, facts),
+                    )
+                    rows = ledger.jobs()
                     ledger.losses()
                     ledger.summary()
                     assert len(rows) == len({row.job.job_id for row in rows})

@@ -13,11 +13,10 @@ import pytest
 from host_helpers import on_another_host
 from supervisor_helpers import Experiment, make_job
 
-from orchestrator.client import attach, control
+from orchestrator.client import attach, control, recorded_run
 from orchestrator.core.errors import LedgerError, RunDirError
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import cleaning, run_snapshot, worker_logs
-from orchestrator.experiment.resuming import resume
 from orchestrator.features.verify import cases
 from orchestrator.report import experiment as report_experiment
 from orchestrator.terminal import status_view
@@ -57,7 +56,7 @@ def test_what_needs_the_ledger_is_refused_while_its_supervisor_runs_elsewhere(
         here = re.escape(f" on {socket.gethostname()}, since ")
         for command, why in (
             (report_experiment.read, "another host than this"),  # of `report`
-            (resume.load, "another host than this"),  # of `run`
+            (recorded_run.load, "another host than this"),  # of `run`
             (lambda root: cases.of_run_dir(root, ()), "another host than this"),  # of `verify`
             (lambda root: cleaning.clean(root, dry_run=False), "another supervisor"),
             (lambda root: run_directory.claim(root).__enter__(), "another supervisor"),

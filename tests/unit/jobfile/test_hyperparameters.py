@@ -11,9 +11,9 @@ import pytest
 from orchestrator.core.errors import SpecError
 from orchestrator.core.job import Job
 from orchestrator.core.worker_spec import LEAST_ITERATION, WorkerSpec
-from orchestrator.experiment.resuming.declared_changes import decisive_keys
 from orchestrator.jobfile import from_mapping
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
+from orchestrator.server.differences import decisive_keys
 
 JOB = {"name": "one", "env": "Pendulum-v1", "total_timesteps": 1000}
 

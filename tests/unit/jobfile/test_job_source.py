@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from supervisor_helpers import make_job
 
+from orchestrator.client import recorded_run
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.job import Job, Paused, Pending, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.experiment.resuming import resume
 from orchestrator.jobfile.job_source import JobSource
 from orchestrator.keys.feature_tables import FeatureTable, read_job_source
 from orchestrator.keys.problems import Problems
@@ -89,11 +89,11 @@ def test_jobs_that_nothing_compares_are_shown_and_not_trained_without_their_job_
     assert [row["state"] for row in snapshot.rows] == ["SUCCEEDED", "PAUSED"]
     assert run_snapshot.exit_code_of(snapshot) == 0
     with pytest.raises(RunDirError):
-        resume.load(paths.root)
+        recorded_run.load(paths.root)
     ledger.put_jobs(
         [DeclaredJob(position=1, job=dataclasses.replace(compared, spec=make_job("compared").spec))]
     )
     ledger.set_state("compared", Pending())
     ledger.commit()
     ledger.close()
-    assert [job.job_id for job in resume.load(paths.root)[0].jobs] == ["done", "compared"]
+    assert [job.job_id for job in recorded_run.load(paths.root)[0].jobs] == ["done", "compared"]

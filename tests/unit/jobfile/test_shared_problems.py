@@ -17,9 +17,8 @@ from orchestrator.core.job import Job, Paused, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_hash import robot_hash
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.planning.run_plan import shared_problems
-from orchestrator.experiment.resuming import resume
 from orchestrator.ledger import JobRow
+from orchestrator.server.verdicts import shared_problems, verdicts_of_finished
 
 GOOD = JobVerdict()
 
@@ -79,7 +78,7 @@ def test_finished_jobs_stay_unexamined_while_their_robot_and_settings_are_the_sa
             fingerprint=spec.fingerprint(),
             robot_hash=digest,
         )
-        verdict = resume.verdicts_of_finished([row], [declared], paths).get("a")
+        verdict = verdicts_of_finished([row], [declared], paths).get("a")
         return verdict is not None and (verdict.xml, verdict.robot_hash) == ("robot.xml", digest)
 
     assert known()

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from supervisor_helpers import make_job
+from supervisor_helpers import make_job, make_machine
 
-from orchestrator.client.dry_run import DryRun, Prospect
+from orchestrator.client.dry_run import DryRun
+from orchestrator.core.job import Pending
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast, JobSource
 from orchestrator.keys.feature_tables import FeatureTable, read_tables
 from orchestrator.keys.problems import Problems
 from orchestrator.keys.value_types import TomlTable
+from orchestrator.server.decide import Fate
 from orchestrator.terminal import plan_view
 
 
@@ -40,15 +41,15 @@ def declared(monkeypatch: pytest.MonkeyPatch, **given: dict[str, Any]) -> Experi
 
 def facts(experiment: Experiment, **forecast: Any) -> dict[str, Any]:
     """Those of a dry run on a machine without CPUs."""
-    plan: Any = SimpleNamespace(
+    dry = DryRun(
+        machine=make_machine(0),
+        executor={"nodes": 2},
+        jobs_at_once=1,
         jobs=[],
+        verdicts={},
         warnings=["it is hot"],
-        restriction="",
-        choices=[],
-        machine=SimpleNamespace(cpus=[]),
-        executor=SimpleNamespace(facts=lambda: {"nodes": 2}, jobs_at_once=1),
+        forecast=Forecast(facts=forecast),
     )
-    dry = DryRun(plan=plan, prospects={}, forecast=Forecast(facts=forecast))
     return plan_view.facts(experiment, dry, Path("run"))
 
 
@@ -80,19 +81,13 @@ def test_the_forecast_of_a_source_that_lets_declared_jobs_go_on_is_below_them(
         source="t.toml",
         base=Path(),
     )
-    executor = SimpleNamespace(jobs_at_once=1, facts=dict)
-    plan: Any = SimpleNamespace(
+    dry = DryRun(
+        machine=make_machine(1),
+        executor={},
+        jobs_at_once=1,
         jobs=[job],
         verdicts={job.job_id: JobVerdict(episode_steps=500)},
-        executor=executor,
-        machine=SimpleNamespace(cpus=()),
-        warnings=(),
-        restriction="",
-        choices=(),
-    )
-    dry = DryRun(
-        plan=plan,
-        prospects={job.job_id: Prospect(state=None, action="start")},
+        fates={job.job_id: Fate(what="enter", state=Pending())},
         forecast=Forecast(lines=["one of two is drawn each hour"]),
     )
     plan_view.show(experiment, dry, Path("run"))
