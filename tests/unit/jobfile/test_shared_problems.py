@@ -71,8 +71,7 @@ def test_finished_jobs_stay_unexamined_while_their_robot_and_settings_are_the_sa
 
     def known(declared: Job = job, state: State | None = None) -> bool:
         row = JobRow(
-            job_id=job.job_id,
-            declared=job,
+            job=job,
             state=state or Succeeded(),
             attempts=1,
             fingerprint=spec.fingerprint(),
