@@ -24,6 +24,7 @@ from orchestrator.experiment.start_policy_fetcher import StartPolicyFetcher
 from orchestrator.jobfile import from_declaration
 from orchestrator.jobfile.toml_models import FEATURE_TABLES
 from orchestrator.keys.feature_tables import read_kept_tables
+from orchestrator.keys.names import safe_name
 from orchestrator.keys.problems import Problems
 from orchestrator.machine import provenance, topology
 from orchestrator.machine.process_identity import boot_id
@@ -229,7 +230,7 @@ def _make_supervisor(
             run_dir=paths.root,
             options=executor.options,
             tables=_read_tables(settings),
-            name=settings.name,
+            name=safe_name(settings.name),
         )
     )
     stack.callback(opened.close)

@@ -79,7 +79,7 @@ def test_a_job_of_ranks_takes_one_lane_and_cpus_for_all(tmp_path: Path) -> None:
     first, second = experiment.fake.launches[:2]
     assert (first.ranks, first.cpus, first.gpus, first.threads) == (2, (0, 1, 2, 3), ("0", "1"), 2)
     assert (second.cpus, second.gpus) == ((4, 5, 6, 7), ("2", "3"))
-    assert experiment.fake.time_s == pytest.approx(2.0), "two at a time"
+    assert 2.0 <= experiment.fake.time_s < 3.0, "two at a time"
     assert "a launched as 2 ranks on CPU 0,1 | 2,3" in experiment.reporter.messages()
 
 
@@ -88,7 +88,7 @@ def test_memory_that_all_ranks_may_claim_admits_or_delays(tmp_path: Path) -> Non
     jobs = [make_job(name, ranks=2, memory_mib=100) for name in "ab"]
     experiment = Experiment(tmp_path, jobs, cpus=4, memory_mib=399)
     experiment.run()
-    assert experiment.fake.time_s == pytest.approx(2.0), "the second waits for the first"
+    assert 2.0 <= experiment.fake.time_s < 3.0, "the second waits for the first"
 
 
 @pytest.mark.nightly
@@ -157,7 +157,7 @@ def test_ranks_that_pause_at_a_rung_are_waited_for_and_the_first_says_where(
     does = f"time.sleep(0.2 * (rank == 0)); leave({int(ExitCode.PAUSED)}, f'of rank {{rank}}')"
     job = make_job("a", ranks=3, spec={"pause_at": 600})
     executor = Processes(worker_command=worker(does))
-    experiment = Experiment(tmp_path, [job], cpus=4, executor=executor, exit_record_expected=True)
+    experiment = Experiment(tmp_path, [job], cpus=4, executor=executor, now=time.monotonic)
     assert experiment.run() == {"a": "PAUSED"}
     (attempt,) = experiment.ledger.attempts()
     assert (attempt["cause"], attempt["message"]) == ("rung", "of rank 0")
@@ -167,9 +167,8 @@ def test_ranks_that_pause_at_a_rung_are_waited_for_and_the_first_says_where(
 def test_a_stop_asks_all_and_leaves_the_job_to_be_resumed(tmp_path: Path) -> None:
     patient = Behaviour(after_s=NEVER, exits_within_s=1.0)
     experiment = Experiment(tmp_path, [make_job("a", ranks=2)], behaviours({"a": patient}))
-    experiment.reporter.each_turn = lambda view: (
-        experiment.supervisor.request_stop("test") if view.elapsed_s < 1 else None
-    )
+    supervisor = experiment.supervisor
+    supervisor.reason_to_stop = lambda: "test" if len(supervisor.attempts) else ""
     assert experiment.run() == {"a": "PENDING"}
     assert "failed" not in experiment.reporter.kinds()
 
