@@ -110,10 +110,6 @@ class ClusterSlots:
     def jobs_at_once(self) -> int:
         return min(self._max_parallel, self._cores)
 
-    @property
-    def is_full(self) -> bool:
-        return len(self._held) >= self.jobs_at_once or not any(self._by_cores)
-
     def acquire(
         self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1, job_id: str = ""
     ) -> Slot | None:

@@ -22,7 +22,7 @@ class StartChoice:
 def why_never_forked(job: Job, never_forks: str = "") -> str:
     """Why its worker is exec'ed, however many jobs are due; empty where it can be forked.
 
-    :param never_forks: :attr:`.Executor.never_forks`.
+    :param never_forks: :attr:`.OpenedExecutor.never_forks`.
     """
     if job.resources.start == "exec":
         return 'resources.start = "exec"'
@@ -34,20 +34,12 @@ def is_forkable(job: Job) -> bool:
     return not why_never_forked(job)
 
 
-def why_execed(job: Job, recorded: str | None) -> str:
-    """Why its worker was exec'ed, after the event.
-
-    :param recorded: :attr:`.ExitRecord.why_exec`.
-    """
-    return recorded or why_never_forked(job) or TOO_FEW
-
-
 def choose(job: Job, *, due: int, never_forks: str, has_forked: bool = False) -> StartChoice:
     """How the worker of ``job`` is started.
 
     :param due: how many jobs that :func:`is_forkable` wait to be launched, with this one; those
         whose back-off is not over are among them, and those that wait for other jobs are not.
-    :param never_forks: :attr:`.Executor.never_forks`.
+    :param never_forks: :attr:`.OpenedExecutor.never_forks`.
     :param has_forked: whether the executor has taken a job to fork, so that it has a template
         process.
     """

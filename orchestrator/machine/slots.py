@@ -98,10 +98,6 @@ class Slots(Protocol):
     def grows(self) -> bool:
         """Whether a request that does not fit into an empty pool may fit later."""
 
-    @property
-    def is_full(self) -> bool:
-        """Whether there is no slot for a job of one core."""
-
     def acquire(
         self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1, job_id: str = ""
     ) -> Slot | None:
@@ -232,10 +228,6 @@ class SlotPool:
         """By the index of the slot."""
         self._find_gpus = find_gpus
         self._gpus = _free_gpus(machine.gpus)
-
-    @property
-    def is_full(self) -> bool:
-        return not self._has_room(cores=1)
 
     def acquire(
         self,
