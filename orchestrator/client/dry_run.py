@@ -216,8 +216,12 @@ def _compared(
         else:
             of_summary = leftovers.states_of_summary(paths) if ledger is None else {}
             known = leftovers.known_jobs(paths, plan.jobs, plan.verdicts, rows, held, of_summary)
-            are_compared = ledger is not None and begun_source(paths, ledger) is not None
-            decision = decide(known, options.on_change, paths.root, are_compared=are_compared)
+            decision = decide(
+                known,
+                options.on_change,
+                paths.root,
+                are_compared=lambda: ledger is not None and begun_source(paths, ledger) is not None,
+            )
         forecast = Forecast()
         if source is not None:
             begun = None if refusal or decision.refusal else ledger

@@ -5,7 +5,7 @@ No I/O and no clock: everything comes in as values and goes out as values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -149,11 +149,12 @@ def decide(
     on_change: OnChange,
     run_dir: Path,
     *,
-    are_compared: bool = False,
+    are_compared: Callable[[], bool] = lambda: False,
 ) -> Decision:
     """Decide what becomes of the jobs of a job file.
 
-    :param are_compared: whether the jobs are compared with each other at rungs.
+    :param are_compared: returns whether the jobs are compared with each other at rungs; called only
+        if jobs have changed.
     """
     begun = [one for one in declared if _has_begun(one)]
     changed = _with_those_that_start_from(_own_differences(begun), begun)
@@ -169,7 +170,7 @@ def decide(
         if running:
             refused = changed
             refusal = _running_message(run_dir, running)
-        elif are_compared:
+        elif are_compared():
             refused = changed
             refusal = _at_rungs_message(run_dir, changed)
         elif on_change == "refuse":

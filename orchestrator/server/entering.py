@@ -260,9 +260,12 @@ class Entering:
             {job.job_id: self.ledger.wanted_of(job.job_id) for job in jobs},
             self._of_summary,
         )
-        may_have_changed = any(row.attempts for row in rows.values())
-        are_compared = may_have_changed and begun_source(self.paths, self.ledger) is not None
-        decision = decide(known, addition.on_change, self.paths.root, are_compared=are_compared)
+        decision = decide(
+            known,
+            addition.on_change,
+            self.paths.root,
+            are_compared=lambda: begun_source(self.paths, self.ledger) is not None,
+        )
         if decision.refusal:
             raise ChangedError(decision.refusal)
         positions = self._positions(addition, jobs, rows)

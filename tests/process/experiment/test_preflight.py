@@ -20,9 +20,12 @@ from orchestrator.client import dry_run
 from orchestrator.client.options import RunOptions
 from orchestrator.core.errors import DiskFullError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.executors.local import problems_on
 from orchestrator.experiment.examination import side_by_side
 from orchestrator.experiment.examination.preflight import JobVerdict, examine
 from orchestrator.jobfile import from_mapping
+from orchestrator.machine import topology
+from orchestrator.server.verdicts import examined_job, judged
 from orchestrator.worker.robots.preflight_child import check
 
 ROOT = Path(__file__).parents[3]
@@ -228,11 +231,14 @@ def test_a_job_that_the_machine_is_too_small_for_keeps_the_task_chosen_for_it(
     experiment = from_mapping(
         {"name": "big", "jobs": jobs}, source="big", base=tmp_path, skip_invalid=True
     )
-    verdicts = {"a-s0": JobVerdict(xml="a.xml", task="forward")}
-    options = RunOptions(run_dir=tmp_path / "run")
-    plan = dry_run.dry_run(experiment, options, verdicts, watch=lambda *_: None)
-    assert "100000 cores" in str(plan.verdicts["a-s0"].problem).replace(",", "")
-    assert plan.jobs[0].spec.task == "forward"
+    (job,) = experiment.jobs
+    examined = {"a-s0": JobVerdict(xml="a.xml", task="forward")}
+    verdicts, problems = judged(
+        [job], examined, lambda job: problems_on(topology.detect(), job), {}
+    )
+    assert "100000 cores" in str(problems[0]).replace(",", "")
+    assert verdicts["a-s0"].lacks_room
+    assert examined_job(job, verdicts["a-s0"]).spec.task == "forward"
 
 
 def test_a_dry_run_tells_how_many_robots_it_has_examined(tmp_path: Path) -> None:
