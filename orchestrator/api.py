@@ -46,9 +46,9 @@ from orchestrator.jobfile.toml_models import FEATURE_TABLES, Settings
 from orchestrator.keys.problems import suggestion
 from orchestrator.ledger import SummaryRow
 from orchestrator.machine.slots import MaxParallel
-from orchestrator.progress import CallbackDisplay, ExperimentProgress, JobProgress
 from orchestrator.results import ExperimentResult, Result, Results, result_of
 from orchestrator.server.differences import OnChange
+from orchestrator.terminal.callbacks import CallbackDisplay, ExperimentProgress, JobProgress
 from orchestrator.terminal.jobs_table import JobsTable
 from orchestrator.terminal.notebook_view import NotebookReporter, is_notebook
 from orchestrator.terminal.run_view import LineReporter, Reporter, RunDisplay

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.client.follow import INTERNAL, Display, Follower, end_of
+from orchestrator.client.follow import Display, Follower, end_of
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
@@ -17,6 +17,7 @@ from orchestrator.experiment.directory.run_directory import LockHolder
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.from_outside.run_follower import RunFollower
 from orchestrator.ledger import SummaryRow
+from orchestrator.server.ledger import INTERNAL
 
 LOOK_EVERY_S = 0.25
 """How late the end of the supervisor may be noticed."""

@@ -14,8 +14,6 @@ from orchestrator.server.ledger import EventRow, ServerLedger
 from orchestrator.server.requests import Answer
 
 LOOK_EVERY_S = 0.1
-INTERNAL = ("answer", "ended", "underway")
-"""Kinds of events that are for clients, not for people."""
 
 
 class Display(Protocol):
@@ -28,7 +26,7 @@ class Display(Protocol):
         """The jobs are in the ledger."""
 
     def event(self, event: EventRow) -> None:
-        """An event of the stream, but for those in :data:`INTERNAL`."""
+        """An event of the stream, but for those in :data:`.ledger.INTERNAL`."""
 
     def tick(self) -> None:
         """Called several times a second."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.client import session
 from orchestrator.client.additions import addition_of, is_underway, resumed
-from orchestrator.client.follow import INTERNAL, LOOK_EVERY_S, Display, Follower, end_of
+from orchestrator.client.follow import LOOK_EVERY_S, Display, Follower, end_of
 from orchestrator.client.options import RunOptions
 from orchestrator.client.session import SupervisorDied
 from orchestrator.client.start import SupervisorProcess, error_named
@@ -30,7 +30,7 @@ from orchestrator.jobfile.validation import as_plain
 from orchestrator.ledger import SummaryRow
 from orchestrator.server.differences import is_declared_as
 from orchestrator.server.entering import Addition
-from orchestrator.server.ledger import EventRow
+from orchestrator.server.ledger import INTERNAL, EventRow
 from orchestrator.server.settings import RunSettings
 
 JOIN_PATIENCE_S = 10.0

@@ -6,14 +6,14 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 from orchestrator.client.follow import LOOK_EVERY_S, Follower, end_of
 from orchestrator.client.requests import raise_refusal
 from orchestrator.client.start import SupervisorProcess
-from orchestrator.core.errors import LedgerError, SupervisorError
+from orchestrator.core.errors import UNAVAILABLE, LedgerError, SupervisorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.process_setup import CHECKPOINT_SIGNAL, STOP_SIGNALS
 from orchestrator.experiment.directory.run_end import RunEnd
@@ -106,9 +106,13 @@ class Session:
             _raise_end(self.process)
         while True:
             has_ended = self.process.has_ended
-            for event in self._follower.new():
+            events: Sequence[EventRow] = ()
+            answer = None
+            with contextlib.suppress(*UNAVAILABLE):  # the file system fails; it is read again
+                events = self._follower.new()
+                answer = self._follower.answer(id_)
+            for event in events:
                 each(event)
-            answer = self._follower.answer(id_)
             if answer is not None:
                 break
             if has_ended:

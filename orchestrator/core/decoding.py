@@ -109,11 +109,6 @@ def checked_row(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     return _read_each(readers, values, readers)
 
 
-def checked_values(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """As :func:`checked_row`, of the keys in ``values`` alone."""
-    return _read_each(values, values, _columns(kind))
-
-
 def field_values(instance: Any) -> dict[str, Any]:
     """Return the fields of a dataclass by name. Unlike :func:`dataclasses.asdict` it copies no value."""
     kind: Any = type(instance)

@@ -69,15 +69,6 @@ def suggestion(word: str, known: Iterable[str]) -> str | None:
     return by_plain[similar[0]] if similar else None
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``did you mean "ppo"?`` for a misspelt word, or the list of the known ones."""
-    names = list(known)
-    near = suggestion(word, names)
-    return (
-        f"expected one of {', '.join(names)}" if near is None else f"did you mean {quoted(near)}?"
-    )
-
-
 def _plain(name: str) -> str:
     """Return ``name`` without what people mix up."""
     return name.lower().replace("-", "_")

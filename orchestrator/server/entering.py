@@ -28,7 +28,6 @@ from orchestrator.core.job import (
     Job,
     Paused,
     Pending,
-    Running,
     Succeeded,
     lacked_room,
 )
@@ -486,10 +485,9 @@ class Entering:
 
     def _load(self, rows: Sequence[JobRow]) -> None:
         """Take jobs into the table, and do what users want of them."""
-        self.jobs.load(row for row in rows if not isinstance(row.state, Running))
+        self.jobs.load(rows)
         for row in rows:
-            if not isinstance(row.state, Running):
-                self.jobs.settle(self.jobs[row.job_id])
+            self.jobs.settle(self.jobs[row.job_id])
 
     # -- what people are told
 

@@ -102,11 +102,17 @@ class JobTable:
 
     def load(self, rows: Iterable[JobRow]) -> None:
         """Take rows of the ledger, in order of launch. Jobs that are here already are replaced; their
-        back-off, which the ledger does not have, stays.
+        back-off, which the ledger does not have, stays. Of those that run, only the declaration is
+        replaced.
         """
         wanted = self._ledger.wanted()
         losses = self._ledger.losses()
         for row in rows:
+            if isinstance(row.state, Running):
+                running = self.entries[row.job_id]
+                running.job = row.job
+                running.position = row.position
+                continue
             before = self.entries.get(row.job_id)
             state = row.state
             if before is not None and before.attempts == row.attempts and state.name == "PENDING":

@@ -18,6 +18,10 @@ Wanted: TypeAlias = Literal["run", "pause", "cancel"]
 """What the user wants of a job. The supervisor brings the job there."""
 
 
+INTERNAL = ("answer", "ended", "underway")
+"""Kinds of events that are for clients, not for people. Only the supervisor reports them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRow:
     """An event of the stream."""

@@ -101,6 +101,7 @@ def report_end(
     state: State,
     record: ExitRecord | None,
     wall_s: float,
+    now: float,
     paths: RunPaths,
 ) -> None:
     """Say how an attempt ended, and what follows."""
@@ -122,8 +123,9 @@ def report_end(
             facts["reason"] = message
         case Cancelled():
             kind, text = "cancelled", "cancelled"
-        case Paused():
-            kind, text = "paused", outcome.message
+        case Paused(at_rung=is_at_rung):
+            kind = "paused"
+            text = outcome.message if is_at_rung else "paused; `resume` queues it again"
         case Pending() if outcome.cause is Cause.RUNG:
             kind, text = "promoted", f"{outcome.message}, and trains on"
         case Pending(not_before=None) if was_killed:
@@ -141,7 +143,10 @@ def report_end(
             kind = "retrying"
             assert not_before is not None
             max_retries = attempt.entry.job.max_retries
-            text = f"{outcome.message}; retry {failures} of {max_retries}"
+            again = f"retry {failures} of {max_retries}"
+            if outcome.cause is Cause.NODE_LOST:
+                again = "resumes"
+            text = f"{outcome.message}; {again} in {not_before - now:.0f} s"
         case _:
             kind, text = "succeeded", f"succeeded{results_text(record)}"
     report(kind, f"{attempt.id.job_id} {text}", **facts)

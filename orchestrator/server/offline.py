@@ -80,7 +80,9 @@ def apply(run_dir: Path, request: Request) -> Answer:
             for entry in supervisor.jobs:
                 supervisor.jobs.settle(entry)
             for received in supervisor.request_folder.new(()):
-                supervisor.verbs.apply(received)
+                left = received.request
+                if left is None or left.verb != "add" or left.supervisor is not None:
+                    supervisor.verbs.apply(received)  # robots are examined by the next supervisor
             ledger.change("DELETE FROM answers WHERE id = ?", (OFFLINE,))
             supervisor.verbs.apply(ReceivedRequest(id=OFFLINE, request=request))
             answer = ledger.answer(OFFLINE)

@@ -271,7 +271,9 @@ def _reasons_to_stop(
     supervisor: Supervisor, settings: RunSettings, lifeline: Lifeline
 ) -> Callable[[], str]:
     def reason() -> str:
-        if not settings.is_detached and lifeline.is_broken():
+        # Without its client, one that is detached would wait for its jobs for ever.
+        waits_for_client = supervisor.awaits_jobs and not supervisor.entering.is_busy
+        if (waits_for_client or not settings.is_detached) and lifeline.is_broken():
             supervisor.stop_signal = "SIGHUP"  # as if the terminal had told this process
             return "the program that started the run has ended"
         return ""

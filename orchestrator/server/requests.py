@@ -115,10 +115,14 @@ class RequestFolder:
             return False
         return True
 
-    def write_answer(self, id_: str, answer: Answer) -> None:
-        """Write the answer for a client on another host, which cannot read the ledger."""
-        with contextlib.suppress(OSError):
-            write_whole(self._folder / f"{id_}.answer", answer.to_json(), durable=False)
+    def finish(self, id_: str, request: Request | None, answer: Answer) -> None:
+        """Remove a request whose answer is in the ledger. A client on another host, which cannot read
+        that, gets a file.
+        """
+        if request is not None and request.host != socket.gethostname():
+            with contextlib.suppress(OSError):
+                write_whole(self._folder / f"{id_}.answer", answer.to_json(), durable=False)
+        self.remove(id_)
 
     def take_answer(self, id_: str) -> Answer | None:
         """Read and remove the answer to a request; return None if there is none yet."""

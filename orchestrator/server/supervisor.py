@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -161,8 +160,8 @@ class Supervisor:
     """Requests that were taken, whose files are still there."""
     _has_postponed: bool = field(default=False, init=False)
     """Whether requests wait for the jobs that they are about. Nothing is launched before these."""
-    _answered: dict[str, Answer | None] = field(default_factory=dict, init=False)
-    """Requests whose answers are committed next; with the answer if it is for another host."""
+    _answered: dict[str, tuple[Request, Answer]] = field(default_factory=dict, init=False)
+    """Requests whose answers are committed next, by their ids."""
     _progress: Pacer = field(default_factory=lambda: Pacer(PROGRESS), init=False)
     _summary: Pacer = field(default_factory=lambda: Pacer(SUMMARY), init=False)
     _waiting: Pacer = field(default_factory=lambda: Pacer(WAITING), init=False)
@@ -366,16 +365,12 @@ class Supervisor:
             self.refusal = "" if self.is_held_open() else answer.error
             if not answer.error:
                 self.before_first_launch()
-        self._answered[id_] = answer if request.host != socket.gethostname() else None
+        self._answered[id_] = request, answer
 
     def _remove_applied(self) -> None:
-        """Remove the files of requests whose answers are committed, and write answers for clients
-        on other hosts.
-        """
-        for id_, answer in self._answered.items():
-            if answer is not None:
-                self.request_folder.write_answer(id_, answer)
-            self.request_folder.remove(id_)
+        """Remove the files of requests whose answers are committed."""
+        for id_, (request, answer) in self._answered.items():
+            self.request_folder.finish(id_, request, answer)
             self._applied.discard(id_)
         self._answered.clear()
 
@@ -534,7 +529,7 @@ class Supervisor:
         if entry.wanted == "cancel" and not isinstance(state, Succeeded):
             state = Cancelled()
         self.jobs.move(entry, state)
-        messages.report_end(self.report, attempt, outcome, state, record, wall_s, self.paths)
+        messages.report_end(self.report, attempt, outcome, state, record, wall_s, now, self.paths)
         self.jobs.settle(entry)
         if isinstance(state, Succeeded):
             job_directory.remove_replay_buffers(self.paths.job(attempt.id.job_id), entry.job.spec)

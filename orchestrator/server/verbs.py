@@ -11,6 +11,7 @@ from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Paused
 from orchestrator.core.text import count, listed
 from orchestrator.server.jobs import JobEntry
+from orchestrator.server.ledger import INTERNAL
 from orchestrator.server.requests import Answer, ReceivedRequest, Request
 from orchestrator.supervisor import error_log
 
@@ -39,10 +40,11 @@ class Verbs:
     def apply(self, received: ReceivedRequest) -> None:
         """Apply a request that was not applied before."""
         supervisor = self.supervisor
-        if supervisor.ledger.answer(received.id) is not None:  # its file outlived a kill
-            supervisor.request_folder.remove(received.id)
-            return
         request = received.request
+        before = supervisor.ledger.answer(received.id)
+        if before is not None:  # its file outlived a kill
+            supervisor.request_folder.finish(received.id, request, before)
+            return
         if request is None:
             with contextlib.suppress(OSError):  # it stays, and is not read again
                 supervisor.request_folder.set_aside(received.id)
@@ -70,8 +72,6 @@ class Verbs:
         supervisor = self.supervisor
         match request.verb:
             case "add":
-                if not supervisor.holder:
-                    raise RefusedRequest("no supervisor is running that could examine robots")
                 supervisor.entering.begin(id_, request)
                 return None
             case "stop":
@@ -86,11 +86,11 @@ class Verbs:
                 supervisor.report("checkpoint", text, running=asked)
                 return Answer(message=text)
             case "report":
-                supervisor.report(
-                    str(request.args.get("kind", "warning")),
-                    str(request.args.get("message", "")),
-                    **dict(request.args.get("facts", {})),
-                )
+                kind = str(request.args.get("kind", "warning"))
+                if kind in INTERNAL:
+                    raise RefusedRequest(f"report: events of kind {kind} are not for clients")
+                message = str(request.args.get("message", ""))
+                supervisor.report(kind, message, **dict(request.args.get("facts", {})))
                 return Answer()
             case "release":
                 supervisor.is_released = True

@@ -67,7 +67,6 @@ def judge(
     rank: int | None = None,
     lost: str | None = None,
     rung: int | None = None,
-    held: AttemptOutcome | None = None,
 ) -> AttemptOutcome:
     """The outcome of an attempt that has ended.
 
@@ -79,7 +78,6 @@ def judge(
     :param lost: why the exit code is not known, where that is known; another attempt may succeed,
         whatever the record. With ``ExitCode.INTERRUPTED``: why the attempt was handed back.
     :param rung: env_steps at which the attempt was to pause.
-    :param held: that its user has cancelled or paused the job meanwhile; None where nobody has.
     """
     if returncode is None and record is not None and lost is None:
         returncode = record.code
@@ -87,8 +85,6 @@ def judge(
         return AttemptOutcome(cause=None)
     reason = record.message if record is not None else ""
     if returncode == ExitCode.PAUSED and rung is not None and not silent:
-        if held is not None:
-            return held
         message = reason or f"paused at {rung:,} env_steps to be compared"
         return AttemptOutcome(cause=Cause.RUNG, message=message)
     is_to_resume = end_reason is None or end_reason.cause in (Cause.INTERRUPTED, Cause.PAUSED)

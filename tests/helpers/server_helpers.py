@@ -394,11 +394,10 @@ def assert_finished(paths: RunPaths, total_timesteps: int = 200) -> None:
 
 
 @contextlib.contextmanager
-def client(root: Path, *, forks: bool) -> Iterator[subprocess.Popen[str]]:
-    """A client that has started a supervisor, and has asked it to go on."""
-    line = (
-        settings_line(root).decode().replace(f'"client_pid": {os.getpid()}', '"client_pid": CLIENT')
-    )
+def client(root: Path, *, forks: bool, **settings: Any) -> Iterator[subprocess.Popen[str]]:
+    """A client that has started a supervisor."""
+    own = f'"client_pid": {os.getpid()}'
+    line = settings_line(root, **settings).decode().replace(own, '"client_pid": CLIENT')
     command = "|".join(server_command(root))
     arguments = [command, line, "forks" if forks else ""]
     environment = {**os.environ, "PYTHONPATH": str(HELPERS.parents[1])}

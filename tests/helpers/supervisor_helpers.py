@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from fake_launcher import NEVER, Behaviour, FakeLauncher, SimulatedLocal
 
-from orchestrator.client.follow import INTERNAL
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, Job, Paused, Resources, Running, State
@@ -30,7 +29,7 @@ from orchestrator.machine.topology import Cpu, Machine
 from orchestrator.server.declaration import job_values
 from orchestrator.server.entering import Addition, addition_args
 from orchestrator.server.examiner import Examination, Examined
-from orchestrator.server.ledger import ServerLedger
+from orchestrator.server.ledger import INTERNAL, ServerLedger
 from orchestrator.server.leftovers import settle_left_attempts
 from orchestrator.server.requests import Answer, Request
 from orchestrator.server.supervisor import Supervisor

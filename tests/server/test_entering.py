@@ -163,6 +163,13 @@ def test_jobs_are_added_to_a_run_and_known_ones_are_left_alone(tmp_path: Path) -
     assert [row.position for row in run.ledger.jobs()] == [0, 1, 2]
 
 
+def test_more_retries_count_for_a_job_that_runs(tmp_path: Path) -> None:
+    fails = Behaviour(after_s=9.0, returncode=-9)
+    run = Run(tmp_path, [make_job("a")], behaviours({"a": [fails, Behaviour()]}))
+    run.at(1.0, lambda: run.add(make_job("a", max_retries=1)))
+    assert run.go() == {"a": "SUCCEEDED"}
+
+
 def test_a_stop_during_an_examination_ends_it_and_leaves_nothing(tmp_path: Path) -> None:
     run = begin(tmp_path, make_job("a"))
     run.examiner.takes_turns = 10_000

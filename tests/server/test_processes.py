@@ -61,6 +61,16 @@ def test_a_killed_client_takes_its_run_with_it_resumably(tmp_path: Path, forks: 
     assert_finished(finish(paths.root))
 
 
+def test_a_detached_supervisor_does_not_wait_for_jobs_of_a_killed_client(tmp_path: Path) -> None:
+    paths = enter(tmp_path / "run", little_job("a"))
+    with client(paths.root, forks=False, is_detached=True) as started:
+        holder = run_directory.holder(paths)
+        assert holder is not None
+        os.kill(started.pid, signal.SIGKILL)
+        await_gone(family_of(holder.pid))
+    assert states_in(paths) == {"a": "PENDING"}
+
+
 def test_a_client_that_hangs_delays_no_limit(tmp_path: Path) -> None:
     paths = enter(tmp_path / "run", little_job("a", LONG, timeout_s=1.0), little_job("b"))
     with client(paths.root, forks=False) as started:

@@ -103,6 +103,7 @@ def test_a_job_that_ended_before_it_could_be_held_is_not_held_later(tmp_path: Pa
         ("set", [], {"max_parallel": 0}),
         ("set", [], {"max_parallel": "many"}),
         ("resume", ["rung"], {"pause_at": "far"}),
+        ("report", [], {"kind": "ended"}),
     ],
 )
 def test_what_cannot_be_done_is_refused_and_changes_nothing(
@@ -175,12 +176,13 @@ def test_a_stop_now_kills_at_once(tmp_path: Path) -> None:
 
 def test_a_request_whose_file_outlived_a_kill_is_not_applied_again(tmp_path: Path) -> None:
     run = held_open(Run(tmp_path, [make_job("a")], lambda _: FOREVER))
-    id_ = run.ask("cancel", "a")
+    id_ = run.ask("cancel", "a", host="elsewhere")
     file = run.paths.requests / f"{id_}.json"
     content = file.read_bytes()
     run.supervisor.turn()
     run.supervisor.turn()
     assert not file.exists()
+    run.supervisor.request_folder.take_answer(id_)  # as if the kill had come before it was written
     run.ledger.commit()
     run.supervisor.jobs.want(run.supervisor.jobs["a"], "run")
     run.supervisor.jobs.requeue(run.supervisor.jobs["a"], "retrying", "again")
@@ -188,6 +190,7 @@ def test_a_request_whose_file_outlived_a_kill_is_not_applied_again(tmp_path: Pat
     run.at(3.0, lambda: run.ask("stop"))
     assert run.go() == {"a": "PENDING"}
     assert not file.exists()
+    assert run.supervisor.request_folder.take_answer(id_) == run.answer(id_)
 
 
 @hypothesis.given(content=strategies.binary(max_size=200))
@@ -286,10 +289,11 @@ def test_what_a_killed_supervisor_was_asked_for_is_done_by_whoever_comes_next(
     run.ask("pause", "c")  # nobody has read it
     run.add(make_job("late"), supervisor="the killed one")
     run.ask("stop", supervisor="the killed one")
+    run.add(make_job("e"), supervisor=None)  # for whoever can examine it
     run.end()
     assert not offline.apply(tmp_path, Request(verb="resume", jobs=["a"])).error
-    again = Run(tmp_path)
-    assert again.go() == {"a": "SUCCEEDED", "b": "CANCELLED", "c": "PAUSED", "d": "SUCCEEDED"}
+    states = {"a": "SUCCEEDED", "b": "CANCELLED", "c": "PAUSED", "d": "SUCCEEDED"}
+    assert Run(tmp_path).go() == states | {"e": "SUCCEEDED"}
 
 
 def test_a_request_that_was_left_for_a_killed_supervisor_does_not_end_the_next_run(

@@ -4,11 +4,9 @@ closed streams.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
-from pathlib import Path
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that request a stop."""
@@ -27,19 +25,6 @@ def set_up_process() -> None:
         if getattr(sys, name) is None:
             stream = open(number, mode, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
-
-
-def give_way() -> None:
-    """Use only CPU time that no other process wants, as far as the kernel lets this process ask for
-    that.
-
-    It cannot be undone: without rights, a process never leaves ``SCHED_IDLE`` (sched(7)).
-    """
-    with contextlib.suppress(OSError):  # a container that forbids it
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    # Sessions are groups of their own (sched(7)), unless the kernel has no autogroups.
-    with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text("19")
 
 
 def block_checkpoint_signal() -> None:

@@ -110,9 +110,7 @@ def run(experiment: Experiment, options: BenchOptions, tell: Callable[[str], Non
     job = workload.pick(experiment, options.job)
     machine = topology.detect()
     with contextlib.ExitStack() as stack:
-        stops = StopRequests()
-        stops.deliver_to(_interrupt)
-        stack.enter_context(stops.handle_signals())
+        stack.enter_context(StopRequests(is_urgent=True).handle_signals())
         paths = stack.enter_context(run_directory.claim(options.run_dir))
         stack.enter_context(disk_full_explained(paths.root, "run the same command again"))
         if paths.ledger.exists():
@@ -137,10 +135,6 @@ def run(experiment: Experiment, options: BenchOptions, tell: Callable[[str], Non
             return BenchResult(
                 run_dir=paths.root, exit_code=130, measured=_measurement_count(paths)
             )
-
-
-def _interrupt(_reason: str) -> None:
-    raise KeyboardInterrupt
 
 
 def _measurement_count(paths: RunPaths) -> int:
