@@ -47,6 +47,8 @@ class Sessions:
         return provenance.record(
             self.paths,
             experiment="robots",
+            command=["orchestrator", "run"],
+            thread_variables={},
             machine=make_machine(1),
             jobs_at_once=1,
             repository=NoRepository(),
