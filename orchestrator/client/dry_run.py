@@ -118,10 +118,10 @@ def dry_run(
             watch=watch,
             sources=experiment.jobs,
         )
+        warnings = list(experiment.warnings)
+        opened.ready(lambda _, text: warnings.append(text))  # a cluster has its nodes from here on
         labels = {str(path): robot.label for path, robot in experiment.unnamed.items()}
         verdicts, problems = judged(to_examine, recorded or examined, opened.problems, labels)
-        warnings = list(experiment.warnings)
-        opened.ready(lambda _, text: warnings.append(text))
         executor_facts = opened.facts()
         jobs_at_once = opened.jobs_at_once
         never_forks = opened.never_forks
