@@ -254,7 +254,7 @@ def test_a_supervisor_that_is_killed_leaves_no_rank_and_a_job_to_be_resumed(tmp_
         os.kill(supervisor.pid, signal.SIGKILL)
         supervisor.wait()
     await_gone(ranks)
-    experiment = Experiment(tmp_path, [make_job("a", ranks=3)])
+    experiment = Experiment(tmp_path, [make_job("a", ranks=3)], cpus=4)
     assert isinstance(settled(experiment, make_job("a", ranks=3)), Pending)
 
 
@@ -285,7 +285,7 @@ def test_the_log_of_any_rank_can_be_had(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_a_job_whose_number_of_ranks_changed_is_refused_with_the_difference(tmp_path: Path) -> None:
-    before = Experiment(tmp_path, [make_job("a", ranks=2)])
+    before = Experiment(tmp_path, [make_job("a", ranks=2)], cpus=4)
     before.run()
     after = make_job("a", ranks=4)
     with pytest.raises(ChangedError, match=r"resources\.ranks: 2 → 4"):

@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_helpers import HOPPER, TINY, odd, write_experiment
+from command_helpers import HOPPER, TINY, add_to_server, odd, write_experiment
 from executor_helpers import ASLEEP, family, local, make_launch, make_rank_group, until_heard
+from server_helpers import reading
 
 import orchestrator
 from orchestrator import ExperimentProgress
+from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.environment_variables import CPU_LOCKS_VARIABLE
-from orchestrator.ledger import Ledger
 from orchestrator.machine import topology
-from orchestrator.machine.cpu_load import CpuLoad
 from orchestrator.machine.process_tree import with_descendants
 
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
@@ -66,6 +66,13 @@ def make(xml=None, seed=0):
     return Spinning("nothing", 100)
 """
 """An environment that keeps its core busy amid a training until there is a file ``go``."""
+LOAD = """
+from pathlib import Path
+from orchestrator.machine.cpu_load import CpuLoad
+busy = Path({busy!r})
+CpuLoad.shares = lambda *_: {{int(busy.read_text()): 1.0}} if busy.exists() else {{}}
+"""
+"""For a supervisor: other programs keep the CPU busy that a file names."""
 
 
 def allowed(pid: int) -> set[frozenset[int]]:
@@ -155,8 +162,8 @@ def test_a_training_that_was_moved_has_the_weights_of_one_that_was_not(
     monkeypatch.setenv(
         CPU_LOCKS_VARIABLE, str(tmp_path / "holders")
     )  # runs of other tests are none of this one's
-    at: set[int] = set()
-    monkeypatch.setattr(CpuLoad, "shares", lambda *_: dict.fromkeys(at, 1.0))
+    busy = tmp_path / "busy"
+    add_to_server(monkeypatch, LOAD.format(busy=str(busy)))
     monkeypatch.chdir(tmp_path)
     write_experiment(tmp_path, odd("unused", "nothing"))
     (tmp_path / "spinning.py").write_text(SPINNING)
@@ -172,26 +179,21 @@ def test_a_training_that_was_moved_has_the_weights_of_one_that_was_not(
     hogs = contextlib.ExitStack()
 
     def disturb(progress: ExperimentProgress) -> None:
-        if not at and progress.running:
+        if not busy.exists() and progress.running:
             cpus = topology.detect().cpus
-            at.add(cpus[0].index)
+            (tmp_path / "busy.new").write_text(str(cpus[0].index))
+            (tmp_path / "busy.new").rename(busy)
             hogs.enter_context(hog(cpus[0].index))
-        elif at and not go.exists():
-            with contextlib.closing(
-                Ledger.open(tmp_path / "moved/ledger.sqlite3", read_only=True)
-            ) as ledger:
+        elif busy.exists() and not go.exists():
+            with reading(RunPaths(tmp_path / "moved")) as ledger:
                 if any(len(attempt["cpu_spans"]) > 1 for attempt in ledger.attempts()):
                     go.touch()
 
     with hogs:
         orchestrator.train(HOPPER, run_dir=tmp_path / "moved", on_progress=disturb, **settings)
-    with contextlib.closing(
-        Ledger.open(tmp_path / "moved/ledger.sqlite3", read_only=True)
-    ) as ledger:
+    with reading(RunPaths(tmp_path / "moved")) as ledger:
         (attempt,), (moved,) = ledger.attempts(), ledger.summary()
-    with contextlib.closing(
-        Ledger.open(tmp_path / "undisturbed/ledger.sqlite3", read_only=True)
-    ) as ledger:
+    with reading(RunPaths(tmp_path / "undisturbed")) as ledger:
         (undisturbed,) = ledger.summary()
     assert [span["cpus"] for span in attempt["cpu_spans"]] == [
         [cpu.index] for cpu in topology.detect().cpus[:2]
