@@ -153,7 +153,7 @@ def dry_run(
         experiment.order,
         lambda job: training_time.of_job(job, verdicts[job.job_id].physics_s),
     )
-    told = remarks(jobs, verdicts)
+    told = remarks([*jobs, *examples], verdicts)
     warnings += [text for kind, text in told if kind == "warning"]
     warnings += _disk_warnings(jobs, options.run_dir)
     holder = run_directory.holder(paths)
