@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from orchestrator.core.job import Job
+from orchestrator.core.numbers.evaluation_grid import MOST_POINTS, number_of_points
 from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import (
@@ -17,6 +19,7 @@ from orchestrator.core.worker_spec import (
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, DEFAULTS, POLICY_KEYS
 from orchestrator.jobfile.job_table_rules import table_rules
 from orchestrator.jobfile.merged_job import MergedJob
+from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.jobfile.rank_rules import check_ranks
 from orchestrator.jobfile.validation import Layer
 from orchestrator.keys.problems import Problems
@@ -89,7 +92,7 @@ def _check_tables(job: MergedJob) -> None:
 
 
 def _check_robot(job: MergedJob) -> None:
-    """Check that a job has the robot and the policy that its other settings need."""
+    """Check that a job has the robot, the policy and the evaluation that its other settings need."""
     settings = job.settings
     has_robot = "xml" in settings
     if "task" in settings:
@@ -97,6 +100,13 @@ def _check_robot(job: MergedJob) -> None:
             job.report([], f'xml is missing: the task "{settings["task"]}" needs a robot')
         if settings["policy"] != "MlpPolicy":
             job.report(["policy"], 'a task\'s observation is a vector; expected "MlpPolicy"')
+        points = number_of_points(flat(settings["evaluate"]))
+        if points > MOST_POINTS:
+            message = f"its values make {points:_} combinations; expected at most {MOST_POINTS:_}"
+            job.report(["evaluate"], message)
+        if points and settings["eval_episodes"] == 0:
+            message = "is part of the final evaluation, and eval_episodes is 0; set it above 0"
+            job.report(["evaluate", "eval_episodes"], message)
     for dotted, key in SET_BY_JOB.items():
         table, argument = dotted.split(".")
         if argument in settings[table]:
@@ -125,21 +135,48 @@ def _check_algorithm(job: MergedJob) -> None:
     if isinstance(arch, dict) and arch.keys() != {"pi", critic}:
         message = f"expected the networks of {algo}, {{ pi = […], {critic} = […] }}"
         job.report(["policy_kwargs.net_arch"], message)
-    if algo in OFF_POLICY:
-        return
     values = DEFAULTS[algo] | job.settings[algo]
     n_envs = job.settings["n_envs"]
+    if algo in OFF_POLICY:
+        _check_off_policy(job, values)
+        return
+    if policy_kwargs.get("squash_output") and not values["use_sde"]:
+        job.report(["policy_kwargs.squash_output"], f"works only with {algo}.use_sde = true")
     rollout = values["n_steps"] * n_envs
     batch_size = values.get("batch_size", rollout)  # a2c has no minibatches
     keys = [f"{algo}.batch_size", f"{algo}.n_steps", "n_envs"]
-    if values["normalize_advantage"] and batch_size == 1:
-        job.report(keys, "an update needs more than one sample, because normalize_advantage is on")
+    ranks = job.settings["resources"]["ranks"]
+    if values["normalize_advantage"] and batch_size == ranks:
+        message = (
+            "each rank needs more than one sample per update, because normalize_advantage is on"
+        )
+        job.report([*keys, "resources.ranks"], message)
     elif rollout % batch_size:
         message = (
             f"n_steps × n_envs = {values['n_steps']} × {n_envs} = {rollout} is not divisible by "
             f"batch_size = {batch_size}: every epoch would end with a smaller minibatch"
         )
         job.report(keys, message)
+
+
+def _check_off_policy(job: MergedJob, values: Mapping[str, Any]) -> None:
+    """Report what Stable-Baselines3 refuses, and a training without an update.
+
+    :param values: the hyperparameters with their defaults.
+    """
+    algo = job.settings["algo"]
+    n_envs = job.settings["n_envs"]
+    total = job.settings["total_timesteps"]
+    starts = values["learning_starts"]
+    if isinstance(values["train_freq"], list) and "episode" in values["train_freq"] and n_envs > 1:
+        message = f"whole episodes need n_envs = 1, and n_envs is {n_envs}; set a number of steps"
+        job.report([f"{algo}.train_freq", "n_envs"], message)
+    if starts >= total:
+        message = f"learning_starts = {starts:_} is not below total_timesteps = {total:_}: nothing would be learnt"
+        job.report([f"{algo}.learning_starts", "total_timesteps"], message)
+    if values["n_steps"] > 1 and job.settings["policy"] == "MultiInputPolicy":
+        message = "expected 1: Stable-Baselines3 has no n-step returns with Dict observations"
+        job.report([f"{algo}.n_steps", "policy"], message)
 
 
 def _check_fast_learner(job: MergedJob) -> None:

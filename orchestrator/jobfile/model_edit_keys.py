@@ -17,6 +17,7 @@ from orchestrator.core.numbers.distributions import (
 )
 from orchestrator.core.numbers.evaluation_grid import FACTOR, parse_axis
 from orchestrator.core.numbers.terrain import TERRAIN, parse_terrain
+from orchestrator.core.text import finite_number
 from orchestrator.core.worker_spec import EDITABLE_KINDS, SINGLE_KINDS
 from orchestrator.keys.problems import suggestion
 from orchestrator.keys.toml_text import shown
@@ -78,8 +79,11 @@ def _check_key(key: str, *others: str) -> None:
 def check_change(key: str, value: Any) -> None:
     _check_key(key)
     for part in value if isinstance(value, list) and value else [value]:
-        if isinstance(part, str) and part.startswith("*") and not FACTOR.match(part):
-            raise ValueError(f'expected a factor such as "*1.2", found {shown(part)}')
+        if isinstance(part, str) and part.startswith("*"):
+            factor = FACTOR.match(part)
+            if factor is None:
+                raise ValueError(f'expected a factor such as "*1.2", found {shown(part)}')
+            finite_number(factor[1])
         if part is None or isinstance(part, list | dict):
             raise ValueError(f"expected a number, text or a list of these, found {shown(value)}")
 

@@ -26,6 +26,9 @@ def check_ranks(job: MergedJob) -> None:
     if 0 < resources["gpus"] < 1:
         message = f"each of {ranks} ranks needs a GPU of its own; set resources.gpus = 1"
         job.report(["resources.gpus", "resources.ranks"], message)
+    if job.settings["distributed"]["backend"] == "nccl" and not resources["gpus"]:
+        message = 'nccl is for GPUs; set resources.gpus = 1 (for each rank), or backend = "auto"'
+        job.report(["distributed.backend", "resources.gpus"], message)
     values = {"n_envs": job.settings["n_envs"], **DEFAULTS[algo], **job.settings[algo]}
     for name in ("n_envs", "batch_size", "buffer_size"):
         if values.get(name, 0) % ranks:

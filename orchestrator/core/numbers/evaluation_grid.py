@@ -27,6 +27,8 @@ GridValue: TypeAlias = float | str
 """A number, or a factor such as ``"*1.2"``."""
 FACTOR = re.compile(r"\*\s*([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\Z")
 """Text that multiplies the robot's own value; the group is the number."""
+MOST_POINTS = 1_000
+"""Combinations of one grid, each of which is evaluated."""
 _EXPECTED = 'a list of at least two values, such as [0.4, 0.8], or of factors, such as ["*0.7", "*1", "*1.3"]'
 
 
