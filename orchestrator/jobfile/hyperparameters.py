@@ -62,10 +62,6 @@ NotNegative = Annotated[float, Field(ge=0)]
 SampleFreq = Annotated[int, Field(ge=-1, le=MOST), Whole]
 
 
-_NO_CLASS = "cannot be set in a job file"
-_OPTIMIZER = "cannot be set: every learner uses the optimiser of Stable-Baselines3 (for PPO, Adam with eps = 1e-5)"
-
-
 class AlgorithmTable(TomlTable):
     """Keyword arguments of an algorithm."""
 

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree
 
@@ -21,6 +22,7 @@ from orchestrator.report.number_format import one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure as Drawn
 
 WIDTH_IN = 8.4
@@ -241,12 +243,19 @@ def panels(
     return drawn, axes
 
 
-def short(value: float, _position: object = None) -> str:
-    """Format a tick: ``1500000`` as ``1.5M``."""
+def short(value: float, digits: int = 3) -> str:
+    """Format a tick with so many significant digits: ``1500000`` as ``1.5M``."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size * 0.9995:
-            return f"{value / size:.3g}{letter}".replace("-", "−")
-    return f"{value:.3g}".replace("-", "−")
+            return f"{value / size:.{digits}g}{letter}".replace("-", "−")
+    return f"{value:.{digits}g}".replace("-", "−")
+
+
+def tick_text(axis: Axis, value: float, _position: object = None) -> str:
+    """Format a tick of ``axis`` with the digits that tell its ticks apart, three to six."""
+    ticks = axis.get_majorticklocs()
+    texts = {digits: {short(tick, digits) for tick in ticks} for digits in (3, 4, 5)}
+    return short(value, next((n for n in texts if len(texts[n]) == len(ticks)), 6))
 
 
 def plain_ticks(axes: Axes, *, x: bool = False, y: bool = False, most: int = 5) -> None:
@@ -256,7 +265,7 @@ def plain_ticks(axes: Axes, *, x: bool = False, y: bool = False, most: int = 5) 
     chosen = [axis for axis, is_chosen in ((axes.xaxis, x), (axes.yaxis, y)) if is_chosen]
     for axis in chosen:
         axis.set_major_locator(MaxNLocator(most))
-        axis.set_major_formatter(FuncFormatter(short))
+        axis.set_major_formatter(FuncFormatter(partial(tick_text, axis)))
 
 
 def legend(drawn: Drawn, handles: Sequence[Any], labels: Sequence[str], *, columns: int) -> None:

@@ -34,7 +34,7 @@ def latency(latencies: Curves, delays: Curves, cut: Cut) -> Drawn:
     right.margins(y=0.12)
     left.set_yscale("log")
     left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    left.yaxis.set_major_formatter(FuncFormatter(drawing.short))
+    left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: drawing.short(value)))
     left.yaxis.set_minor_formatter(NullFormatter())
     right.set_ylim(bottom=0)
     drawing.plain_ticks(right, y=True)
