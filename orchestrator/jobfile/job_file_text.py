@@ -32,13 +32,13 @@ class LeftOut:
 
 
 def comment(text: str) -> str:
-    """``text`` on one line, without characters that TOML refuses in a comment."""
+    """Return ``text`` as a comment on one line, without characters that TOML refuses."""
     line = plain(" ".join(text.split()))
     return f"# {line if len(line) <= LONGEST_COMMENT else line[:LONGEST_COMMENT] + '…'}"
 
 
 def aligned_lines(lines: Sequence[tuple[str, str]]) -> list[str]:
-    """Lines of TOML, each with its comment (or none) in the same column."""
+    """Return lines of TOML with their comments aligned."""
     width = max((len(code) for code, remark in lines if remark), default=0)
     return [f"{code:<{width}}  {comment(remark)}" if remark else code for code, remark in lines]
 

@@ -51,12 +51,12 @@ PRESETS: Mapping[PresetName, Mapping[str, Any]] = {
 
 FOR_PPO = ("ppo", "policy_kwargs")
 FOR_ALL = ("total_timesteps", "eval_episodes")
-"""What counts for every algorithm; A2C takes everything but :data:`FOR_PPO`."""
+"""Keys for every algorithm. A2C takes all keys but :data:`FOR_PPO`."""
 
 
 @functools.cache
 def preset_values(name: PresetName | None, algo: str) -> Mapping[str, Any]:
-    """What a preset sets for a job of this algorithm; nothing without a preset."""
+    """Return the values of a preset for a job of this algorithm; empty without a preset."""
     values = PRESETS[name] if name else {}
     if algo == "ppo":
         return values

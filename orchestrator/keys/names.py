@@ -16,13 +16,13 @@ _RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?\Z", re.IGNOREC
 
 
 def digest(text: str) -> str:
-    """The first 8 hexadecimal digits of the SHA-256 of ``text``."""
+    """Return the first 8 hexadecimal digits of the SHA-256 of ``text``."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 def safe_name(text: str) -> str:
-    """``text`` itself where it is a safe directory name; otherwise its safe characters and a hash
-    of the whole.
+    """Return ``text`` if it is a safe directory name, otherwise its safe characters and a hash of
+    the whole.
 
     The result holds ASCII letters, digits, ``.``, ``_`` and ``-`` only, does not start with ``.``
     or ``-``, is at most :data:`LONGEST` characters long, and depends on nothing but ``text``.
@@ -36,7 +36,7 @@ def safe_name(text: str) -> str:
 
 
 def is_showable(text: str) -> bool:
-    """Whether ``text`` can be printed and written as UTF-8: no control characters, no line breaks,
+    """Return whether ``text`` can be printed and written as UTF-8: no control characters, no line breaks,
     no surrogates.
     """
     return not any(
@@ -45,5 +45,5 @@ def is_showable(text: str) -> bool:
 
 
 def canonical(value: Any) -> str:
-    """A text that is equal for two values exactly when their types and contents are equal."""
+    """Return JSON text that is equal exactly for values of equal types and contents."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

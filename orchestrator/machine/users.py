@@ -14,7 +14,7 @@ from pathlib import Path
 
 @functools.cache
 def user_name(uid: int) -> str:
-    """``uid 1234`` for one without a name."""
+    """Return the name of a user, or ``uid 1234`` if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -22,8 +22,8 @@ def user_name(uid: int) -> str:
 
 
 def ask_owner(path: Path) -> str:
-    """What to do where this user may not read or change ``path``; empty where that belongs to this
-    user or is not there, and for root, whom no owner stops.
+    """Return advice for a ``path`` that belongs to another user. Empty if it is missing, if it is
+    this user's own, and for root.
     """
     try:
         owner = path.stat().st_uid
@@ -38,7 +38,7 @@ def ask_owner(path: Path) -> str:
 
 
 def private_directory() -> Path | None:
-    """``<temporary directory>/orchestrator-<uid>``, created when it is missing; None when it cannot
+    """Return ``<temporary directory>/orchestrator-<uid>``, created if missing, or None if it cannot
     be trusted.
 
     Everybody may write to the temporary directory, so that the name may belong to another user, or
@@ -55,5 +55,5 @@ def private_directory() -> Path | None:
 
 
 def is_own(status: os.stat_result, uid: int) -> bool:
-    """Whether this is a directory, and no link to one, that only the user ``uid`` may change."""
+    """Return whether this is a directory (no link) that only the user ``uid`` may change."""
     return stat.S_ISDIR(status.st_mode) and status.st_uid == uid and not status.st_mode & 0o022
