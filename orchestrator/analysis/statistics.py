@@ -27,6 +27,9 @@ TRIMMED = 0.25
 LEAST_FOR_BOOTSTRAP = 10
 """With fewer values a bootstrap interval is too narrow."""
 
+ROUNDING = 1e-9
+"""Values vary if they do so by more than this share of the largest."""
+
 Bodies: TypeAlias = Sequence[Sequence[float]]
 """The values of a group: for each body (or task) those of its seeds, at least one."""
 
@@ -201,7 +204,8 @@ def _t_test(first: Floats, second: Floats, *, paired: bool) -> _TTest | None:
             else stats.ttest_ind(first, second, equal_var=False)
         )
         low, high = map(float, test.confidence_interval(LEVEL))
-    return _TTest(low=low, high=high, p=float(test.pvalue) if low < high else None)
+    rounding = ROUNDING * float(max(abs(first).max(), abs(second).max()))
+    return _TTest(low=low, high=high, p=float(test.pvalue) if high - low > rounding else None)
 
 
 def _finite(values: Sequence[float] | Floats) -> Floats:

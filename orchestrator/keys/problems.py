@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 
 from orchestrator.core.errors import Problem
-from orchestrator.core.text import LONGEST_LINE
+from orchestrator.core.text import LONGEST_LINE, plain
 
 LONGEST_NUMBER = 20
 """Digits of a number by which places are sorted: Python converts no number of thousands of digits."""
@@ -21,10 +21,11 @@ class Problems:
         self._problems: dict[Problem, None] = {}
 
     def add(self, where: str, message: str) -> None:
-        """Note a problem; the parameters, of which long ones are cut, are fields of
+        """Note a problem on one line; long texts are cut. The parameters are those of
         :class:`.Problem`.
         """
-        self._problems[Problem(where=_cut(where), message=_cut(message))] = None
+        problem = Problem(where=_cut(plain(where)), message=_cut(plain(message)))
+        self._problems[problem] = None
 
     def __bool__(self) -> bool:
         return bool(self._problems)

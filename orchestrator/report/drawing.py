@@ -246,7 +246,7 @@ def panels(
 def short(value: float, digits: int = 3) -> str:
     """Format a tick with so many significant digits: ``1500000`` as ``1.5M``."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size * 0.9995:
+        if abs(value) >= size * (1 - 0.5 / 10**digits):
             return f"{value / size:.{digits}g}{letter}".replace("-", "−")
     return f"{value:.{digits}g}".replace("-", "−")
 

@@ -94,6 +94,7 @@ def test_of_values_that_do_not_vary_nothing_is_said_of_chance(other: float) -> N
     assert found.p is None
     assert ends(found.difference) == (other - 1, other - 1)
     assert ends(ratio([2.0, 2.0], [1.0, 1.0])) == (2.0, 2.0)
+    assert compare([[0.1] * 3], [[0.3] * 3]).p is None, "their means are rounded"
 
 
 def test_a_negative_factor_turns_the_interval_round() -> None:

@@ -102,7 +102,7 @@ def test_any_value_of_any_key_is_taken_or_refused_in_one_line(place: Path) -> No
         robot=st.booleans(),
     )
     @example(changes=[("jobs.seeds", list(range(100_001)))], robot=True)
-    @example(changes=[("jobs.curriculum.advance", "\ud800")], robot=False)
+    @example(changes=[("jobs.curriculum.advance", "\ud800\n")], robot=False)
     @example(changes=[("jobs.ppo.learning_rate", "x" * 5_000)], robot=True)
     @example(changes=[("jobs.resources.timeout", "1" + "x" * 5_000)], robot=True)
     @example(
