@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.messages import Progress
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.cpu_mover import CpuMover
 from orchestrator.executors.executor import AttemptId, Event, Exited, Placed, Progressed, Sampled
 from orchestrator.executors.launcher import Launch
@@ -189,6 +191,44 @@ def _placed_event(launch: Launch) -> Placed:
     gpus = tuple(name for rank_slot in launch.rank_slots for name in rank_slot.gpu_names)
     node = ", ".join(dict.fromkeys(rank_slot.node for rank_slot in launch.rank_slots))
     return Placed(attempt=launch.id, node=node, cpus=cpus, gpus=gpus)
+
+
+@dataclass(slots=True, kw_only=True)
+class SimulatedLauncher(FakeLauncher):
+    """Workers write the exit records of real ones, and things happen at chosen times."""
+
+    agenda: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
+    launched: dict[AttemptId, Launch] = field(default_factory=dict)
+    writes_records: bool = True
+
+    def submit(self, launch: Launch) -> AttemptId:
+        handle = FakeLauncher.submit(self, launch)
+        self.launched[handle] = launch
+        return handle
+
+    def poll(self, timeout_s: float) -> Sequence[Event]:
+        due = [action for when, action in self.agenda if when <= self.time_s]
+        self.agenda = [entry for entry in self.agenda if entry[0] > self.time_s]
+        for action in due:
+            action()
+        events = FakeLauncher.poll(self, timeout_s)
+        for event in events:
+            if not self.writes_records or not isinstance(event, Exited):
+                continue
+            if event.returncode in [*ExitCode]:
+                self._write_record(self.launched[event.attempt], ExitCode(event.returncode))
+        return events
+
+    def _write_record(self, launch: Launch, code: ExitCode) -> None:
+        spec = WorkerSpec.from_json((launch.job_dir / "spec.json").read_bytes())
+        has_trained = code in (ExitCode.SUCCEEDED, ExitCode.PAUSED)
+        steps = spec.attempt_end if has_trained else 0
+        record = ExitRecord(code=code, message="" if has_trained else code.name, env_steps=steps)
+        path = launch.job_dir / "attempts" / str(launch.number) / "exit.json"
+        if not path.exists():
+            path.write_text(record.to_json())
+        if code is ExitCode.SUCCEEDED:
+            (launch.job_dir / "model.zip").touch()
 
 
 class SimulatedLocal(LocalExecutor):

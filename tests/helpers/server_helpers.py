@@ -10,21 +10,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fake_launcher import Behaviour, FakeLauncher, SimulatedLocal
+from fake_launcher import Behaviour, SimulatedLauncher, SimulatedLocal
 from little_worker import weights_after
 from supervisor_helpers import make_job, make_machine
 
-from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.executor import AttemptId, Event, Exited
 from orchestrator.executors.launcher import Launch
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination.preflight import JobVerdict
@@ -41,44 +37,6 @@ from orchestrator.server.supervisor import Supervisor
 from orchestrator.supervisor.start_policies import NoPolicies
 
 HOLDER = "this supervisor"
-
-
-@dataclass(slots=True, kw_only=True)
-class SimulatedExecutor(FakeLauncher):
-    """Workers write the exit records of real ones, and things happen at chosen times."""
-
-    agenda: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
-    launched: dict[AttemptId, Launch] = field(default_factory=dict)
-    writes_records: bool = True
-
-    def submit(self, launch: Launch) -> AttemptId:
-        handle = FakeLauncher.submit(self, launch)
-        self.launched[handle] = launch
-        return handle
-
-    def poll(self, timeout_s: float) -> Sequence[Event]:
-        due = [action for when, action in self.agenda if when <= self.time_s]
-        self.agenda = [entry for entry in self.agenda if entry[0] > self.time_s]
-        for action in due:
-            action()
-        events = FakeLauncher.poll(self, timeout_s)
-        for event in events:
-            if not self.writes_records or not isinstance(event, Exited):
-                continue
-            if event.returncode in [*ExitCode]:
-                self._write_record(self.launched[event.attempt], ExitCode(event.returncode))
-        return events
-
-    def _write_record(self, launch: Launch, code: ExitCode) -> None:
-        spec = WorkerSpec.from_json((launch.job_dir / "spec.json").read_bytes())
-        has_trained = code in (ExitCode.SUCCEEDED, ExitCode.PAUSED)
-        steps = spec.attempt_end if has_trained else 0
-        record = ExitRecord(code=code, message="" if has_trained else code.name, env_steps=steps)
-        path = launch.job_dir / "attempts" / str(launch.number) / "exit.json"
-        if not path.exists():
-            path.write_text(record.to_json())
-        if code is ExitCode.SUCCEEDED:
-            (launch.job_dir / "model.zip").touch()
 
 
 class FakeExaminer:
@@ -150,7 +108,7 @@ class Run:
             DeclaredJob(position=position, job=job) for position, job in enumerate(jobs)
         )
         ledger.commit()
-        self.fake = SimulatedExecutor(behave=behave)
+        self.fake = SimulatedLauncher(behave=behave)
         slots = SlotPool(make_machine(cpus, gpus), max_parallel)
         self.executor = SimulatedLocal(self.fake, slots)
         self.examiner = FakeExaminer()

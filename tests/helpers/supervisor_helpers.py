@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_launcher import NEVER, Behaviour, FakeLauncher, SimulatedLocal
+from fake_launcher import NEVER, Behaviour, SimulatedLauncher, SimulatedLocal
 
-from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, Job, Paused, Resources, Running, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_hash import hash_of_copy
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.executor import AttemptId, Event, Exited
 from orchestrator.executors.launcher import Launch
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.ledger import Ledger
@@ -108,36 +105,6 @@ def ledgers_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for ledger in opened:
         ledger.abandon()
-
-
-@dataclass(slots=True, kw_only=True)
-class SimulatedExecutor(FakeLauncher):
-    """Its workers leave the exit records and the policies of real ones."""
-
-    launched: dict[AttemptId, Launch] = field(default_factory=dict)
-
-    def submit(self, launch: Launch) -> AttemptId:
-        handle = FakeLauncher.submit(self, launch)
-        self.launched[handle] = launch
-        return handle
-
-    def poll(self, timeout_s: float) -> Sequence[Event]:
-        events = FakeLauncher.poll(self, timeout_s)
-        for event in events:
-            if isinstance(event, Exited) and event.returncode in [*ExitCode]:
-                self._leave_record(self.launched[event.attempt], ExitCode(event.returncode))
-        return events
-
-    def _leave_record(self, launch: Launch, code: ExitCode) -> None:
-        spec = WorkerSpec.from_json((launch.job_dir / "spec.json").read_bytes())
-        has_trained = code in (ExitCode.SUCCEEDED, ExitCode.PAUSED)
-        steps = spec.attempt_end if has_trained else 0
-        record = ExitRecord(code=code, message="" if has_trained else code.name, env_steps=steps)
-        path = launch.job_dir / "attempts" / str(launch.number) / "exit.json"
-        if not path.exists():
-            path.write_text(record.to_json())
-        if code is ExitCode.SUCCEEDED:
-            (launch.job_dir / "model.zip").touch()
 
 
 class GivenVerdicts:
@@ -231,7 +198,7 @@ class Experiment:
             )
             ledger.commit()
         self.reporter = Reported(ledger)
-        self.fake = SimulatedExecutor(behave=behave or (lambda _: Behaviour()))
+        self.fake = SimulatedLauncher(behave=behave or (lambda _: Behaviour()))
         slots = slots or SlotPool(make_machine(cpus, gpus), max_parallel)
         simulated = SimulatedLocal(executor or self.fake, slots, memory_mib)
         self.examiner = GivenVerdicts()

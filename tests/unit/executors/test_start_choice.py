@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_launcher import Behaviour, FakeLauncher
+from fake_launcher import Behaviour, FakeLauncher, SimulatedLauncher
 from supervisor_helpers import (
     Experiment,
-    SimulatedExecutor,
     ledgers_closed,  # noqa: F401 - a fixture
     make_job,
     names,
@@ -67,7 +66,7 @@ def test_two_jobs_are_execed_also_beside_others_that_cannot_be_forked(tmp_path: 
 def test_jobs_wait_while_their_template_is_prepared_and_those_of_another_demand_do_not(
     tmp_path: Path,
 ) -> None:
-    class Preparing(SimulatedExecutor):
+    class Preparing(SimulatedLauncher):
         def prepare_to_fork(self) -> bool:
             return self.time_s >= 5.0
 
