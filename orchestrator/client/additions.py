@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.core.errors import ChangedError, SpecError
@@ -18,25 +17,18 @@ from orchestrator.server.differences import OnChange
 from orchestrator.server.entering import Addition
 
 
-def resumed(
-    experiment: Experiment,
-    run_dir: Path,
-    *,
-    fresh: bool = False,
-    turn: Callable[[], object] = lambda: None,
-) -> Experiment:
+def resumed(experiment: Experiment, run_dir: Path, *, fresh: bool = False) -> Experiment:
     """Return the experiment as it goes on in a run directory, with the warnings of what makes its
     jobs.
 
     :param fresh: whether the run starts over.
-    :param turn: called repeatedly; an exception that it raises is passed on.
     :raises SpecError: what makes the jobs cannot begin.
     :raises ChangedError: something else has begun there.
     """
     source = experiment.job_source
     if source is None:
         return experiment
-    verdict = source.examine(experiment, time_limit_s=side_by_side.TIME_LIMIT_S, turn=turn)
+    verdict = source.examine(experiment, time_limit_s=side_by_side.TIME_LIMIT_S, turn=lambda: None)
     if verdict.problem is not None:
         raise SpecError(experiment.source, [verdict.problem])
     paths = RunPaths(run_dir)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,19 +28,14 @@ PATIENCE_S = 60.0
 machine hangs."""
 
 
-def ask(
-    run_dir: Path,
-    verb: Verb,
-    jobs: Sequence[str] = (),
-    args: Mapping[str, Any] | None = None,
-) -> Answer:
+def ask(run_dir: Path, verb: Verb, args: Mapping[str, Any] | None = None) -> Answer:
     """Let a request be applied, by the supervisor or by this process. Return the answer.
 
     :raises UsageError: it was refused; the message says why.
     :raises RunDirError: it is no run directory, or its supervisor does not answer.
     """
     paths = run_directory.existing_run(run_dir)
-    request = Request(verb=verb, jobs=jobs, args=args or {})
+    request = Request(verb=verb, args=args or {})
     holder = run_directory.holder(paths)
     answer = None if holder is None else ask_supervisor(paths, holder, request)
     if answer is None:

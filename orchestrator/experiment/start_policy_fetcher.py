@@ -8,9 +8,7 @@ while the supervisor goes on. It lives as long as there is something to fetch.
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.errors import disk_full_explained
@@ -35,13 +33,6 @@ from orchestrator.supervisor.start_policies import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Waiting:
-    job: Job
-    not_before: float
-    """Monotonic seconds."""
-
-
 class StartPolicyFetcher:
     """A :class:`~orchestrator.supervisor.start_policies.StartPolicies`; a context manager, which ends
     its child.
@@ -49,7 +40,7 @@ class StartPolicyFetcher:
 
     def __init__(self, paths: RunPaths) -> None:
         self._paths = paths
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, Job] = {}
         """By id of a job whose policy is to be fetched."""
         self._asked: str | None = None
         """That of them whose policy the child examines."""
@@ -76,14 +67,9 @@ class StartPolicyFetcher:
         # With a checkpoint, it resumes from that.
         return not job_directory.checkpointed_steps(self._paths.job(job.job_id))
 
-    def request(self, job: Job, *, not_before: float | None = None) -> None:
+    def request(self, job: Job) -> None:
         if job.job_id != self._asked:
-            self._waiting[job.job_id] = _Waiting(job=job, not_before=not_before or 0.0)
-
-    def withdraw(self, job_id: str) -> None:
-        if job_id != self._asked:
-            self._waiting.pop(job_id, None)
-            self._repeated.discard(job_id)
+            self._waiting[job.job_id] = job
 
     def take(self) -> Sequence[Fetch]:
         job = self._next_job()
@@ -96,12 +82,10 @@ class StartPolicyFetcher:
         return () if fetched is None else [fetched]
 
     def _next_job(self) -> Job | None:
-        """The job whose policy is being examined, or is to be; None while none may be."""
+        """The job whose policy is being examined, or is to be; None if there is none."""
         if self._asked is not None:
-            return self._waiting[self._asked].job
-        now = time.monotonic()
-        due = (waiting.job for waiting in self._waiting.values() if waiting.not_before <= now)
-        return next(due, None)
+            return self._waiting[self._asked]
+        return next(iter(self._waiting.values()), None)
 
     def _fetch_cleanly(self, job: Job) -> Fetch | None:
         """As :meth:`_fetch`, with errors of this job alone as results. Once there is one, nothing is

@@ -54,17 +54,9 @@ class StartPolicies(Protocol):
         """
         ...
 
-    def request(self, job: Job, *, not_before: float | None = None) -> None:
+    def request(self, job: Job) -> None:
         """Fetch the policy for ``job``, whose source has succeeded; nothing if that is under
         way.
-
-        :param not_before: monotonic seconds; None: now.
-        """
-        ...
-
-    def withdraw(self, job_id: str) -> None:
-        """Nobody waits for the policy of this job any more, if somebody did. What is under way
-        comes all the same.
         """
         ...
 
@@ -86,11 +78,8 @@ class NoPolicies:
     def needs(self, job: Job) -> bool:
         return False
 
-    def request(self, job: Job, *, not_before: float | None = None) -> None:
+    def request(self, job: Job) -> None:
         raise AssertionError("no job needs a policy")
-
-    def withdraw(self, job_id: str) -> None:
-        """Nobody has waited."""
 
     def take(self) -> Sequence[Fetch]:
         return ()

@@ -327,12 +327,9 @@ class Policies:
     def needs(self, job: object) -> bool:
         return job.job_id not in self.ready  # type: ignore[attr-defined]
 
-    def request(self, job: object, *, not_before: float | None = None) -> None:
+    def request(self, job: object) -> None:
         if job.job_id not in self.requested:  # type: ignore[attr-defined]
             self.requested.append(job.job_id)  # type: ignore[attr-defined]
-
-    def withdraw(self, job_id: str) -> None:
-        """Nothing is under way."""
 
     def take(self) -> list[Fetch]:
         taken = [self.results.pop(0) for _ in self.requested if self.results]

@@ -152,7 +152,7 @@ def test_a_supervisor_that_does_not_answer_is_named_after_a_while(
         assert holder is not None
         monkeypatch.setattr(requests, "PATIENCE_S", 0.2)
         with pytest.raises(RunDirError, match=str(os.getpid())):
-            requests.ask(tmp_path, "pause", ["a"])
+            requests.ask(tmp_path, "pause")
         assert not list(paths.requests.glob("*.json"))
 
 
