@@ -239,7 +239,6 @@ def instant_jobs(repeats: int) -> list[Line]:
         with tempfile.TemporaryDirectory() as name:
             paths = RunPaths(Path(name))
             ledger = ServerLedger.create(paths.ledger)
-            assert isinstance(ledger, ServerLedger)
             jobs = enumerate(tiny_jobs(1000))
             ledger.put_jobs(DeclaredJob(position=place, job=job) for place, job in jobs)
             ledger.commit()

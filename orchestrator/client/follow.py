@@ -38,12 +38,10 @@ class Follower:
     def __init__(self, run_dir: Path, cursor: int | None = None) -> None:
         """:param cursor: id of the last event that is known; None: only later ones are read."""
         self.paths = RunPaths(run_dir)
-        ledger = ServerLedger.open(self.paths.ledger, read_only=True, is_sound=True)
-        assert isinstance(ledger, ServerLedger)
-        self._ledger = ledger
+        self._ledger = ServerLedger.open(self.paths.ledger, read_only=True, is_sound=True)
         self._has_ended = False
         """Whether the last event was read."""
-        self._cursor = ledger.last_event_id() if cursor is None else cursor
+        self._cursor = self._ledger.last_event_id() if cursor is None else cursor
 
     def new(self) -> list[EventRow]:
         """Return the events since the last call."""

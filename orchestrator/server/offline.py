@@ -64,7 +64,6 @@ def apply(run_dir: Path, request: Request) -> Answer:
         return Answer(error=f"no supervisor is running; nothing to {request.verb}")
     with run_directory.claim(run_dir) as paths:
         ledger = ServerLedger.open(paths.ledger)
-        assert isinstance(ledger, ServerLedger)
         try:
             supervisor = Supervisor(
                 paths=paths,

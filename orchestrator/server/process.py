@@ -201,7 +201,6 @@ def _open_ledger(paths: RunPaths) -> ServerLedger:
         if paths.ledger.exists()
         else ServerLedger.create(paths.ledger)
     )
-    assert isinstance(ledger, ServerLedger)
     ledger.wait_for_lock(30.0)
     ledger.prints = True
     return ledger

@@ -174,7 +174,6 @@ class _Player:
         ledger_path = self.paths.ledger
         opened = ServerLedger.open if ledger_path.exists() else ServerLedger.create
         ledger = opened(ledger_path)
-        assert isinstance(ledger, ServerLedger)
         ledger.wait_for_lock(PATIENCE_S)
         executor = SimulatedExecutor(machine=self.machine, monitor=self.monitor)
         executor.resize(self.scenario.jobs_at_once)

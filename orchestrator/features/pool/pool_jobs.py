@@ -197,7 +197,6 @@ class PoolJobs:
     def open_ledger(self) -> Iterator[None]:
         """With the ledger, for the block. :raises LedgerError: it cannot be read."""
         ledger = ServerLedger.open(self.paths.ledger, read_only=True, is_sound=True)
-        assert isinstance(ledger, ServerLedger)
         self._ledger = ledger
         self._seen = None
         try:
