@@ -15,7 +15,7 @@ import command_helpers as commands
 import pytest
 from command_helpers import invoke, odd, stubbed, write_experiment
 from executor_helpers import await_gone
-from supervisor_helpers import Experiment, make_job
+from supervisor_helpers import Run, make_job
 
 from orchestrator.core.job import State
 from orchestrator.core.paths import RunPaths
@@ -90,7 +90,7 @@ def of_the_index(folder: Path, name: str, state: State | None = None) -> Path:
     """A run directory without a supervisor, with one job: PENDING, unless another state is named."""
     run_dir = folder / name
     run_dir.mkdir()
-    ledger = Experiment(run_dir, [make_job("j0")]).ledger
+    ledger = Run(run_dir, [make_job("j0")]).ledger
     if state is not None:
         ledger.set_state("j0", state)
     ledger.close()

@@ -1,4 +1,4 @@
-"""Jobs made of nothing, and a supervisor over a fake executor whose clock is simulated."""
+"""Jobs made of nothing, and a supervisor over a simulated executor and clock."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ from orchestrator.machine.slots import SlotPool, Slots
 from orchestrator.machine.topology import Cpu, Machine
 from orchestrator.server.declaration import job_values
 from orchestrator.server.entering import Addition, addition_args
-from orchestrator.server.examiner import Examination, Examined
-from orchestrator.server.ledger import INTERNAL, ServerLedger
+from orchestrator.server.examiner import AbortedExamination, Examination, Examined
+from orchestrator.server.ledger import EventRow, ServerLedger
 from orchestrator.server.leftovers import settle_left_attempts
 from orchestrator.server.requests import Answer, Request
 from orchestrator.server.supervisor import Supervisor
 from orchestrator.supervisor.start_policies import NoPolicies
 
+HOLDER = "this supervisor"
+"""The key of the simulated supervisor."""
 RESOURCES = Resources(
     cores=1, threads=1, memory_mib=100, gpus=0, timeout_s=1e6, stall_timeout_s=1e6
 )
@@ -107,149 +109,186 @@ def ledgers_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ledger.abandon()
 
 
-class GivenVerdicts:
-    """An examiner that finds what it is given: every other job is valid."""
-
-    is_busy = False
-    progress = (0, 0)
+class FakeExaminer:
+    """Finds every job valid, but for those that ``verdicts`` tells otherwise of."""
 
     def __init__(self) -> None:
         self.verdicts: dict[str, JobVerdict] = {}
-        self._begun: list[Examination] = []
+        self.error: Exception | None = None
+        self.takes_turns = 1
+        """Turns of the loop that an examination takes."""
+        self.progress = (0, 0)
+        self._waiting: list[tuple[Examination, int]] = []
+        self._is_aborted = False
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._waiting)
 
     def begin(self, examination: Examination) -> None:
-        self._begun.append(examination)
+        examination.staging.mkdir(parents=True, exist_ok=True)
+        self._waiting.append((examination, self.takes_turns))
 
     def take(self) -> list[Examined]:
-        begun, self._begun = self._begun, []
-        return [
-            Examined(
-                examination=one,
-                verdicts={
-                    job.job_id: self.verdicts.get(job.job_id, JobVerdict()) for job in one.jobs
-                },
-            )
-            for one in begun
-        ]
+        self._waiting = [(examination, turns - 1) for examination, turns in self._waiting]
+        done = [one for one, turns in self._waiting if turns < 0 or self._is_aborted]
+        self._waiting = [entry for entry in self._waiting if entry[0] not in done]
+        return [self._examined(one) for one in done]
+
+    def _examined(self, examination: Examination) -> Examined:
+        error = AbortedExamination() if self._is_aborted else self.error
+        verdicts = {
+            job.job_id: self.verdicts.get(job.job_id, JobVerdict()) for job in examination.jobs
+        }
+        return Examined(examination=examination, verdicts=verdicts, error=error)
 
     def abort(self) -> None:
-        """Nothing is examined."""
+        self._is_aborted = True
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-class Reported:
-    """The events of a ledger."""
-
-    def __init__(self, ledger: ServerLedger) -> None:
-        self._ledger = ledger
-
-    @property
-    def events(self) -> list[tuple[str, str, Mapping[str, Any]]]:
-        return [
-            (event.kind, event.message, event.facts)
-            for event in self._ledger.events_after(0)
-            if event.kind not in INTERNAL
-        ]
-
-    def kinds(self, job_id: str | None = None) -> list[str]:
-        return [
-            kind
-            for kind, _, facts in self.events
-            if job_id is None or facts.get("job_id") == job_id
-        ]
-
-    def messages(self) -> str:
-        return "\n".join(message for _, message, _ in self.events)
-
-
-class Experiment:
-    """A run directory with a ledger, and a supervisor over it whose executor and clock are
-    simulated."""
+class Run:
+    """A run directory with a supervisor whose executor, clock and examinations are simulated."""
 
     def __init__(
         self,
         root: Path,
-        jobs: Iterable[Job],
-        behave: Callable[[Launch], Behaviour] | None = None,
+        jobs: Iterable[Job] = (),
+        behave: Callable[[Launch], Behaviour] = lambda _: Behaviour(),
         *,
         cpus: int = 2,
         gpus: int = 0,
         max_parallel: int | None = None,
-        executor: Any = None,
+        launcher: Any = None,
         slots: Slots | None = None,
-        now: Callable[[], float] | None = None,
         memory_mib: int = 1 << 20,
+        now: Callable[[], float] | None = None,
         **settings: Any,
     ) -> None:
+        """:param jobs: entered into a new ledger without a request."""
         self.jobs = list(jobs)
+        root.mkdir(exist_ok=True)
         self.paths = RunPaths(root)
+        self.paths.requests.mkdir(exist_ok=True)
         ledger = (
             ServerLedger.open(self.paths.ledger)
             if self.paths.ledger.exists()
             else ServerLedger.create(self.paths.ledger)
         )
-        assert isinstance(ledger, ServerLedger)
         self.ledger = ledger
         if not ledger.jobs():
             ledger.put_jobs(
-                DeclaredJob(position=index, job=job) for index, job in enumerate(self.jobs)
+                DeclaredJob(position=position, job=job) for position, job in enumerate(self.jobs)
             )
             ledger.commit()
-        self.reporter = Reported(ledger)
-        self.fake = SimulatedLauncher(behave=behave or (lambda _: Behaviour()))
+        self.fake = SimulatedLauncher(behave=behave)
         slots = slots or SlotPool(make_machine(cpus, gpus), max_parallel)
-        simulated = SimulatedLocal(executor or self.fake, slots, memory_mib)
-        self.examiner = GivenVerdicts()
-        clock = now or self.fake.now
-        defaults: dict[str, Any] = {"policies": NoPolicies(), "holder": "this supervisor"}
+        self.executor = SimulatedLocal(launcher or self.fake, slots, memory_mib)
+        self.examiner = FakeExaminer()
+        defaults: dict[str, Any] = {"policies": NoPolicies(), "holder": HOLDER}
         self.supervisor = Supervisor(
             paths=self.paths,
             ledger=ledger,
-            executor=simulated,
+            executor=self.executor,
             examiner=self.examiner,  # type: ignore[arg-type]
-            now=clock,
+            now=now or self.fake.now,
             **defaults | settings,
         )
+        settle_left_attempts(self.paths, ledger, self.supervisor.report)
+        if not self.supervisor.awaits_jobs:
+            self.supervisor.jobs.load(ledger.jobs())
+            for entry in self.supervisor.jobs:
+                self.supervisor.jobs.settle(entry)
 
-    def run(self) -> dict[str, str]:
-        """States by job, once no more is done."""
-        settle_left_attempts(self.paths, self.ledger, self.supervisor.report)
-        self.supervisor.jobs.load(self.ledger.jobs())
-        for entry in self.supervisor.jobs:
-            self.supervisor.jobs.settle(entry)
+    def go(self) -> dict[str, str]:
+        """Supervise to the end. Return the states of the jobs."""
         self.exit_code = self.supervisor.go()
+        return self.states()
+
+    def states(self) -> dict[str, str]:
+        """As the ledger has them."""
         return {row.job_id: row.state.name for row in self.ledger.jobs()}
 
-    def add(
+    def at(self, seconds: float, action: Callable[[], object]) -> None:
+        """Do something at a simulated time."""
+        self.fake.agenda.append((seconds, action))
+
+    def ask(
+        self,
+        verb: Any,
+        *jobs: str,
+        supervisor: str | None = None,
+        host: str | None = None,
+        **args: Any,
+    ) -> str:
+        """Leave a request. Return its id."""
+        request = Request(verb=verb, jobs=jobs, args=args, supervisor=supervisor)
+        id_ = self.supervisor.request_folder.leave(request)
+        if host is not None:
+            path = self.paths.requests / f"{id_}.json"
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"host": host}))
+        return id_
+
+    def add(self, *jobs: Job, supervisor: str | None = HOLDER, **values: Any) -> str:
+        """Leave a request to add jobs. Return its id."""
+        addition = Addition(jobs=[job_values(job) for job in jobs], **values)
+        return self.ask("add", supervisor=supervisor, **addition_args(addition))
+
+    def enter(
         self, jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict], **addition: Any
     ) -> Answer:
-        """Declare jobs, whose robots are as in ``verdicts``. Return the answer."""
+        """Declare all jobs of the experiment, whose robots are as in ``verdicts``."""
         settle_left_attempts(self.paths, self.ledger, self.supervisor.report)
         self.examiner.verdicts = dict(verdicts)
         declared = Addition(jobs=[job_values(job) for job in jobs], whole=True, **addition)
-        request = Request(verb="add", args=addition_args(declared))
-        self.supervisor.entering.begin("add", request)
-        self.supervisor.entering.take_examined()
-        answer = self.ledger.answer("add")
+        self.supervisor.entering.begin("add", Request(verb="add", args=addition_args(declared)))
+        while self.supervisor.entering.is_busy:
+            self.supervisor.entering.take_examined()
+        answer = self.answer("add")
         assert answer is not None
         return answer
 
-    def begin(self, job_id: str, state: State | None = None, **facts: Any) -> Attempt:
-        """Enter a first attempt of a job without the supervisor; it is then in ``state``, RUNNING
-        if none is given."""
+    def begin(self, job_id: str, state: State | None = None, **facts: Any) -> None:
+        """Enter a first attempt of a job without the supervisor; the ledger has it then in ``state``,
+        RUNNING if none is given."""
         values: dict[str, Any] = {"number": 0, "cpus": (0,), "gpus": (), "started_at": 0.0, **facts}
         attempt = Attempt(job_id=job_id, **values)
         self.ledger.start_attempt(attempt, queue_s=0.0)
         self.ledger.set_state(job_id, state or Running(attempt=attempt))
         if isinstance(state, Paused):
             self.ledger.set_wanted(job_id, "pause")
-        return attempt
+
+    def answer(self, id_: str) -> Answer | None:
+        return self.ledger.answer(id_)
+
+    def error(self, id_: str) -> str:
+        """Why a request was refused; empty if it was not."""
+        answer = self.answer(id_)
+        assert answer is not None, "it was not answered"
+        return answer.error
+
+    def events(self, *kinds: str) -> list[EventRow]:
+        return [event for event in self.ledger.events_after(0) if event.kind in kinds]
+
+    def kinds(self, job_id: str) -> list[str]:
+        return [event.kind for event in self.ledger.events_after(0) if event.job_id == job_id]
+
+    def messages(self) -> str:
+        return "\n".join(event.message for event in self.ledger.events_after(0))
+
+    def attempts(self, job_id: str) -> list[Mapping[str, Any]]:
+        sql = "SELECT * FROM attempts WHERE job_id = ? ORDER BY number"
+        return [dict(row) for row in self.ledger.select(sql, (job_id,))]
 
     @property
     def order(self) -> list[str]:
         return [launch.job_id for launch in self.fake.launches]
+
+    def end(self) -> None:
+        """Close the ledger, as the end of the process does."""
+        self.ledger.close()
 
 
 def behaviours(table: dict[str, Behaviour | list[Behaviour]]) -> Callable[[Launch], Behaviour]:
@@ -288,20 +327,21 @@ def with_robots(
     staged: Path,
     *job_ids: str,
     **settings: Any,
-) -> Experiment:
-    """An experiment whose jobs have copies of the staged robot in their directories."""
+) -> Run:
+    """A run whose jobs have copies of the staged robot in their directories."""
     root.mkdir()
     jobs = [make_job(job_id, max_retries=1, spec={"xml": "robot/hopper.xml"}) for job_id in job_ids]
-    experiment = Experiment(root, jobs, **settings)
+    run = Run(root, jobs, **settings)
     digest = hash_of_copy(staged, "hopper.xml")
-    experiment.ledger.put_jobs(
+    run.ledger.put_jobs(
         DeclaredJob(position=index, job=job, robot_hash=digest) for index, job in enumerate(jobs)
     )
-    experiment.ledger.commit()
+    run.ledger.commit()
     for job_id in job_ids:
-        experiment.paths.job(job_id).root.mkdir(parents=True)
-        shutil.copytree(staged, experiment.paths.job(job_id).robot)
-    return experiment
+        run.paths.job(job_id).root.mkdir(parents=True)
+        shutil.copytree(staged, run.paths.job(job_id).robot)
+    run.supervisor.jobs.load(run.ledger.jobs())
+    return run
 
 
 def edit_robot(robot: Path) -> None:

@@ -16,8 +16,7 @@ import pytest
 from executor_helpers import await_files, await_gone
 from fake_launcher import NEVER, Behaviour
 from supervisor_helpers import (
-    Experiment,
-    Reported,
+    Run,
     behaviours,
     make_job,
     make_machine,
@@ -60,13 +59,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     told."""
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)  # whatever this machine has
 
-    def go(does: str, *, max_retries: int = 0) -> tuple[dict[str, Any], Reported]:
+    def go(does: str, *, max_retries: int = 0) -> tuple[dict[str, Any], Run]:
         executor = Processes(worker_command=worker(does))
         job = make_job("a", ranks=3, max_retries=max_retries)
-        experiment = Experiment(tmp_path, [job], cpus=4, executor=executor, now=time.monotonic)
-        experiment.run()
+        experiment = Run(tmp_path, [job], cpus=4, launcher=executor, now=time.monotonic)
+        experiment.go()
         (row,) = json.loads((tmp_path / "summary.json").read_text())
-        return row, experiment.reporter
+        return row, experiment
 
     return go
 
@@ -74,20 +73,20 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.nightly
 def test_a_job_of_ranks_takes_one_lane_and_cpus_for_all(tmp_path: Path) -> None:
     jobs = [make_job(name, ranks=2, cores=2, gpus=1, threads=2) for name in "abc"]
-    experiment = Experiment(tmp_path, jobs, cpus=8, gpus=4)
-    assert set(experiment.run().values()) == {"SUCCEEDED"}
+    experiment = Run(tmp_path, jobs, cpus=8, gpus=4)
+    assert set(experiment.go().values()) == {"SUCCEEDED"}
     first, second = experiment.fake.launches[:2]
     assert (first.ranks, first.cpus, first.gpus, first.threads) == (2, (0, 1, 2, 3), ("0", "1"), 2)
     assert (second.cpus, second.gpus) == ((4, 5, 6, 7), ("2", "3"))
     assert 2.0 <= experiment.fake.time_s < 3.0, "two at a time"
-    assert "a launched as 2 ranks on CPU 0,1 | 2,3" in experiment.reporter.messages()
+    assert "a launched as 2 ranks on CPU 0,1 | 2,3" in experiment.messages()
 
 
 @pytest.mark.nightly
 def test_memory_that_all_ranks_may_claim_admits_or_delays(tmp_path: Path) -> None:
     jobs = [make_job(name, ranks=2, memory_mib=100) for name in "ab"]
-    experiment = Experiment(tmp_path, jobs, cpus=4, memory_mib=399)
-    experiment.run()
+    experiment = Run(tmp_path, jobs, cpus=4, memory_mib=399)
+    experiment.go()
     assert 2.0 <= experiment.fake.time_s < 3.0, "the second waits for the first"
 
 
@@ -95,9 +94,9 @@ def test_memory_that_all_ranks_may_claim_admits_or_delays(tmp_path: Path) -> Non
 def test_more_ranks_than_a_machine_has_cores_for_are_given_up_not_waited_for(
     tmp_path: Path,
 ) -> None:
-    experiment = Experiment(tmp_path, [make_job("a", ranks=3, cores=2), make_job("b")], cpus=4)
-    assert experiment.run() == {"a": "FAILED", "b": "SUCCEEDED"}
-    assert "asks for 6 cores, 0 GPUs" in experiment.reporter.messages()
+    experiment = Run(tmp_path, [make_job("a", ranks=3, cores=2), make_job("b")], cpus=4)
+    assert experiment.go() == {"a": "FAILED", "b": "SUCCEEDED"}
+    assert "asks for 6 cores, 0 GPUs" in experiment.messages()
 
 
 @pytest.mark.nightly
@@ -157,8 +156,8 @@ def test_ranks_that_pause_at_a_rung_are_waited_for_and_the_first_says_where(
     does = f"time.sleep(0.2 * (rank == 0)); leave({int(ExitCode.PAUSED)}, f'of rank {{rank}}')"
     job = make_job("a", ranks=3, spec={"pause_at": 600})
     executor = Processes(worker_command=worker(does))
-    experiment = Experiment(tmp_path, [job], cpus=4, executor=executor, now=time.monotonic)
-    assert experiment.run() == {"a": "PAUSED"}
+    experiment = Run(tmp_path, [job], cpus=4, launcher=executor, now=time.monotonic)
+    assert experiment.go() == {"a": "PAUSED"}
     (attempt,) = experiment.ledger.attempts()
     assert (attempt["cause"], attempt["message"]) == ("rung", "of rank 0")
 
@@ -166,11 +165,11 @@ def test_ranks_that_pause_at_a_rung_are_waited_for_and_the_first_says_where(
 @pytest.mark.nightly
 def test_a_stop_asks_all_and_leaves_the_job_to_be_resumed(tmp_path: Path) -> None:
     patient = Behaviour(after_s=NEVER, exits_within_s=1.0)
-    experiment = Experiment(tmp_path, [make_job("a", ranks=2)], behaviours({"a": patient}))
+    experiment = Run(tmp_path, [make_job("a", ranks=2)], behaviours({"a": patient}))
     supervisor = experiment.supervisor
     supervisor.reason_to_stop = lambda: "test" if len(supervisor.attempts) else ""
-    assert experiment.run() == {"a": "PENDING"}
-    assert "failed" not in experiment.reporter.kinds()
+    assert experiment.go() == {"a": "PENDING"}
+    assert "failed" not in experiment.kinds("a")
 
 
 @pytest.mark.nightly
@@ -199,9 +198,9 @@ def test_of_an_attempt_that_nobody_saw_end_the_rank_that_failed_has_the_word(
     assert (record.code if record else None) == code
 
 
-def settled(experiment: Experiment, job: Job) -> Any:
+def settled(experiment: Run, job: Job) -> Any:
     """The state that a next supervisor gives a job that it finds RUNNING."""
-    answer = experiment.add([job], {})
+    answer = experiment.enter([job], {})
     if answer.error:
         raise ChangedError(answer.error)
     (row,) = experiment.ledger.jobs()
@@ -211,7 +210,7 @@ def settled(experiment: Experiment, job: Job) -> Any:
 @pytest.mark.nightly
 def test_the_error_of_a_rank_is_taken_over_by_the_next_supervisor(tmp_path: Path) -> None:
     job = make_job("a", ranks=2)
-    experiment = Experiment(tmp_path, [job])
+    experiment = Run(tmp_path, [job])
     experiment.begin("a", cpus=(0, 1))
     folder = experiment.paths.job("a").attempt(0)
     folder.root.mkdir(parents=True)
@@ -225,14 +224,14 @@ import sys
 sys.path[:0] = [*sys.argv[1:3], f"{sys.argv[1]}/tests/ranks"]
 import os, time
 from pathlib import Path
-from supervisor_helpers import Experiment, make_job
+from supervisor_helpers import Run, make_job
 from test_ranks_supervised import worker
 from orchestrator.executors.processes import Processes
 os.sched_setaffinity = lambda *_: None
 does = "(job / f'pid-{rank}.tmp').write_text(str(os.getpid())); "
 does += "(job / f'pid-{rank}.tmp').rename(job / f'pid-{rank}'); time.sleep(600)"
 executor = Processes(worker_command=worker(does))
-Experiment(Path(sys.argv[3]), [make_job("a", ranks=3)], cpus=4, executor=executor, now=time.monotonic).run()
+Run(Path(sys.argv[3]), [make_job("a", ranks=3)], cpus=4, launcher=executor, now=time.monotonic).go()
 """
 
 
@@ -254,14 +253,14 @@ def test_a_supervisor_that_is_killed_leaves_no_rank_and_a_job_to_be_resumed(tmp_
         os.kill(supervisor.pid, signal.SIGKILL)
         supervisor.wait()
     await_gone(ranks)
-    experiment = Experiment(tmp_path, [make_job("a", ranks=3)], cpus=4)
+    experiment = Run(tmp_path, [make_job("a", ranks=3)], cpus=4)
     assert isinstance(settled(experiment, make_job("a", ranks=3)), Pending)
 
 
 @pytest.mark.nightly
 def test_the_log_of_any_rank_can_be_had(tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job("a", ranks=2), make_job("b")])
-    experiment.run()
+    experiment = Run(tmp_path, [make_job("a", ranks=2), make_job("b")])
+    experiment.go()
     for job_id in "ab":
         attempt = RunPaths(tmp_path).job(job_id).attempt(0)
         for rank in range(2):
@@ -285,8 +284,8 @@ def test_the_log_of_any_rank_can_be_had(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_a_job_whose_number_of_ranks_changed_is_refused_with_the_difference(tmp_path: Path) -> None:
-    before = Experiment(tmp_path, [make_job("a", ranks=2)], cpus=4)
-    before.run()
+    before = Run(tmp_path, [make_job("a", ranks=2)], cpus=4)
+    before.go()
     after = make_job("a", ranks=4)
     with pytest.raises(ChangedError, match=r"resources\.ranks: 2 → 4"):
         settled(before, after)

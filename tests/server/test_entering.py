@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 from fake_launcher import Behaviour
-from server_helpers import HOLDER, Run
-from supervisor_helpers import (  # noqa: F401
+from supervisor_helpers import (
     FOREVER,
+    HOLDER,
+    Run,
     behaviours,
     edit_robot,
-    ledgers_closed,
+    ledgers_closed,  # noqa: F401 - a fixture
     make_job,
     staged_robot,
 )

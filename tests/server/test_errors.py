@@ -13,8 +13,7 @@ import hypothesis
 import pytest
 from fake_launcher import Behaviour
 from hypothesis import strategies
-from server_helpers import Run
-from supervisor_helpers import FOREVER, behaviours, ledgers_closed, make_job  # noqa: F401
+from supervisor_helpers import FOREVER, Run, behaviours, ledgers_closed, make_job  # noqa: F401
 
 from orchestrator.core.errors import (
     ClusterLostError,

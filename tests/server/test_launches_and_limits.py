@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from fake_launcher import NEVER, Behaviour
-from server_helpers import Run
-from supervisor_helpers import (  # noqa: F401
+from supervisor_helpers import (
     FOREVER,
+    Run,
     behaviours,
     edit_robot,
-    ledgers_closed,
+    ledgers_closed,  # noqa: F401 - a fixture
     make_job,
     names,
     staged_robot,

@@ -16,7 +16,6 @@ import pytest
 from executor_helpers import await_gone
 from server_helpers import (
     HELPERS,
-    Run,
     assert_finished,
     client,
     enter,
@@ -30,7 +29,7 @@ from server_helpers import (
     trained,
     until,
 )
-from supervisor_helpers import FOREVER, ledgers_closed, make_job  # noqa: F401
+from supervisor_helpers import FOREVER, Run, ledgers_closed, make_job  # noqa: F401
 
 from orchestrator.client import requests
 from orchestrator.client.follow import Follower

@@ -12,8 +12,7 @@ import hypothesis
 import pytest
 from fake_launcher import NEVER, Behaviour
 from hypothesis import strategies
-from server_helpers import HOLDER, Run
-from supervisor_helpers import FOREVER, behaviours, ledgers_closed, make_job  # noqa: F401
+from supervisor_helpers import FOREVER, HOLDER, Run, behaviours, ledgers_closed, make_job  # noqa: F401
 
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.exit_codes import ExitCode

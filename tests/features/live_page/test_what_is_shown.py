@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from host_helpers import on_another_host
-from supervisor_helpers import Experiment, make_job
+from supervisor_helpers import Run, make_job
 
 from orchestrator.core.feature import Feature
 from orchestrator.experiment.directory import run_directory
@@ -24,7 +24,7 @@ def test_an_experiment_has_the_name_that_was_recorded_last_or_that_of_its_folder
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for name in ("robots", "earlier"):
         (tmp_path / name).mkdir()
-        Experiment(tmp_path / name, [make_job("j0")]).ledger.close()
+        Run(tmp_path / name, [make_job("j0")]).ledger.close()
         (tmp_path / name / "supervisor.lock").touch()
     sessions = [{"experiment": "before"}, {"experiment": "the robots"}, {"note": "unreadable"}]
     (tmp_path / "robots/provenance.json").write_text(json.dumps(sessions))
@@ -53,7 +53,7 @@ def test_features_are_not_asked_while_the_supervisor_runs_on_another_host(
         "orchestrator.experiment.from_outside.run_watch.features", lambda: (watching,)
     )
     with run_directory.claim(tmp_path / "run") as paths:
-        ledger = Experiment(paths.root, [make_job("j0")]).ledger
+        ledger = Run(paths.root, [make_job("j0")]).ledger
         summary.write(paths, ledger)
         ledger.close()
         with on_another_host(monkeypatch):

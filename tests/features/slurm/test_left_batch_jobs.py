@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from command_helpers import invoke, succeed
 from slurm_helpers import FakeSlurm
-from supervisor_helpers import Experiment, make_job
+from supervisor_helpers import Run, make_job
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_index
@@ -37,13 +37,13 @@ def make_run_dir(
     """
     paths = RunPaths(root)
     (root / SUPERSEDED).mkdir(parents=True)
-    experiment = Experiment(root, [make_job("running"), make_job("waiting")])
+    experiment = Run(root, [make_job("running"), make_job("waiting")])
     experiment.begin("running")
     experiment.ledger.close()
     paths.lock.touch()
     paths.experiment.write_text(JOB_FILE)
     if executor is not None:
-        paths.provenance.write_text(json.dumps([{"executor": executor}]))
+        paths.provenance.write_text(json.dumps([{"launcher": executor}]))
     if session is not None:
         (paths.root / FOLDER).mkdir()
         write_session(paths.root / FOLDER, session)

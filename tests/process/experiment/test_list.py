@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from command_helpers import invoke, succeed
-from supervisor_helpers import Experiment, make_job
+from supervisor_helpers import Run, make_job
 
 from orchestrator.core.job import Cause, Failed, Paused, State, Succeeded
 from orchestrator.experiment.directory import run_directory, run_index
@@ -29,7 +29,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def make_run_dir(root: Path, *states: State | None) -> Path:
     """A run directory that was noted, with a job in each state; None stands for PENDING."""
     root.mkdir(parents=True)
-    ledger = Experiment(root, [make_job(f"j{number}") for number, _ in enumerate(states)]).ledger
+    ledger = Run(root, [make_job(f"j{number}") for number, _ in enumerate(states)]).ledger
     for number, state in enumerate(states):
         if state is not None:
             ledger.set_state(f"j{number}", state)

@@ -17,7 +17,8 @@ from command_helpers import (
     with_worker,
     write_experiment,
 )
-from supervisor_helpers import Experiment, ledgers_closed, make_job  # noqa: F401 - a fixture
+from supervisor_helpers import Run as SimulatedRun
+from supervisor_helpers import ledgers_closed, make_job  # noqa: F401 - a fixture
 
 from orchestrator.client import control, requests
 from orchestrator.core.errors import RunDirError
@@ -41,7 +42,7 @@ def root(tmp_path: Path) -> Path:
     """The run directory of an earlier run, which is to be resumed."""
     folder = tmp_path / "run"
     folder.mkdir()
-    Experiment(folder, [make_job("a")]).ledger.close()
+    SimulatedRun(folder, [make_job("a")]).ledger.close()
     return folder
 
 

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from command_helpers import HOPPER, REPOSITORY, Run, stubbed, write_experiment
 from supervisor_helpers import (
-    Experiment,
+    Run as SimulatedRun,
+)
+from supervisor_helpers import (
     ledgers_closed,  # noqa: F401 - a fixture
     make_job,
     make_machine,
@@ -283,7 +285,7 @@ def test_jobs_that_wait_for_memory_or_a_gpu_are_seen_by_no_other_run(
         make_job("waits-for-a-gpu", gpus=1, cores=1, memory_mib=10),
         make_job("waits-for-memory", cores=1, memory_mib=1000),
     ]
-    experiment = Experiment(tmp_path, jobs, slots=slots, memory_mib=100)
+    experiment = SimulatedRun(tmp_path, jobs, slots=slots, memory_mib=100)
     acquire = slots.acquire
 
     def acquire_noted(*arguments: object, **how: object) -> object:
@@ -292,7 +294,7 @@ def test_jobs_that_wait_for_memory_or_a_gpu_are_seen_by_no_other_run(
         return slot
 
     slots.acquire = acquire_noted
-    states = experiment.run()
+    states = experiment.go()
     assert set(states.values()) == {"SUCCEEDED"}
     assert seen == {json.dumps([job.job_id]) for job in jobs}
     assert experiment.order == [job.job_id for job in jobs]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_helpers import Experiment, make_job
+from supervisor_helpers import Run, make_job
 
 from orchestrator.analysis.contention import (
     ContentionFinding,
@@ -141,9 +141,9 @@ class TestDiagnosis:
         assert one.evidence == "as declared; nothing was measured"
 
 
-def ran(root: Path, *cpus: int, timings: str, **spec: Any) -> Experiment:
+def ran(root: Path, *cpus: int, timings: str, **spec: Any) -> Run:
     """An experiment with the job j-s0, which was launched on ``cpus``."""
-    experiment = Experiment(root, [make_job("j-s0", **spec)])
+    experiment = Run(root, [make_job("j-s0", **spec)])
     experiment.begin("j-s0", cpus=cpus, started_at=5.0)
     experiment.ledger.commit()
     folder = root / "jobs/j-s0"
@@ -190,7 +190,7 @@ class TestReading:
         assert all(text in one.evidence for text, one in zip(evidence, found, strict=True))
 
     def test_a_moved_attempt_has_the_cpus_of_each_of_its_times(self, tmp_path: Path) -> None:
-        experiment = Experiment(tmp_path, [make_job("j-s0"), make_job("k-s0")])
+        experiment = Run(tmp_path, [make_job("j-s0"), make_job("k-s0")])
         for job_id, cpu in (("j-s0", 0), ("k-s0", 1)):
             experiment.begin(job_id, cpus=(cpu,), started_at=5.0)
             JobPaths(tmp_path / "jobs" / job_id).root.mkdir(parents=True)
@@ -205,7 +205,7 @@ class TestReading:
 
     def test_jobs_that_differ_in_their_seed_alone_do_the_same_work(self, tmp_path: Path) -> None:
         jobs = [make_job("a-s0"), make_job("a-s1", spec={"seed": 1})]
-        experiment = Experiment(tmp_path, jobs)
+        experiment = Run(tmp_path, jobs)
         for cpu, job in enumerate(jobs):
             experiment.begin(job.spec.job_id, cpus=(cpu,), started_at=5.0)
             JobPaths(tmp_path / "jobs" / job.spec.job_id).root.mkdir(parents=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_launcher import Behaviour
-from supervisor_helpers import Experiment, ledgers_closed, make_job, rows  # noqa: F401 - a fixture
+from supervisor_helpers import Run, ledgers_closed, make_job, rows  # noqa: F401 - a fixture
 
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Cause
@@ -26,8 +26,8 @@ def test_a_message_that_is_not_utf_8_fails_its_job_alone(tmp_path: Path) -> None
         (launch.job_dir / "attempts/0/exit.json").write_text(json.dumps(record))
         return Behaviour(returncode=1)
 
-    experiment = Experiment(tmp_path, [make_job("bad"), make_job("good")], behave)
-    assert experiment.run() == {"bad": "FAILED", "good": "SUCCEEDED"}
+    experiment = Run(tmp_path, [make_job("bad"), make_job("good")], behave)
+    assert experiment.go() == {"bad": "FAILED", "good": "SUCCEEDED"}
     row = rows(tmp_path)["bad"]
     assert (row["message"], row["traceback"]) == (r"cannot read /dM\udcfcl", r"at /dM\udcfcl")
 
@@ -40,8 +40,8 @@ def test_the_workers_own_last_word_is_taken_over(tmp_path: Path) -> None:
         (launch.job_dir / "attempts/0/exit.json").write_text(record.to_json())
         return Behaviour(returncode=1)
 
-    experiment = Experiment(tmp_path, [make_job("a")], behave)
-    experiment.run()
+    experiment = Run(tmp_path, [make_job("a")], behave)
+    experiment.go()
     row = rows(tmp_path)["a"]
     assert (row["message"], row["env_steps"], row["ep_rew_mean"], row["learner"]) == (
         "ValueError: no",
@@ -66,9 +66,9 @@ def test_an_unreadable_last_word_is_told_and_the_exit_code_counts(
         (launch.job_dir / "attempts/0/exit.json").write_text(text)
         return Behaviour(returncode=3)
 
-    experiment = Experiment(tmp_path, [make_job("a")], behave)
-    assert experiment.run() == {"a": "FAILED"}
-    assert "warning" in experiment.reporter.kinds("a")
+    experiment = Run(tmp_path, [make_job("a")], behave)
+    assert experiment.go() == {"a": "FAILED"}
+    assert "warning" in experiment.kinds("a")
     assert "exit code 3" in rows(tmp_path)["a"]["message"]
 
 
@@ -78,7 +78,7 @@ def test_an_unreadable_last_word_is_told_and_the_exit_code_counts(
 def test_a_job_that_ran_when_its_supervisor_died_is_settled_though_it_is_no_longer_declared(
     code: int | None, state: str, cause: Cause | None, tmp_path: Path
 ) -> None:
-    experiment = Experiment(tmp_path, [make_job("a"), make_job("gone")])
+    experiment = Run(tmp_path, [make_job("a"), make_job("gone")])
     experiment.begin("gone")
     if code is not None:
         exit_json = experiment.paths.job("gone").attempt(0).exit
@@ -91,7 +91,7 @@ def test_a_job_that_ran_when_its_supervisor_died_is_settled_though_it_is_no_long
             experiment.paths.job("gone").vecnormalize,
         ):
             result.write_bytes(b"")
-    assert not experiment.add([experiment.jobs[0]], {}).error
+    assert not experiment.enter([experiment.jobs[0]], {}).error
     (recorded,) = experiment.ledger.attempts()
     assert recorded["cause"] == cause
     assert {row.job.job_id: row.state.name for row in experiment.ledger.jobs()} == {

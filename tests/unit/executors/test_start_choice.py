@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fake_launcher import Behaviour, FakeLauncher, SimulatedLauncher
 from supervisor_helpers import (
-    Experiment,
+    Run,
     ledgers_closed,  # noqa: F401 - a fixture
     make_job,
     names,
@@ -46,10 +46,8 @@ def test_the_choice(
 
 
 def forks(tmp_path: Path, jobs: list[Job], executor: FakeLauncher | None = None) -> dict[str, bool]:
-    experiment = Experiment(
-        tmp_path, jobs, cpus=2, **({} if executor is None else {"executor": executor})
-    )
-    assert set(experiment.run().values()) == {"SUCCEEDED"}
+    experiment = Run(tmp_path, jobs, cpus=2, **({} if executor is None else {"launcher": executor}))
+    assert set(experiment.go().values()) == {"SUCCEEDED"}
     launches = (executor or experiment.fake).launches
     return {launch.job_id: launch.fork for launch in launches}
 
@@ -78,8 +76,8 @@ def test_jobs_wait_while_their_template_is_prepared_and_those_of_another_demand_
 
     executor = Preparing(behave=behave)
     jobs = [*(forkable(name) for name in names(3)), make_job("other", start="exec", memory_mib=50)]
-    experiment = Experiment(tmp_path, jobs, cpus=2, executor=executor, now=executor.now)
-    assert set(experiment.run().values()) == {"SUCCEEDED"}
+    experiment = Run(tmp_path, jobs, cpus=2, launcher=executor, now=executor.now)
+    assert set(experiment.go().values()) == {"SUCCEEDED"}
     assert begun["other"] < 1.0
     assert [begun[name] >= 5.0 for name in names(3)] == [True] * 3
     assert executor.time_s < 9.0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from supervisor_helpers import (
     FOREVER,
-    Experiment,
+    Run,
     ledgers_closed,  # noqa: F401 - a fixture
     make_job,
     names,
@@ -73,7 +73,7 @@ class Passing:
     """The time of day, which passes with the simulated clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.experiment: Experiment | None = None
+        self.experiment: Run | None = None
         monkeypatch.setattr(time, "time", self._now)
 
     def _now(self) -> float:
@@ -89,28 +89,24 @@ def test_everything_is_asked_to_stop_the_grace_time_before_and_can_be_resumed(
     tmp_path: Path, passing: Passing
 ) -> None:
     jobs = [make_job(name) for name in names(5)]
-    experiment = Experiment(tmp_path, jobs, lambda _: FOREVER, until=1e9 + 100, grace_s=20.0)
+    experiment = Run(tmp_path, jobs, lambda _: FOREVER, until=1e9 + 100, grace_s=20.0)
     passing.experiment = experiment
-    assert set(experiment.run().values()) == {"PENDING"}
+    assert set(experiment.go().values()) == {"PENDING"}
     assert experiment.exit_code == 130
     assert 80 <= experiment.fake.time_s <= 81
     assert len(experiment.order) == 2
-    (stopping,) = (message for kind, message, _ in experiment.reporter.events if kind == "stopping")
+    (stopping,) = (event.message for event in experiment.events("stopping"))
     assert f"--until {datetime.fromtimestamp(1e9 + 100):%H:%M:%S}" in stopping
     assert "20 s" in stopping
 
 
 def test_after_that_time_nothing_is_launched(tmp_path: Path, passing: Passing) -> None:
-    experiment = passing.experiment = Experiment(
-        tmp_path, [make_job()], until=1e9 + 10, grace_s=20.0
-    )
-    assert experiment.run() == {"a-s0": "PENDING"}
+    experiment = passing.experiment = Run(tmp_path, [make_job()], until=1e9 + 10, grace_s=20.0)
+    assert experiment.go() == {"a-s0": "PENDING"}
     assert experiment.order == []
 
 
 def test_a_run_that_ends_earlier_is_not_stopped(tmp_path: Path, passing: Passing) -> None:
-    experiment = passing.experiment = Experiment(
-        tmp_path, [make_job()], until=1e9 + 100, grace_s=20.0
-    )
-    assert experiment.run() == {"a-s0": "SUCCEEDED"}
+    experiment = passing.experiment = Run(tmp_path, [make_job()], until=1e9 + 100, grace_s=20.0)
+    assert experiment.go() == {"a-s0": "SUCCEEDED"}
     assert experiment.exit_code == 0

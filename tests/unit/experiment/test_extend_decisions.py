@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_helpers import Experiment, ledgers_closed, make_job  # noqa: F401 - a fixture
+from supervisor_helpers import Run, ledgers_closed, make_job  # noqa: F401 - a fixture
 
 from orchestrator.core.errors import ChangedError
 from orchestrator.core.exit_record import ExitRecord
@@ -35,9 +35,9 @@ def job(total_timesteps: int = 1000, **spec: Any) -> Job:
     return make_job("a", spec={"total_timesteps": total_timesteps, **spec})
 
 
-def after(root: Path, before: Job, state: State) -> Experiment:
+def after(root: Path, before: Job, state: State) -> Run:
     """An experiment whose one job has had an attempt and is in ``state``."""
-    experiment = Experiment(root, [before])
+    experiment = Run(root, [before])
     experiment.begin("a", state)
     experiment.ledger.commit()
     checkpoint = experiment.paths.job("a").checkpoints / "checkpoint-000000001000.pt"
@@ -49,10 +49,10 @@ def after(root: Path, before: Job, state: State) -> Experiment:
 
 
 def reconciled(
-    experiment: Experiment, now: Job, on_change: OnChange = "extend", robot: str | None = None
+    experiment: Run, now: Job, on_change: OnChange = "extend", robot: str | None = None
 ) -> JobRow:
     verdicts = {"a": JobVerdict(robot_hash=robot)}
-    answer = experiment.add([now], verdicts, on_change=on_change)
+    answer = experiment.enter([now], verdicts, on_change=on_change)
     if answer.error:
         raise ChangedError(answer.error)
     (row,) = experiment.ledger.jobs()
@@ -78,10 +78,8 @@ def test_only_a_job_that_has_succeeded_is_queued_again(
     assert (row.job.spec.total_timesteps, row.job.spec.extended_from) == (2000, (1000,))
     assert row.fingerprint == job(2000).spec.fingerprint()
     is_dead = state.name in ("FAILED", "CANCELLED")
-    assert ("from 1,000 to 2,000 env_steps: a" in experiment.reporter.messages()) == (not is_dead)
-    assert (
-        "a: " in experiment.reporter.messages() and "`retry`" in experiment.reporter.messages()
-    ) == is_dead
+    assert ("from 1,000 to 2,000 env_steps: a" in experiment.messages()) == (not is_dead)
+    assert ("a: " in experiment.messages() and "`retry`" in experiment.messages()) == is_dead
 
 
 def test_a_job_that_finished_as_its_supervisor_died_is_queued_again(tmp_path: Path) -> None:
@@ -154,7 +152,8 @@ def test_whatever_else_has_changed_is_refused_with_every_reason(
     with pytest.raises(ChangedError) as caught:
         reconciled(experiment, job(**spec | changes), "refuse")
     assert "extend" not in str(caught.value), "it is named only where it helps"
-    assert (experiment.ledger.jobs(), experiment.reporter.events) == (before, [])
+    assert experiment.ledger.jobs() == before
+    assert {event.kind for event in experiment.ledger.events_after(0)} == {"answer"}
 
 
 @pytest.mark.parametrize(
@@ -181,6 +180,6 @@ def test_what_makes_other_weights_than_one_longer_training_is_said(
         (experiment.paths.job("a").replay(rank)).mkdir()
         (experiment.paths.job("a").replay(rank) / Path(ROWS).name).touch()
     reconciled(experiment, job(2000, **spec))
-    warnings = [text for kind, text, _ in experiment.reporter.events if kind == "warning"]
+    warnings = [event.message for event in experiment.events("warning")]
     assert (len(warnings), said in "".join(warnings)) == (bool(said), True)
     assert all("2,000 env_steps" in text and "weights will differ" in text for text in warnings)

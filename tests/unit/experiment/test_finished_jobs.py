@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_helpers import Experiment, ledgers_closed, make_job  # noqa: F401 - a fixture
+from supervisor_helpers import Run, ledgers_closed, make_job  # noqa: F401 - a fixture
 
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.job import Cause, Failed, State
@@ -19,11 +19,9 @@ from orchestrator.ledger import Ledger
 FAILED = Failed(cause=Cause.ERROR, message="it fell")
 
 
-def begun(root: Path, states: dict[str, State], **settings: Any) -> Experiment:
+def begun(root: Path, states: dict[str, State], **settings: Any) -> Run:
     """Jobs that have had an attempt each, and are in these states now."""
-    experiment = Experiment(
-        root, [make_job(job_id, **settings.get(job_id, {})) for job_id in states]
-    )
+    experiment = Run(root, [make_job(job_id, **settings.get(job_id, {})) for job_id in states])
     for job_id, state in states.items():
         experiment.begin(job_id, state)
     experiment.ledger.commit()
@@ -33,7 +31,7 @@ def begun(root: Path, states: dict[str, State], **settings: Any) -> Experiment:
 def test_without_a_look_for_damage_a_ledger_of_another_kind_is_still_refused(
     tmp_path: Path,
 ) -> None:
-    Experiment(tmp_path, [make_job("a")]).ledger.close()
+    Run(tmp_path, [make_job("a")]).ledger.close()
     path = tmp_path / "ledger.sqlite3"
     with path.open("ab") as file:
         file.write(b"x")

@@ -28,7 +28,7 @@ from fuzz_helpers import (
 from hypothesis import example, given
 from hypothesis import strategies as st
 from report_helpers import Trained, make_run_dir
-from supervisor_helpers import Experiment, ledgers_closed, make_job, make_spec  # noqa: F401
+from supervisor_helpers import Run, ledgers_closed, make_job, make_spec  # noqa: F401
 
 from orchestrator.analysis import contention, run_reader
 from orchestrator.client import recorded_run

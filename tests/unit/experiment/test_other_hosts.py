@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from host_helpers import on_another_host
-from supervisor_helpers import Experiment, make_job
+from supervisor_helpers import Run, make_job
 
 from orchestrator.client import attach, control, recorded_run
 from orchestrator.core.errors import LedgerError, RunDirError
@@ -28,8 +28,8 @@ def test_status_from_another_host_is_that_of_summary_json_and_says_how_old(
     with run_directory.claim(tmp_path) as paths:
         with on_another_host(monkeypatch):
             assert run_snapshot.status(tmp_path).rows == []
-        experiment = Experiment(tmp_path, [make_job("a")])
-        experiment.run()
+        experiment = Run(tmp_path, [make_job("a")])
+        experiment.go()
         written = time.time() - 100
         os.utime(paths.summary_json, (written, written))
         paths.job("a").attempt(0).worker_log.write_text("hello\n")
@@ -52,7 +52,7 @@ def test_what_needs_the_ledger_is_refused_while_its_supervisor_runs_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with run_directory.claim(tmp_path):
-        Experiment(tmp_path, [make_job("a")]).ledger.close()
+        Run(tmp_path, [make_job("a")]).ledger.close()
         here = re.escape(f" on {socket.gethostname()}, since ")
         for command, why in (
             (report_experiment.read, "another host than this"),  # of `report`
@@ -70,7 +70,7 @@ def test_when_no_supervisor_runs_another_host_does_it_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with run_directory.claim(tmp_path):
-        Experiment(tmp_path, [make_job("a")]).ledger.close()
+        Run(tmp_path, [make_job("a")]).ledger.close()
     monkeypatch.setattr("socket.gethostname", lambda: "another-host")
     control.move_jobs(tmp_path, ["a"], "pause")
     snapshot = run_snapshot.status(tmp_path)
@@ -78,4 +78,4 @@ def test_when_no_supervisor_runs_another_host_does_it_all(
     assert [job["job_id"] for job in report_experiment.read(tmp_path)["jobs"]] == ["a"]
     control.move_jobs(tmp_path, ["a"], "resume")
     with run_directory.claim(tmp_path):
-        assert Experiment(tmp_path, []).run() == {"a": "SUCCEEDED"}
+        assert Run(tmp_path, []).go() == {"a": "SUCCEEDED"}

@@ -7,7 +7,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from supervisor_helpers import Experiment, make_job
+from supervisor_helpers import Run, make_job
 
 from orchestrator.client import control
 from orchestrator.core.errors import LedgerError, RunDirError
@@ -43,7 +43,7 @@ def test_a_directory_of_another_user_is_refused(is_empty: bool, tmp_path: Path) 
 
 @AS_ROOT
 def test_root_changes_no_job_in_a_directory_of_another_user(tmp_path: Path) -> None:
-    Experiment(tmp_path, [make_job("waits")]).ledger.close()
+    Run(tmp_path, [make_job("waits")]).ledger.close()
     (tmp_path / "supervisor.lock").touch()
     os.chown(tmp_path, 12345, -1)
     with pytest.raises(RunDirError, match="belongs to another user"):
@@ -64,8 +64,8 @@ def test_a_directory_that_everybody_may_write_into_is_refused(tmp_path: Path) ->
 def test_a_directory_that_is_refused_can_be_read_and_no_pickle_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experiment = Experiment(tmp_path, [make_job("a")])
-    experiment.run()
+    experiment = Run(tmp_path, [make_job("a")])
+    experiment.go()
     experiment.ledger.close()
     directory = experiment.paths.job("a")
     directory.checkpoints.mkdir()

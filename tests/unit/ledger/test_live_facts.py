@@ -11,7 +11,7 @@ import pytest
 from fake_launcher import NEVER, Behaviour
 from supervisor_helpers import (
     FOREVER,
-    Experiment,
+    Run,
     behaviours,
     ledgers_closed,  # noqa: F401 - a fixture
     make_job,
@@ -44,10 +44,10 @@ def seen(
                 return "seen"
             return ""
 
-        experiment = Experiment(
+        experiment = Run(
             root, jobs, behaviours(behave), holder=holder.key, reason_to_stop=stop_when_seen
         )
-        experiment.run()
+        experiment.go()
     return found[0]
 
 
@@ -93,14 +93,14 @@ def test_status_says_that_jobs_wait_for_disk_space(
     assert all(text in row["waiting"] for text in ("100 MiB", "1,024 MiB", str(tmp_path)))
 
 
-def start(experiment: Experiment, number: int, started_at: float) -> None:
+def start(experiment: Run, number: int, started_at: float) -> None:
     experiment.begin("a", number=number, cpus=(), started_at=started_at)
 
 
 def test_the_time_of_a_resumed_job_counts_up_and_without_a_supervisor_none_is_running(
     tmp_path: Path,
 ) -> None:
-    experiment = Experiment(tmp_path, [make_job("a")])
+    experiment = Run(tmp_path, [make_job("a")])
     start(experiment, 0, time.time() - 1000.0)
     outcome = AttemptOutcome(cause=Cause.INTERRUPTED)
     experiment.ledger.end_attempt(
@@ -128,7 +128,7 @@ def test_the_time_of_a_resumed_job_counts_up_and_without_a_supervisor_none_is_ru
     ],
 )
 def test_the_exit_code_of_status(states: list[Any], code: int, tmp_path: Path) -> None:
-    experiment = Experiment(tmp_path, [make_job(f"j{number}") for number, _ in enumerate(states)])
+    experiment = Run(tmp_path, [make_job(f"j{number}") for number, _ in enumerate(states)])
     for number, state in enumerate(states):
         if state is not None:
             experiment.ledger.set_state(f"j{number}", state)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fake_launcher import Behaviour
 from supervisor_helpers import (
-    Experiment,
+    Run,
     behaviours,
     edit_robot,
     ledgers_closed,  # noqa: F401 - a fixture
@@ -74,7 +74,7 @@ def test_no_attempt_begins_beside_the_folder_of_the_next(
 def test_replay_buffers_of_ranks_that_ran_elsewhere_are_removed_when_the_training_is_done(
     tmp_path: Path,
 ) -> None:
-    experiment = Experiment(
+    experiment = Run(
         tmp_path,
         [
             make_job("done", ranks=2),
@@ -88,7 +88,7 @@ def test_replay_buffers_of_ranks_that_ran_elsewhere_are_removed_when_the_trainin
         rows = experiment.paths.job(job_id).replay(1) / "rows-000000000000-000000000008.npz"
         rows.parent.mkdir(parents=True)
         rows.write_bytes(b"rows")
-    assert experiment.run() == {"done": "SUCCEEDED", "failed": "FAILED", "kept": "SUCCEEDED"}
+    assert experiment.go() == {"done": "SUCCEEDED", "failed": "FAILED", "kept": "SUCCEEDED"}
     assert not experiment.paths.job("done").replay(1).exists()
     assert experiment.paths.job("kept").replay(1).exists(), "for training further"
     assert experiment.paths.job("failed").replay(1).exists(), "`retry` goes on with it"
@@ -145,7 +145,7 @@ def test_a_job_with_an_altered_robot_fails_and_the_others_train(
     staged = staged_robot(tmp_path / "staged")
     experiment = with_robots(tmp_path / "run", staged, "a", "b")
     alter(experiment.paths.job("a").robot)
-    assert experiment.run() == {"a": "FAILED", "b": "SUCCEEDED"}
+    assert experiment.go() == {"a": "FAILED", "b": "SUCCEEDED"}
     assert experiment.order == ["b"]
     row = rows(experiment.paths.root)["a"]
     assert row["cause"] == "error"
@@ -170,7 +170,7 @@ def test_the_robot_is_compared_before_the_first_attempt_only(
     experiment = with_robots(
         tmp_path / "run", staged_robot(tmp_path / "staged"), "a", behave=killed_first
     )
-    assert experiment.run() == {"a": "SUCCEEDED"}
+    assert experiment.go() == {"a": "SUCCEEDED"}
     assert experiment.order == ["a", "a"]
     assert compared == [experiment.paths.job("a").robot]
 
@@ -188,7 +188,7 @@ def test_the_copies_of_robots_survive_a_power_cut(
         bundle=staged, xml="hopper.xml", robot_hash=hash_of_copy(staged, "hopper.xml")
     )
     paths.root.mkdir()
-    Experiment(paths.root, []).add(jobs, {"a": verdict, "b": verdict})
+    Run(paths.root, []).enter(jobs, {"a": verdict, "b": verdict})
     for path in (paths.jobs, *paths.jobs.rglob("*")):
         assert path in synced
     assert paths.job("b").robot_hash in synced
