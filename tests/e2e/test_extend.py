@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import command_helpers as commands
@@ -51,8 +50,7 @@ def test_more_steps_are_refused_and_an_extension_that_is_killed_is_resumed_with_
 
     with Run(jobs, "--run-dir", "run", "--on-change=extend", cwd=tmp_path) as run:
         wait_until(lambda: newest() > 1000, "a checkpoint of the extension")
-        run.signal(signal.SIGKILL)
-        run.end()
+        run.kill_supervisor()
     events = {event["event"]: event for event in reversed(run.events)}
     assert "from 600 to 3,000 env_steps" in events["extended"]["message"]
     assert sorted(events["extended"]["jobs"]) == ["ppo-s0", "sac-s0"]
