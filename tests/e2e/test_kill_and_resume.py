@@ -65,22 +65,25 @@ def experiment(cwd: Path, robots: tuple[str, ...], total_timesteps: int, **more:
 
 def kill_and_look(run: Run, *, worker_too: bool = False) -> bool:
     """SIGKILL the supervisor (and a worker and the client at once); within two seconds no process of
-    it is left.
+    it is left. Before any worker is at work, the client dies as well: it would start a supervisor
+    again that has not answered it.
 
     Returns whether it struck while a worker was at work.
     """
     supervisor = supervisor_of(run.popen.pid)
-    if supervisor is None:  # it has ended by itself
+    if supervisor is None:  # it has ended by itself, or not begun
+        run.popen.kill()
         run.popen.wait()
         return False
     # So that it launches nothing between our look and its end.
     commands.kill(supervisor, signal.SIGSTOP)
     workers = workers_of(supervisor)
     tokens = set(workers.values())
+    if worker_too or not workers:
+        run.popen.kill()
     commands.kill(supervisor)
     if worker_too and workers:
         commands.kill(next(iter(workers)))
-        run.popen.kill()
     wait_until(
         lambda: not any(map(carriers, tokens)), "no process survives", patience_s=GONE_WITHIN_S
     )

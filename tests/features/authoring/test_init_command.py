@@ -108,7 +108,7 @@ def test_what_cannot_become_a_job_file_is_one_message_and_writes_nothing(tmp_pat
         (["pipe.xml"], "is not a regular file"),
         (["done.toml"], "job file already"),
         (["parts", "--timesteps", "some"], "whole number"),
-        (["parts", "-o", "nowhere/jobs.toml"], "does not exist"),
+        (["parts", "-o", "nowhere/jobs.toml"], "its folder cannot be written to"),
     ):
         done = invoke("init", *arguments, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")

@@ -98,7 +98,7 @@ def test_numbers_that_do_not_suit_machine_or_job_are_left_out_with_the_reason(
     kept, reasons = rank_benchmark.fitting_ranks([1, 2, 3, 4, 8], staged, machine_with(4))
     assert kept == [1, 2, 4]
     assert reasons == [
-        f"3 ranks are left out: {uneven('n_envs = 4', 4, 3)}.",
+        f"3 ranks are left out: {uneven('n_envs', 4, 3)}.",
         "8 ranks are left out: they ask for 8 cores, and this machine has 4 for jobs.",
     ]
     assert rank_benchmark.fitting_ranks([1, 2], staged, machine_with(1, siblings=2)) == (

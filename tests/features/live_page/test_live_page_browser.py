@@ -15,6 +15,7 @@ from PIL import Image
 from report_helpers import Trained, film_strip, make_run_dir
 
 from orchestrator.core.paths import RunPaths
+from orchestrator.experiment.directory import run_directory
 
 pytest.importorskip("selenium", reason="selenium is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
@@ -74,7 +75,9 @@ def test_an_experiment_whose_supervisor_is_killed_and_comes_back(
             browser.run("location.hash = '#job=hopper-s0'")
             browser.shows("#panel .log", "env_steps")
             browser.run("document.getElementById('panel').close()")
-            run.signal(signal.SIGKILL)
+            holder = run_directory.holder(RunPaths(root))
+            assert holder is not None
+            os.kill(holder.pid, signal.SIGKILL)
             run.popen.wait()
         browser.shows("#condition", "killed")
         browser.shows("#note", "resumes it")

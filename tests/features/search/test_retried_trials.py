@@ -81,7 +81,7 @@ def test_a_retried_trial_is_trained_with_all_seeds_and_compared_and_told_once(
     tmp_path: Path,
 ) -> None:
     paths = failed_run(tmp_path / "run")
-    ask(paths.root, "retry", [ONE])
+    ask(paths.root, "retry", {"names": [ONE]})
     searched = Searched(paths)
     searched.turns()
     assert not searched.trial.is_over
@@ -105,7 +105,7 @@ def test_a_retried_trial_is_trained_with_all_seeds_and_compared_and_told_once(
 @pytest.mark.parametrize("state", [FAILED, Cancelled()])
 def test_a_retried_trial_that_fails_again_has_failed(state: State, tmp_path: Path) -> None:
     paths = failed_run(tmp_path / "run")
-    ask(paths.root, "retry", [ONE, OTHER])
+    ask(paths.root, "retry", {"names": [ONE, OTHER]})
     searched = Searched(paths)
     searched.turns()
     assert not searched.trial.is_over
