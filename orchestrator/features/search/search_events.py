@@ -177,6 +177,13 @@ def withdraw(paths: RunPaths) -> None:
             database.add([SearchEvent(kind="ended", content={WITHDRAWN: True})])
 
 
+def forget(paths: RunPaths) -> None:
+    """Remove what is known of a search."""
+    path = SearchPaths(paths.root).events
+    for ending in ("", "-wal", "-shm"):
+        path.with_name(f"{path.name}{ending}").unlink(missing_ok=True)
+
+
 def has_value(paths: RunPaths) -> bool:
     """Return whether a trial that is searched among has come to its end with a value for each
     objective: none that trains the unchanged job.

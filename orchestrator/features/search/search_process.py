@@ -41,6 +41,8 @@ def companions(run: RunFacts) -> Iterable[Companion]:
 
 
 def _begin(run: RunFacts, experiment: Experiment) -> None:
+    if not run.ledger.counts():  # it is new: the jobs are made again, from their directories
+        search_events.forget(run.paths)
     changed_search.refuse_another_robot(experiment, run.robots, run.ledger, run.paths)
     robots = run.robots
     if SearchPaths(run.paths.root).declaration.exists() and search_events.began_at(run.paths):

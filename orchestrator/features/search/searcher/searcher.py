@@ -153,8 +153,8 @@ class Searcher:
             raise
 
     def close(self) -> None:
-        """Close both files. What was not committed is lost."""
-        self.database.abandon()
+        """Close both files."""
+        self.database.close()
         self.ledger.abandon()
 
     def _restore(self) -> None:
