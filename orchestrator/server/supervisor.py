@@ -135,6 +135,8 @@ class Supervisor:
     _stops: int = field(default=0, init=False)
     """How often a stop was requested."""
     _wants_checkpoints: bool = field(default=False, init=False)
+    _has_added: bool = field(default=False, init=False)
+    """Whether jobs have been added."""
     refusal: str = field(default="", init=False)
     """Why the jobs were refused for which the run waits; empty if they were not."""
     _awaits_template: bool = field(default=False, init=False)
@@ -363,8 +365,9 @@ class Supervisor:
         if is_awaited and self.awaits_jobs:  # not one that a client has left for another supervisor
             self.awaits_jobs = False
             self.refusal = "" if self.is_held_open() else answer.error
-            if not answer.error:
-                self.before_first_launch()
+        if request.verb == "add" and not answer.error and not self._has_added:
+            self._has_added = True
+            self.before_first_launch()
         self._answered[id_] = request, answer
 
     def _remove_applied(self) -> None:

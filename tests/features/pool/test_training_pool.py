@@ -31,6 +31,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_end, run_index
 from orchestrator.features.pool import pool_supervisor
 from orchestrator.features.pool.pool_jobs import TrainingFuture
+from orchestrator.machine import provenance
 
 NEARNESS = "-abs(json.loads((job / 'spec.json').read_text())['hyperparameters']['gamma'] - 0.95)}"
 """The return of an instant training, which depends on a setting."""
@@ -425,6 +426,7 @@ pool.submit({str(HOPPER)!r}, name="one").result()
         popen.send_signal(signal.SIGKILL)
     assert psutil.wait_procs(processes, commands.PATIENCE_S)[1] == []
     assert commands.summary(here / "run")["one-s0"]["state"] == "PENDING"
+    assert provenance.resumed_by(RunPaths(here / "run")) is not None
 
 
 ENDING = """{stubs}
