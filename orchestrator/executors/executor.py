@@ -125,6 +125,9 @@ class Executor(Protocol):
     def problems(self, job: Job) -> Sequence[Problem]:
         """Return why a job can never run here; nothing if it can."""
 
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """Prepare for jobs that are examined now. Return at once."""
+
     def reserve(self, job: Job, *, waiting: int) -> Shortage | None:
         """Reserve room for an attempt of the job, or return why it has to wait.
 

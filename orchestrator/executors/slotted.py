@@ -64,6 +64,14 @@ class SlottedExecutor:
         """Return whether there is enough memory for a further job, as far as slots do not check it."""
         return True
 
+    def expect(self, jobs: Sequence[Job]) -> None:
+        forkable = [job for job in jobs if start_choice.is_forkable(job)]
+        for job in forkable:
+            start = start_choice.choose(job, due=len(forkable), never_forks=self.never_forks)
+            if start.is_forked:
+                self._launcher.prepare_to_fork()
+                return
+
     def reserve(self, job: Job, *, waiting: int) -> Shortage | None:
         start = start_choice.choose(
             job, due=waiting, never_forks=self.never_forks, has_forked=self._has_forked

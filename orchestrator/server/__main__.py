@@ -19,7 +19,6 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.process_setup import set_up_process
 from orchestrator.experiment.directory.run_end import exit_code_of
 from orchestrator.experiment.examination.examining_process import Child
-from orchestrator.server.process import run
 from orchestrator.server.settings import CLIENT_VARIABLE, ReadyLine, RunSettings
 
 
@@ -55,7 +54,9 @@ class Lifeline:
 def main() -> int:
     """Run the supervisor. Return the exit code of the process."""
     set_up_process()
-    with Child() as warm:  # it imports MuJoCo while the client reads the job file
+    with Child() as warm:  # it imports MuJoCo while this process imports the supervisor
+        from orchestrator.server.process import run
+
         client_pid = int(os.environ.pop(CLIENT_VARIABLE, os.getppid()))
         line = Lifeline(client_pid).await_line()
         if not line:

@@ -174,10 +174,12 @@ class Entering:
             self._answer(id_, opened, lambda: {})
             return
         self._open[id_] = opened
+        unknown = [job for job in jobs if job.job_id not in known]
+        self.executor.expect(unknown)
         self.examiner.begin(
             Examination(
                 request_id=id_,
-                jobs=[*(job for job in jobs if job.job_id not in known), *examples],
+                jobs=[*unknown, *examples],
                 sources=[*jobs, *(row.job for row in rows)],
                 staging=self.paths.staging / id_,
             )

@@ -33,6 +33,9 @@ class NoExecutor:
     def problems(self, job: Job) -> Sequence[Problem]:
         return []
 
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """Nothing is launched."""
+
     def reserve(self, job: Job, *, waiting: int) -> Shortage | None:
         return "room"
 

@@ -361,6 +361,9 @@ class SimulatedExecutor:
             and sum(resources.all_memory_mib for resources in all_) <= MACHINE_MIB
         )
 
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """Nothing takes long here."""
+
     def reserve(self, job: Job, *, waiting: int) -> Shortage | None:
         if job.job_id in self._reserved:
             raise Violation(f"room for {job.job_id} is reserved twice")
