@@ -676,6 +676,13 @@ class Monitor:
         self._claim(not alive, f"the supervisor has ended, and these train: {alive}")
         if has_failed:
             return
+        still_there = [
+            id_
+            for id_ in self.answers
+            if self.requests[id_].client in ("here", "elsewhere")  # others may bring it back
+            and (self.paths.requests / f"{id_}.json").exists()
+        ]
+        self._claim(not still_there, f"answered, and still there: {still_there}")
         states = {job_id: row["state"] for job_id, row in self.rows.items()}
         self._claim("RUNNING" not in states.values(), f"the run has ended: {states}")
         rows = json.loads(self.paths.summary_json.read_bytes()) if states else []
