@@ -586,17 +586,18 @@ class Supervisor:
 
     def _start_all(self, entries: Sequence[JobEntry]) -> None:
         """Start an attempt of each job, when it is on the disk that they are RUNNING."""
-        launched: list[RunningAttempt] = []
+        left = list(entries)
         try:
-            for entry in entries:
-                launched.append(self._begin_attempt(entry))
+            attempts = [self._begin_attempt(entry) for entry in entries]
             self.ledger.commit()
-            while launched:
-                self._start(launched.pop(0))
+            for attempt in attempts:
+                left.remove(attempt.entry)
+                self._start(attempt)
         except BaseException:
-            for attempt in launched:  # the next supervisor settles their jobs
-                self.attempts.remove(attempt)
-                self.executor.release(attempt.job)
+            for entry in left:  # the next supervisor settles their jobs
+                if begun := self.attempts.of_job(entry.job.job_id):
+                    self.attempts.remove(begun)
+                self.executor.release(entry.job)
             raise
 
     def _fail_too_large(self, entry: JobEntry) -> None:
