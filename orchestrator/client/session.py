@@ -129,8 +129,12 @@ class Session:
         return self._follower.to_end(self.holder, every_s)
 
     def end(self) -> RunEnd:
-        """Wait for the end of the process. Return how the run has ended."""
+        """Wait for the end of the process. Return how the run has ended.
+
+        :raises OrchestratorError: it has ended the run, and could not be recorded.
+        """
         self.process.wait()
+        self.process.raise_error()
         return end_of(self.paths, self.holder)
 
 

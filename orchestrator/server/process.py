@@ -58,6 +58,7 @@ def run(
     :raises UsageError: the run directory cannot be used, or nothing was added to a new one, which
         is removed.
     :raises KeyboardInterrupt: it was stopped before anything was added to a new one.
+    :raises OrchestratorError: it has ended the run, and the disk is full, so that it is not recorded.
     """
     # A signal that comes before the loop runs ends the batch jobs that were taken over, too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -87,6 +88,7 @@ def run(
         stack.callback(companions.close)
         message = ""
         kind = ""
+        failure = None
         try:
             with _signals(supervisor):
                 of_jobs = supervisor.go()
@@ -96,6 +98,7 @@ def run(
             if not supervisor.refusal:
                 exit_code = _exit_code(supervisor, companions, of_jobs)
         except OrchestratorError as error:
+            failure = error
             exit_code = exit_code_of(error)
             message = str(error)
             kind = type(error).__name__
@@ -112,13 +115,17 @@ def run(
             signal=supervisor.stop_signal,
             boot=boot_id(),
         )
+        is_recorded = False
         with contextlib.suppress(OSError):
             write_whole(paths.run_end, end.to_line(), durable=False)
+            is_recorded = True
         with contextlib.suppress(OrchestratorError):
             ledger.record_event("ended", message, {"exit_code": exit_code, "run_dir": str(run_dir)})
             ledger.close()
         stops = supervisor.stop_requests
     companions.finish(lambda: supervisor.stop_requests > stops)
+    if failure is not None and not is_recorded:
+        raise failure
     return exit_code
 
 
