@@ -87,21 +87,18 @@ def run(
         companions = _with_companions(supervisor, settings)
         stack.callback(companions.close)
         message = ""
-        kind = ""
         failure = None
         try:
             with _signals(supervisor):
-                of_jobs = supervisor.go()
+                exit_code = supervisor.go()
             companions.close()
-            exit_code = of_jobs
-            message = supervisor.refusal if of_jobs == 2 else ""
+            message = supervisor.refusal if exit_code == 2 else ""
             if not supervisor.refusal:
-                exit_code = _exit_code(supervisor, companions, of_jobs)
+                exit_code = _exit_code(supervisor, companions, exit_code)
         except OrchestratorError as error:
             failure = error
             exit_code = exit_code_of(error)
             message = str(error)
-            kind = type(error).__name__
         is_empty = not (supervisor.jobs.entries or paths.jobs.exists())
         if is_empty and (supervisor.awaits_jobs or supervisor.refusal):
             # Raised, so that the new run directory is removed.
@@ -110,23 +107,29 @@ def run(
             holder=this.key,
             exit_code=exit_code,
             message=message,
-            error=kind,
+            error="" if failure is None else type(failure).__name__,
             ended_at=time.time(),
             signal=supervisor.stop_signal,
             boot=boot_id(),
         )
-        is_recorded = False
-        with contextlib.suppress(OSError):
-            write_whole(paths.run_end, end.to_line(), durable=False)
-            is_recorded = True
-        with contextlib.suppress(OrchestratorError):
-            ledger.record_event("ended", message, {"exit_code": exit_code, "run_dir": str(run_dir)})
-            ledger.close()
+        is_recorded = _record_end(paths, ledger, end)
         stops = supervisor.stop_requests
     companions.finish(lambda: supervisor.stop_requests > stops)
     if failure is not None and not is_recorded:
         raise failure
     return exit_code
+
+
+def _record_end(paths: RunPaths, ledger: ServerLedger, end: RunEnd) -> bool:
+    """Record how the run has ended. Return whether that was possible: the disk may be full."""
+    facts = {"exit_code": end.exit_code, "run_dir": str(paths.root)}
+    try:
+        write_whole(paths.run_end, end.to_line(), durable=False)
+        ledger.record_event("ended", end.message, facts)
+        ledger.close()
+    except (OSError, OrchestratorError):
+        return False
+    return True
 
 
 def _with_companions(supervisor: Supervisor, settings: RunSettings) -> Companions:
