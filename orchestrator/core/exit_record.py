@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -73,9 +73,6 @@ class ExitRecord:
     """How the process was started; None: not known."""
     why_exec: str = ""
     """Why it was exec'ed although it was to be forked."""
-    cpus: Sequence[int] | None = None
-    """CPUs that the worker was allowed at its end; a job may have moved itself. None where that is
-    unknown."""
     parts: Mapping[str, Any] = field(default_factory=dict)
     """What the worker tells of features in its training, by name
     (:mod:`orchestrator.core.job_parts`)."""

@@ -117,7 +117,7 @@ def _about(sentences: Sequence[str], totals: Mapping[str, Any]) -> Section:
 def _findings(findings: Sequence[ContentionFinding], jobs: Sequence[ReportedJob]) -> Section:
     if findings:
         columns: Columns[ContentionFinding] = {
-            "job": lambda finding: listed(finding.job_ids, MOST_NAMED) or "all jobs",
+            "job": lambda finding: listed(finding.job_ids, MOST_NAMED),
             "cause": lambda finding: one_line(finding.what),
             "evidence": lambda finding: one_line(finding.evidence),
             "remedy": lambda finding: one_line(finding.cure),

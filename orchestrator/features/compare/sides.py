@@ -237,7 +237,7 @@ def _facts(snapshot: Snapshot) -> dict[str, Any]:
 
 def _speeds(run_dir: Path) -> dict[str, float]:
     """job_id → env_steps/s of its iterations, without start-up, evaluation and videos."""
-    metrics = contention.measure(run_dir).jobs
+    metrics = contention.measure(run_dir)
     return {job.job_id: job.env_steps / job.wall_s for job in metrics if job.env_steps}
 
 

@@ -8,8 +8,6 @@ from dataclasses import replace
 
 from orchestrator.analysis import contention
 from orchestrator.analysis.contention import ContentionFinding, CpuSpan, JobMetrics
-from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory.run_directory import LockHolder
 from orchestrator.ledger import SummaryRow
 
 NEWEST = 0.3
@@ -21,19 +19,12 @@ class LiveContention:
     of jobs are not read.
     """
 
-    def __init__(self, paths: RunPaths) -> None:
-        self._paths = paths
-        self._holder = ""
-        """The supervisor whose limits are known."""
-        self._limits = contention.with_limits([], paths)
+    def __init__(self) -> None:
         self._metrics: dict[str, JobMetrics] = {}
         """Job id → the mean of its reports, as metrics of one second on its present CPUs."""
 
-    def update(self, rows: Sequence[SummaryRow], holder: LockHolder | None) -> None:
+    def update(self, rows: Sequence[SummaryRow]) -> None:
         """Take in one more report of every running job."""
-        if holder is not None and holder.key != self._holder:
-            self._holder = holder.key
-            self._limits = contention.with_limits([], self._paths)
         before = self._metrics
         self._metrics = {}
         for row in rows:
@@ -45,7 +36,6 @@ class LiveContention:
                 job_id=job_id,
                 spans=[CpuSpan(begin=row["started_at"] or 0.0, end=math.inf, cpus=cpus)],
                 competitors=row["competitors"],
-                ranks=row["ranks"],
                 wall_s=1.0,
                 cpu_s=row["cpu_share"],
                 run_delay_s=row["run_delay_share"],
@@ -54,9 +44,7 @@ class LiveContention:
 
     def find(self) -> list[ContentionFinding]:
         """Return what takes time from the jobs, as of the last report."""
-        if not self._metrics:
-            return []
-        return contention.diagnose(replace(self._limits, jobs=list(self._metrics.values())))
+        return contention.diagnose(list(self._metrics.values()))
 
 
 def _moved_towards(newest: JobMetrics, before: JobMetrics | None) -> JobMetrics:

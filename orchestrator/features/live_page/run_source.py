@@ -64,7 +64,7 @@ class RunSource:
         """Whether they could not be read just then."""
         self._media: dict[str, JobMedia] = {}
         self._media_looks = Pacer(Pace(every_s=MEDIA_EVERY_S))
-        self._live = LiveContention(self.paths)
+        self._live = LiveContention()
         self._so_far: Sequence[ContentionFinding] = []
         self._delays: dict[str, float | int | None] = {}
         """Share of its time that each job has waited for a CPU, when it was examined last."""
@@ -106,7 +106,7 @@ class RunSource:
             del self._shown[job_id]
         if snapshot is None:
             return
-        self._live.update(rows, snapshot.holder)
+        self._live.update(rows)
         self._read_curves(rows, changes)
         self._put_sections(snapshot, changes)
 
@@ -257,7 +257,7 @@ class RunSource:
             self._is_examined = not may_pass(error)
         else:
             self._so_far = contention.diagnose(metrics)
-            self._delays |= {job.job_id: brief(job.share(job.run_delay_s)) for job in metrics.jobs}
+            self._delays |= {job.job_id: brief(job.share(job.run_delay_s)) for job in metrics}
             changes.set("delays", self._delays)
         changes.rare_s = time.thread_time() - began
         self._examinations.wait(EXAMINATION.pause_s(changes.rare_s), time.monotonic())

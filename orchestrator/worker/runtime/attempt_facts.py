@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, field, fields
 
@@ -30,5 +29,4 @@ class AttemptFacts(ExitRecord):
         self.traceback = trace
         self.wall_s = self.age_s()
         self.cpu_s = time.process_time()
-        self.cpus = tuple(sorted(os.sched_getaffinity(0)))
         return ExitRecord(**{field.name: getattr(self, field.name) for field in fields(ExitRecord)})
