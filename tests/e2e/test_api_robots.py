@@ -15,8 +15,6 @@ import pytest
 from command_helpers import BALANCER, HOPPER, REPOSITORY
 
 import orchestrator
-from orchestrator.core.job import Job
-from orchestrator.experiment.examination import preflight
 from orchestrator.jobfile.robot_arguments import robot_arguments
 
 CUBE = "\n".join(f"v {x} {y} {z}" for x in (-0.1, 0.1) for y in (-0.1, 0.1) for z in (-0.1, 0.1))
@@ -78,23 +76,6 @@ def test_text_and_specs_are_trained_and_leave_no_temporary_files(here: Path) -> 
     assert results.run_dir == here / "run"
     again = orchestrator.train(given, run_dir="run", total_timesteps=1000)
     assert [result.ok for result in again] == [result.ok for result in results]
-
-
-@pytest.mark.nightly
-def test_robots_of_finished_jobs_are_not_examined_again(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    examined, examine = [], preflight.examine
-
-    def recorded(jobs: Sequence[Job], **options: Any) -> dict[str, preflight.JobVerdict]:
-        examined.append([job.job_id for job in jobs])
-        return examine(jobs, **options)
-
-    monkeypatch.setattr(preflight, "examine", recorded)
-    for _ in range(2):
-        (result,) = orchestrator.train(HOPPER, task="forward", run_dir="run", total_timesteps=1000)
-        assert result.ok, result.error
-    assert examined == [["000-hopper-s0"], []]
 
 
 def names(given: Any) -> list[str]:

@@ -175,7 +175,7 @@ def test_a_read_only_run_directory_is_refused_and_still_shown(finished: Experime
     )
     assert shown.returncode == 0, shown.stderr
     assert "hopper-s0" in shown.stdout
-    assert retried.returncode == 0
+    assert retried.returncode == 2
 
 
 @pytest.mark.nightly

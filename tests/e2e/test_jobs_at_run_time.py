@@ -135,9 +135,9 @@ def test_a_job_is_paused_or_cancelled_although_its_supervisor_is_killed_before_t
         os.kill(row["pid"], signal.SIGSTOP)  # it does not hear that it is to exit
         invoke(command, "run", "one", cwd=tmp_path)
         wait_until(lambda: wanted(ledger) == {"one-s0": noted}, "the supervisor has noted it")
-        ledger.abandon()
         first.kill()
-    assert states(tmp_path)["one-s0"] == "RUNNING"
+        assert ledger.summary()[0]["state"] == "RUNNING"
+        ledger.abandon()
     with run(tmp_path) as again:
         out = again.communicate(timeout=commands.PATIENCE_S)[0]
     assert again.returncode == code, out
