@@ -69,6 +69,8 @@ def ask_supervisor(
 ) -> Answer | None:
     """Return the answer of the supervisor, or None if it ends without one. The request is withdrawn
     then.
+
+    :raises UsageError: this user may not write to the run directory.
     """
     patience_s = PATIENCE_S if patience_s is None else patience_s
     folder = RequestFolder(paths.requests)
@@ -76,6 +78,9 @@ def ask_supervisor(
         id_ = folder.leave(request)
     except FileNotFoundError:  # it has ended, and has removed a run directory without jobs
         return None
+    except PermissionError as error:
+        text = f"{paths.root}: only users who may write to it control its jobs ({error.strerror})"
+        raise UsageError(text) from error
     give_up_at = time.monotonic() + patience_s
     try:
         while True:

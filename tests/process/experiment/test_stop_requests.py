@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -21,7 +24,7 @@ from supervisor_helpers import Run as SimulatedRun
 from supervisor_helpers import ledgers_closed, make_job  # noqa: F401 - a fixture
 
 from orchestrator.client import control, requests
-from orchestrator.core.errors import RunDirError
+from orchestrator.core.errors import RunDirError, UsageError
 from orchestrator.experiment.directory import run_directory
 
 EXAMINE_SLOWLY = """
@@ -57,6 +60,17 @@ def test_a_supervisor_that_does_not_answer_is_named_and_the_request_withdrawn(
         assert str(holder) in str(caught.value)
         assert list(paths.requests.glob("*.json")) == []
     assert "nothing to stop" in control.stop(root)
+
+
+def test_who_may_not_write_to_a_run_directory_does_not_control_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> str:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(requests.RequestFolder, "leave", refuse)
+    with run_directory.claim(root), pytest.raises(UsageError, match=re.escape(str(root))):
+        control.stop(root)
 
 
 def test_wait_returns_when_the_supervisor_has_ended(root: Path) -> None:
