@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -36,7 +36,7 @@ def _at_least(least: int, number: int) -> int:
     return number
 
 
-# In Annotated stands what a value of the type goes through.
+# In Annotated stands what a value of the type is passed to.
 FilePath: TypeAlias = Annotated[str, str]
 """The path of a file, which is read as it is: it may hold bytes that are not UTF-8. Other text
 becomes storable."""
@@ -47,34 +47,21 @@ Positive: TypeAlias = Annotated[int, functools.partial(_at_least, 1)]
 Natural: TypeAlias = Annotated[int, functools.partial(_at_least, 0)]
 """A whole number of at least 0."""
 
-_EXPECTED: Mapping[type, str] = {
-    bool: "true or false",
-    int: "a whole number of 64 bits",
-    float: "a number",
-    str: "text",
-    list: "a list",
-    dict: "an object",
-}
 LARGEST = 1e150
 """Larger numbers count as infinite: their products and squares would be."""
 INT64 = range(-(2**63), 2**63)
 
 
-def decode(
-    kind: type[T],
-    text: str | bytes,
-    prepare: Callable[[type, Mapping[str, Any]], Mapping[str, Any]] = lambda _, values: values,
-) -> T:
+def decode(kind: Callable[..., T], text: str | bytes) -> T:
     """Return the dataclass ``kind`` from a JSON object.
 
     Fields with a default may be missing. Lists become tuples; NaN and infinities become None where
-    a number or None is admitted, and are refused elsewhere.
+    a value may be None, and are refused elsewhere.
 
-    :param prepare: makes the fields of ``kind`` of the content of the object.
     :raises ValueError: naming the field, when it is unknown, missing or of another type.
     """
     try:
-        return from_values(kind, prepare(kind, _scalar(dict, parsed_json(text))))
+        return from_values(kind, json.loads(text))
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -89,62 +76,41 @@ def parsed_json(text: str | bytes) -> Any:
 
 def from_values(kind: Callable[..., T], values: Any) -> T:
     """As :func:`decode`, from the fields by name, lists as they are in JSON."""
-    readers, required = _fields(kind)
+    readers = _readers(kind)
     for name in _scalar(dict, values):
         if name not in readers:
             raise ValueError(f"{name}: unknown field")
-    for name in required:
-        if name not in values:
-            raise ValueError(f"{name}: missing")
-    return kind(**_read_each(values, values, readers))
+    read = {name: _read_named(readers[name], value, name) for name, value in values.items()}
+    try:
+        return kind(**read)
+    except TypeError as error:  # fields are missing, which it names
+        raise ValueError(str(error)) from None
 
 
 def checked_row(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of the TypedDict ``kind``, in their order, with their ``values``, which are
-    checked as :func:`decode` checks fields.
+    checked as :func:`decode` checks fields. Lists stay lists.
 
     :raises ValueError: naming the first value that is wrong.
     """
-    readers = _columns(kind)
-    return _read_each(readers, values, readers)
+    readers = _readers(kind).items()
+    return {name: _read_named(reader, values[name], name) for name, reader in readers}
 
 
 def field_values(instance: Any) -> dict[str, Any]:
     """Return the fields of a dataclass by name. Unlike :func:`dataclasses.asdict` it copies no value."""
-    kind: Any = type(instance)
-    return {name: getattr(instance, name) for name in _field_names(kind)}
+    return {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
 
 
 @functools.cache
-def _field_names(kind: Any) -> Sequence[str]:
-    return [field.name for field in dataclasses.fields(kind)]
-
-
-@functools.cache
-def _fields(kind: Any) -> tuple[Mapping[str, Reader], Sequence[str]]:
-    """Return how each field is read, and the names of those without a default."""
+def _readers(kind: Any) -> Mapping[str, Reader]:
+    """Return how each field of a dataclass or each value of a TypedDict is read."""
     hints = get_type_hints(kind, include_extras=True)
-    fields = dataclasses.fields(kind)
-    required = [
-        field.name
-        for field in fields
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
-    return {field.name: _reader(hints[field.name]) for field in fields}, required
+    return {name: _reader(hint) for name, hint in hints.items()}
 
 
-@functools.cache
-def _columns(kind: Any) -> Mapping[str, Reader]:
-    """Return how each value of a TypedDict is read."""
-    hints = get_type_hints(kind, include_extras=True)
-    return {name: _reader(hint, list) for name, hint in hints.items()}
-
-
-def _reader(kind: Any, sequence: type = tuple) -> Reader:
-    """Return what reads a value of this type.
-
-    :param sequence: what lists become: dataclasses are frozen, and rows are not.
-    """
+def _reader(kind: Any) -> Reader:
+    """Return what reads a value of this type."""
     origin = get_origin(kind)
     arguments = get_args(kind)
     is_object = dataclasses.is_dataclass(kind)
@@ -155,49 +121,24 @@ def _reader(kind: Any, sequence: type = tuple) -> Reader:
     if kind is Path:
         return lambda value: Path(storable(_scalar(str, value)))
     if origin is Annotated:
-        return lambda value: arguments[1](_scalar(arguments[0], value))
+        plain = dict if get_origin(arguments[0]) else arguments[0]
+        return lambda value: arguments[1](_scalar(plain, value))
     if origin in (Union, UnionType):
-        return _reader_of_several(arguments, sequence)
+        readers = [_reader(one) for one in arguments if one is not NoneType]
+        return functools.partial(_read_any, readers, NoneType in arguments)
     if origin is Literal:
         return functools.partial(_one_of, arguments)
-    if origin is tuple and Ellipsis not in arguments:
-        return functools.partial(_fixed_tuple, [_reader(one) for one in arguments])
-    if origin is not None and issubclass(origin, Mapping):
-        return functools.partial(_mapping, _reader(arguments[1], sequence))
-    if origin is not None:
-        return functools.partial(_sequence, sequence, _reader(arguments[0], sequence))
     if is_typeddict(kind):
         return functools.partial(checked_row, kind)
     if is_object:
         return functools.partial(from_values, kind)
-    return functools.partial(_scalar, kind)
-
-
-def _reader_of_several(kinds: Sequence[Any], sequence: type) -> Reader:
-    """:param kinds: what a value may be, None too where it is among them."""
-    readers = [_reader(kind, sequence) for kind in kinds if kind is not NoneType]
-    may_be_none = NoneType in kinds
-    is_number = int in kinds or float in kinds
-
-    def read(value: Any) -> Any:
-        if may_be_none and (value is None or (is_number and _is_infinite(value))):
-            return None
-        problems = []
-        for reader in readers:
-            try:
-                return reader(value)
-            except ValueError as error:
-                problems.append(str(error))
-        raise ValueError("; or ".join(problems))
-
-    return read
-
-
-def _read_each(
-    names: Iterable[str], values: Mapping[str, Any], readers: Mapping[str, Reader]
-) -> dict[str, Any]:
-    """Return the values of these names, each as its reader reads it."""
-    return {name: _read_named(readers[name], values[name], name) for name in names}
+    if origin is None:
+        return functools.partial(_scalar, kind)
+    if issubclass(origin, Mapping):
+        return functools.partial(_mapping, _reader(arguments[1]))
+    if origin is tuple and Ellipsis not in arguments:
+        return functools.partial(_fixed_tuple, [_reader(one) for one in arguments])
+    return functools.partial(_sequence, list if origin is list else tuple, _reader(arguments[0]))
 
 
 def _read_named(reader: Reader, value: Any, name: str) -> Any:
@@ -207,12 +148,24 @@ def _read_named(reader: Reader, value: Any, name: str) -> Any:
         raise ValueError(f"{name}: {error}") from None
 
 
+def _read_any(readers: Sequence[Reader], may_be_none: bool, value: Any) -> Any:
+    """Read a value that may be of several types, each of which one of ``readers`` reads."""
+    if may_be_none and (value is None or _is_infinite(value)):
+        return None
+    problems = []
+    for reader in readers:
+        try:
+            return reader(value)
+        except ValueError as error:
+            problems.append(str(error))
+    raise ValueError("; or ".join(problems))
+
+
 def _scalar(kind: type, value: Any) -> Any:
     accepted = (int, float) if kind is float else (kind,)
     is_too_large = value not in INT64 if type(value) is int else _is_infinite(value)
     if type(value) not in accepted or is_too_large:
-        text = json.dumps(value, default=repr)
-        raise ValueError(f"expected {_EXPECTED[kind]}, not {text:.40}")
+        raise ValueError(f"expected {kind.__name__}, not {value!r:.40}")
     return value
 
 
@@ -225,8 +178,7 @@ def _is_infinite(value: Any) -> bool:
 
 def _one_of(values: Sequence[Any], value: Any) -> Any:
     if value not in values:
-        text = json.dumps(value, default=repr)
-        raise ValueError(f"expected one of {', '.join(map(str, values))}, not {text:.40}")
+        raise ValueError(f"expected one of {', '.join(map(str, values))}, not {value!r:.40}")
     return value
 
 

@@ -7,11 +7,11 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from orchestrator.core.decoding import decode
+from orchestrator.core.decoding import decode, field_values
 from orchestrator.core.files.regular_files import read_regular
-from orchestrator.core.job_parts import flat, with_facts
+from orchestrator.core.job_parts import PartFacts
 from orchestrator.core.text import shortened, storable
 
 LARGEST_BYTES = 1 << 20
@@ -73,7 +73,7 @@ class ExitRecord:
     """How the process was started; None: not known."""
     why_exec: str = ""
     """Why it was exec'ed although it was to be forked."""
-    parts: Mapping[str, Any] = field(default_factory=dict)
+    parts: PartFacts = field(default_factory=dict)
     """What the worker tells of features in its training, by name
     (:mod:`orchestrator.core.job_parts`)."""
 
@@ -96,12 +96,12 @@ class ExitRecord:
         return steps / training_s if training_s > 0 and steps > 0 else None
 
     def to_json(self) -> str:
-        return json.dumps(flat(self), indent=2) + "\n"
+        return json.dumps(field_values(self), indent=2, default=field_values) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ExitRecord:
         """:raises ValueError: it is none."""
-        return decode(cls, text, with_facts)
+        return decode(cls, text)
 
 
 def _kept(measures: Mapping[str, float | None] | None) -> Mapping[str, float | None] | None:

@@ -15,7 +15,6 @@ What a feature raises is raised to whoever asks.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import os
@@ -23,7 +22,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.processes.environment_variables import FEATURES_VARIABLE
@@ -45,22 +44,6 @@ if TYPE_CHECKING:  # each of them belongs to the package that asks
 
 GROUP = "orchestrator.features"
 """The group of the entry points of installed features; and the package of the program's own."""
-PlugPoint = Literal[
-    "commands",
-    "executors",
-    "job_file",
-    "job_tables",
-    "job_parts",
-    "robot_sources",
-    "companions",
-    "begun_source",
-    "watch",
-    "doctor",
-    "report_sections",
-    "policy_readers",
-    "play_all",
-    "python",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +106,7 @@ def features() -> tuple[Feature, ...]:
     return tuple(importlib.import_module(module).FEATURE for module in modules)
 
 
-def answers(point: PlugPoint, *arguments: Any) -> Iterator[tuple[Feature, Any]]:
+def answers(point: str, *arguments: Any) -> Iterator[tuple[Feature, Any]]:
     """Yield each feature that has a plug point, with what it gives there, unless that is None."""
     for feature in features():
         plug = getattr(feature, point)
@@ -132,12 +115,12 @@ def answers(point: PlugPoint, *arguments: Any) -> Iterator[tuple[Feature, Any]]:
             yield feature, given
 
 
-def added(point: PlugPoint) -> dict[str, Any]:
+def added(point: str) -> dict[str, Any]:
     """Return what features give at a plug point, by name."""
     return {one.name: one for _, given in answers(point) for one in given}
 
 
-def named_modules(point: PlugPoint) -> dict[str, str]:
+def named_modules(point: str) -> dict[str, str]:
     """Return what features give at a plug point that is a mapping of names to modules."""
     return {name: module for _, given in answers(point) for name, module in given.items()}
 
@@ -163,11 +146,9 @@ def _installed_modules() -> Iterator[str]:
         return
     installed: dict[str, str] = {}
     for folder in sys.path:
-        with contextlib.suppress(OSError):  # a zip file, or a folder that is gone
-            for name in sorted(os.listdir(folder or ".")):
-                if name.endswith((".dist-info", ".egg-info")):
-                    # As an import, the first one in the path counts.
-                    installed = _entry_points(Path(folder, name)) | installed
+        for file in sorted(Path(folder or ".").glob("*.*-info/entry_points.txt")):
+            # As an import, the first one in the path counts.
+            installed = _entry_points(file) | installed
     if missing := sorted((wanted or set()) - installed.keys()):
         raise UsageError(f"{FEATURES_VARIABLE}: the feature {missing[0]} is not installed")
     for name, module in installed.items():
@@ -175,12 +156,9 @@ def _installed_modules() -> Iterator[str]:
             yield module
 
 
-def _entry_points(package: Path) -> dict[str, str]:
+def _entry_points(file: Path) -> dict[str, str]:
     """Return the entry points of :data:`GROUP` of a package, by name."""
-    try:
-        text = (package / "entry_points.txt").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):  # most packages have none
-        return {}
+    text = file.read_text(encoding="utf-8", errors="replace")
     _, _, group = text.partition(f"[{GROUP}]\n")
     lines = (line.partition("=") for line in group.partition("\n[")[0].splitlines())
     return {name.strip(): module.strip() for name, sign, module in lines if sign}

@@ -2,9 +2,7 @@
 
 A job has the part of a feature where the feature's table asks for something. It is a frozen
 dataclass in :attr:`.WorkerSpec.parts`, under the name of that table. What the worker tells of it is
-another one: in progress messages, in ``exit.json`` and in checkpoints. In ``spec.json``,
-``exit.json`` and messages the fields of both stand beside those of the program, as if they were its
-own.
+another one: in progress messages, in ``exit.json`` and in checkpoints.
 
 A job that a feature has nothing to do with has no part of it, and its files say nothing of it: they
 are the same with and without the feature.
@@ -12,11 +10,10 @@ are the same with and without the feature.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from orchestrator.core.decoding import field_values, from_values
 from orchestrator.core.feature import added
@@ -74,53 +71,27 @@ def job_parts() -> Mapping[str, JobPart]:
     return added("job_parts")
 
 
-def flat(instance: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that has ``parts``, and those of the parts beside them."""
-    values = field_values(instance)
-    for part in values.pop("parts").values():
-        values |= field_values(part)
-    return values
+def read_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a spec from JSON. :raises ValueError: naming the part that is wrong."""
+    return _read(values, {name: part.settings for name, part in job_parts().items()})
 
 
-def with_settings(_: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a spec of which ``values`` is :func:`flat`, and those that nobody knows."""
-    return _with_parts(values, {part.name: part.settings for part in job_parts().values()})
+def read_facts(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Likewise, what a worker tells of parts."""
+    return _read(values, {name: part.facts for name, part in job_parts().items()})
 
 
-def with_facts(_: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a message or record of which ``values`` is :func:`flat`, and those that
-    nobody knows.
-    """
-    return _with_parts(values, _kinds_of_facts())
-
-
-def facts_in(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of parts in an exit record as it was stored."""
-    parts: dict[str, Any] = _with_parts(record, _kinds_of_facts())["parts"]
+def _read(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    parts: dict[str, Any] = {}
+    for name, fields in values.items():
+        if kinds.get(name) is None:
+            raise ValueError(f"{name}: unknown part")
+        parts[name] = from_values(kinds[name], fields)
     return parts
 
 
-def _with_parts(values: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
-    """Move the fields of each part into it; a part without any is left out.
-
-    :param kinds: of the parts, by name. No two have a field of the same name.
-    """
-    own = dict(values)
-    parts: dict[str, Any] = {}
-    for part, kind in kinds.items():
-        written = {name: own.pop(name) for name in _field_names(kind) if name in own}
-        if written:
-            parts[part] = from_values(kind, written)
-    return {**own, "parts": parts}
-
-
-@functools.cache
-def _field_names(kind: Any) -> Sequence[str]:
-    return [field.name for field in dataclasses.fields(kind)]
-
-
-def _kinds_of_facts() -> dict[str, type]:
-    return {part.name: part.facts for part in job_parts().values() if part.facts is not None}
+PartSettings: TypeAlias = Annotated[Mapping[str, Any], read_settings]
+PartFacts: TypeAlias = Annotated[Mapping[str, Any], read_facts]
 
 
 def saved_facts(parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -130,8 +101,11 @@ def saved_facts(parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def restored_facts(saved: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the facts of which ``saved`` is :func:`saved_facts`."""
-    kinds = _kinds_of_facts()
-    return {name: kinds[name](**fields) for name, fields in saved.items()}
+    facts: dict[str, Any] = {}
+    for name, fields in saved.items():
+        kind: Any = job_parts()[name].facts
+        facts[name] = kind(**fields)
+    return facts
 
 
 def under_keys(parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,11 +127,6 @@ def in_training(parts: Mapping[str, Any]) -> dict[str, Any]:
 def column_names() -> list[str]:
     """Return the columns of all parts, in their order."""
     return [name for part in job_parts().values() for name in part.columns]
-
-
-def columns_in(row: Mapping[str, object]) -> dict[str, Any]:
-    """Return the columns of all parts in a row of the summary."""
-    return {name: row.get(name) for name in column_names()}
 
 
 def columns(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -49,12 +49,8 @@ def resolve(
             near = difflib.get_close_matches(name, job_ids, n=5, cutoff=0.4) or job_ids[:5]
             raise UsageError(f"{name}: no such job; jobs here: {listed(near)}")
         if len(matches) > 1 and (one or not is_pattern):
-            advice = f"; '{name}*' in quotes names all of them"
-            if one:
-                advice = "; type one of them, or more of its beginning"
-            if is_pattern:
-                advice = ""
-            raise UsageError(f"{name}: matches several jobs: {listed(matches)}{advice}")
+            advice = "name one of them" if one else f"'{name}*' in quotes names all of them"
+            raise UsageError(f"{name}: matches several jobs: {listed(matches)}; {advice}")
         fitting = [job_id for job_id in matches if fits(job_id)]
         resolved |= dict.fromkeys(fitting or matches)
     return list(resolved)

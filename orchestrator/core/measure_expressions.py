@@ -11,19 +11,17 @@ import ast
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 LONGEST = 200
 """Characters of an expression."""
-
 _OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
-_FUNCTIONS: Mapping[str, Callable[[Sequence[float]], float]] = {"min": min, "max": max}
 _SIGNS = frozenset("+-*/%()<>=&|^~,#")
 """Of an expression; a text without any of them may be a name with spaces."""
 _EXPECTED = (
@@ -54,17 +52,19 @@ class Expression:
 
         :raises NoValueError: one of them is not known, a divisor is 0, or the result is not finite.
         """
+        known: dict[str, float] = {}
         for name in self.names:
-            known = values.get(name)
-            if known is None or not math.isfinite(known):
+            value = values.get(name)
+            if value is None or not math.isfinite(value):
                 raise NoValueError(f"{name} has no value")
+            known[name] = value
         try:
-            value = _value(self._tree, values)
+            result = _value(self._tree, known.__getitem__)
         except ArithmeticError:
-            value = math.inf
-        if not math.isfinite(value):
+            result = math.inf
+        if not math.isfinite(result):
             raise NoValueError(f"{self.text} is not finite")
-        return value
+        return result
 
 
 @functools.lru_cache(maxsize=256)
@@ -80,46 +80,44 @@ def parse_expression(text: str) -> Expression:
         tree = ast.parse(" ".join(text.split()), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ExpressionError(f"is no expression; {_EXPECTED}") from None
-    names = dict.fromkeys(_checked_names(tree))
+    names: dict[str, None] = {}
+
+    def note(name: str) -> float:
+        names[name] = None
+        return math.nan  # by which nothing is divided by 0
+
+    try:
+        _value(tree, note)
+    except ZeroDivisionError:
+        raise ExpressionError("divides by 0") from None
     if not names:
         raise ExpressionError(f"names no measure; {_EXPECTED}")
     return Expression(text, tuple(names), tree)
 
 
-def _checked_names(node: ast.expr) -> list[str]:
-    """Return the names below ``node``. :raises ExpressionError: something there has no meaning here."""
+def _value(node: ast.expr, value_of: Callable[[str], float]) -> float:
+    """Return the value of an expression.
+
+    :param value_of: gives the value of a name.
+    :raises ExpressionError: something in it has no meaning here.
+    """
     match node:
         case ast.Name(id=name):
-            return [name]
+            return value_of(name)
         case ast.Attribute(value=ast.Name() | ast.Attribute()):  # of what a matrix varies
-            return [ast.unparse(node)]
+            return value_of(ast.unparse(node))
         case ast.Constant(value=int() | float() as number):
             if type(number) is not bool and abs(number) < math.inf:
-                return []
-        case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=operand):
-            return _checked_names(operand)
-        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
-            return _checked_names(left) + _checked_names(right)
-        case ast.Call(func=ast.Name(id=name), args=[_, _, *_] as parts, keywords=[]):
-            if name in _FUNCTIONS:
-                return [one for part in parts for one in _checked_names(part)]
+                return float(number)
+        case ast.UnaryOp(op=ast.UAdd() | ast.USub() as sign, operand=operand):
+            value = _value(operand, value_of)
+            return -value if isinstance(sign, ast.USub) else value
+        case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATORS:
+            first, second = _value(left, value_of), _value(right, value_of)
+            return _OPERATORS[type(operation)](first, second)
+        case ast.Call(func=ast.Name(id="min" | "max" as name), args=[_, _, *_], keywords=[]):
+            values = [_value(part, value_of) for part in node.args]
+            return min(values) if name == "min" else max(values)
     raise ExpressionError(
         f"contains {ast.unparse(node):.60}, which has no meaning here; {_EXPECTED}"
     )
-
-
-def _value(node: ast.expr, values: Mapping[str, float | None]) -> float:
-    """Return the value of a checked expression, all of whose names have one."""
-    match node:
-        case ast.Constant(value=number):
-            return float(number)  # type: ignore[arg-type]
-        case ast.UnaryOp(op=sign, operand=operand):
-            value = _value(operand, values)
-            return -value if isinstance(sign, ast.USub) else value
-        case ast.BinOp(left=left, op=sign, right=right):
-            return _OPERATORS[type(sign)](_value(left, values), _value(right, values))
-        case ast.Call(func=ast.Name(id=name), args=parts):
-            return _FUNCTIONS[name]([_value(part, values) for part in parts])
-    known = values[node.id if isinstance(node, ast.Name) else ast.unparse(node)]
-    assert known is not None
-    return float(known)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from orchestrator.core.decoding import FilePath, Message, Natural, decode, field_values
-from orchestrator.core.job_parts import flat, with_facts
+from orchestrator.core.job_parts import PartFacts
 
 HIGH_RUN_DELAY_SHARE = 0.15
 """Share of its wall time that a job waits for a CPU, above which something else uses its cores;
@@ -24,20 +24,13 @@ INIT_SUFFIX = ".init"
 """Ends the name of a staged policy to start from; before it is that of the robot's folder."""
 
 
-def _fields_of(value: object) -> dict[str, Any]:
-    """What JSON has in place of a dataclass. :raises TypeError: for any other value."""
-    if is_dataclass(value):
-        return field_values(value)
-    raise TypeError(f"{type(value).__name__} is no JSON type")
-
-
 class JsonLine:
     """A dataclass that is sent as one line of JSON."""
 
     __slots__ = ()
 
     def to_line(self) -> bytes:
-        return json.dumps(self, default=_fields_of, sort_keys=True).encode() + b"\n"
+        return json.dumps(self, default=field_values, sort_keys=True).encode() + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> Self:
@@ -45,11 +38,6 @@ class JsonLine:
         it.
         """
         return decode(cls, line)
-
-
-def _known_facts(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    known = {field.name for field in fields(kind)}
-    return {name: value for name, value in with_facts(kind, values).items() if name in known}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,18 +58,8 @@ class Progress(JsonLine):
     warning: Message | None = None
     """For the user, once for each attempt; repeated in every message, since not every one
     arrives."""
-    parts: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    parts: PartFacts = field(default_factory=dict, hash=False)
     """What it tells of features in its training, by name (:mod:`orchestrator.core.job_parts`)."""
-
-    def to_line(self) -> bytes:
-        return json.dumps(flat(self), sort_keys=True).encode() + b"\n"
-
-    @classmethod
-    def from_line(cls, line: bytes) -> Progress:
-        """Fields that nobody knows are ignored: a worker may be of a later version, if the package
-        was upgraded meanwhile.
-        """
-        return decode(cls, line, _known_facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

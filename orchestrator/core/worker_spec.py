@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from orchestrator.core.decoding import FilePath, Natural, Positive, decode
-from orchestrator.core.job_parts import flat, with_settings
+from orchestrator.core.decoding import FilePath, Natural, Positive, decode, field_values
+from orchestrator.core.job_parts import PartSettings
 from orchestrator.core.text import finite_number, storable
 
 SINGLE_KINDS = ("option", "compiler")
@@ -184,7 +184,7 @@ class WorkerSpec:
     """Whether episodes of training are measured, too: for ``progress.csv``, and for rungs at which
     trainings are compared by measures. It changes no bit of the training. Not part of the
     fingerprint."""
-    parts: Mapping[str, Any] = field(default_factory=dict)
+    parts: PartSettings = field(default_factory=dict)
     """What features do in this training, by name (:mod:`orchestrator.core.job_parts`); those that do
     nothing are missing."""
 
@@ -193,7 +193,7 @@ class WorkerSpec:
 
         :param total_timesteps: in place of its own.
         """
-        values = self.flat()
+        values = self.values()
         if total_timesteps is not None:
             values["total_timesteps"] = total_timesteps
         for key in (*NOT_IN_FINGERPRINT, *(ABOUT_RANKS if self.ranks == 1 else ())):
@@ -258,19 +258,19 @@ class WorkerSpec:
         steps = self.steps_a_rollout or LEAST_ITERATION
         return steps if self.algo == "ppo" else steps * math.ceil(LEAST_ITERATION / steps)
 
-    def flat(self) -> dict[str, Any]:
-        """All values, those of parts beside the others."""
-        return flat(self)
+    def values(self) -> dict[str, Any]:
+        """All values in JSON types."""
+        parts = {name: field_values(settings) for name, settings in self.parts.items()}
+        return {**field_values(self), "parts": parts}
 
     def to_json(self) -> str:
-        return storable(
-            json.dumps(self.flat(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-        )
+        text = json.dumps(self.values(), indent=2, sort_keys=True, ensure_ascii=False)
+        return storable(f"{text}\n")
 
     @classmethod
     def from_json(cls, text: str | bytes) -> WorkerSpec:
         """:raises ValueError: naming the field that is missing or of another type."""
-        return decode(cls, text, with_settings)
+        return decode(cls, text)
 
     def why_not_fast(self) -> dict[str, str]:
         """:func:`unfit_for_fast` of this training."""

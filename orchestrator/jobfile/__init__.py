@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +21,6 @@ from orchestrator.core.job import Job
 from orchestrator.core.robot_sources import robot_suffixes
 from orchestrator.jobfile.expand import Expansion, JobTemplate
 from orchestrator.jobfile.job_source import JobSource
-from orchestrator.jobfile.joint_rules import few_iterations
 from orchestrator.jobfile.json_schema import json_schema
 from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.jobfile.toml_models import FEATURE_TABLES
@@ -61,7 +60,7 @@ class Experiment:
     """What tables of features mean, by name. Empty where the jobs come from no job file, such as
     those of a :class:`orchestrator.TrainingPool`."""
     warnings: Sequence[str] = ()
-    """Trainings that are too short to learn, and what a job source warns of."""
+    """What a job source warns of."""
     jobs: tuple[Job, ...]
     """Empty where they are made as the run goes on."""
     source: str
@@ -116,12 +115,15 @@ class Experiment:
     @property
     def declaration(self) -> Mapping[str, Any]:
         """Arguments of :func:`from_mapping` that make the same experiment again, in JSON types."""
-        options = {
-            "source": self.source,
-            "overrides": self.overrides,
-            "skip_invalid": self.skip_invalid,
-        }
-        return _in_json_types({"data": self.data, "base": self.base, "options": options})
+        return _in_json_types(
+            {
+                "data": self.data,
+                "source": self.source,
+                "base": self.base,
+                "overrides": self.overrides,
+                "skip_invalid": self.skip_invalid,
+            }
+        )
 
     @property
     def declared_by(self) -> Mapping[str, Any]:
@@ -205,10 +207,10 @@ def from_mapping(
         problems=problems,
         maker=job_source if makes_jobs else None,
     )
-    warnings = few_iterations(expansion.jobs)
+    warnings: Iterable[str] = ()
     if job_source is not None:
         job_source = job_source.settled(expansion.jobs, expansion.template)
-        warnings += job_source.check_jobs(expansion.jobs, expansion.template, problems)
+        warnings = job_source.check_jobs(expansion.jobs, expansion.template, problems)
     if problems:
         raise SpecError(source, problems.in_order())
     max_parallel = top.get("max_parallel", "auto")
@@ -235,8 +237,7 @@ def from_declaration(declaration: Mapping[str, Any]) -> Experiment:
     :raises SpecError: what it refers to is gone, such as its robot.
     :raises ValueError, KeyError, TypeError: it is no declaration.
     """
-    base = Path(declaration["base"])
-    return from_mapping(declaration["data"], base=base, **declaration["options"])
+    return from_mapping(**{**declaration, "base": Path(declaration["base"])})
 
 
 def parse_override(text: str) -> tuple[str, Any]:

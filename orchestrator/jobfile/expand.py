@@ -9,21 +9,20 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from orchestrator.core.front_end import override
 from orchestrator.core.job import Job, Resources
 from orchestrator.core.worker_spec import INIT_JOB, WorkerSpec, is_algorithm_class
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 from orchestrator.jobfile.job_links import link_jobs
-from orchestrator.jobfile.job_names import JobNames, NameTakenError, matrix_suffix
+from orchestrator.jobfile.job_names import JobNames, matrix_suffix
 from orchestrator.jobfile.job_source import JobSource
 from orchestrator.jobfile.job_table_rules import parts_of, robot_settings
 from orchestrator.jobfile.joint_rules import FAMILY, check_family, check_together
-from orchestrator.jobfile.matrix import Choice, Tree, matrix_choices, merge, point_layer
+from orchestrator.jobfile.matrix import Choice, Tree, Values, matrix_choices, merge, point_layer
 from orchestrator.jobfile.merged_job import EntryLayers, MergedJob
 from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.jobfile.presets import PresetName, preset_values
@@ -31,8 +30,8 @@ from orchestrator.jobfile.robot_globs import Robot, find_robots
 from orchestrator.jobfile.toml_models import Settings
 from orchestrator.jobfile.validation import Checked, Layer, check_one
 from orchestrator.keys.names import canonical
-from orchestrator.keys.problems import Problems, quoted
-from orchestrator.keys.value_types import is_users_task, parse_duration
+from orchestrator.keys.problems import Problems
+from orchestrator.keys.value_types import is_users_task
 
 MOST_JOBS = 100_000
 """Largest number of jobs of an experiment: a matrix that makes more is considered a mistake."""
@@ -67,7 +66,7 @@ def builtin_settings(preset: PresetName | None, algo: str) -> Tree:
     return overlay(defaults, preset_values(preset, algo))
 
 
-def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
+def overlay(below: Values, above: Values) -> Tree:
     """Return ``below`` overridden by ``above``: tables key by key, other values as a whole."""
     if any(key in above for key in FAMILY):
         below = {key: value for key, value in below.items() if key not in FAMILY}
@@ -100,7 +99,7 @@ class JobTemplate:
         choices: Sequence[Choice],
         problems: Problems,
         *,
-        point: Mapping[str, Any],
+        point: Values,
         seeds: Sequence[int] | None = None,
     ) -> tuple[Job, ...]:
         """Return jobs with these settings, one for each seed; none if there are ``problems``.
@@ -117,8 +116,7 @@ class JobTemplate:
         if merged["resources"]["start"] == "auto":  # they come one by one, and more are to come
             merged["resources"] = {**merged["resources"], "start": "fork"}
         robot = replace(self.robot, name=f"{_name_of(self.robot, merged)}-{name}")
-        where = self.layers.where
-        jobs = _jobs(merged, {}, robot, where, self.base, JobNames(), problems)
+        jobs = _jobs(merged, {}, robot, self.layers.where, self.base, JobNames(problems))
         return tuple(replace(job, point=dict(point)) for job in jobs)
 
 
@@ -133,7 +131,7 @@ class Expansion:
         checked: Checked,
         *,
         base: Path,
-        overrides: Mapping[str, Any],
+        overrides: Values,
         skip_invalid: bool,
         problems: Problems,
         maker: JobSource | None = None,
@@ -142,14 +140,14 @@ class Expansion:
         """In the order of the file; where a job source makes them, its example."""
         self.template: JobTemplate | None = None
         """What a job source makes jobs of; None where there is none, and where there are problems."""
-        self._checked = checked
+        self._broken = checked.broken
         self._base = base
         self._problems = problems
         self._maker = maker
         self._skip_invalid = skip_invalid
-        self._ids = JobNames()
-        shared_matrix = checked.defaults.pop("matrix", {})
-        self._shared_choices = matrix_choices(shared_matrix, "defaults", problems)
+        self._ids = JobNames(problems)
+        matrix = checked.defaults.pop("matrix", {})
+        self._shared_choices = matrix_choices(matrix, "defaults", problems)
         self._shared = Layer(checked.defaults, "defaults.{}".format)
         self._given = _given_settings(overrides, checked, problems)
         check_family(self._shared, problems)
@@ -163,51 +161,53 @@ class Expansion:
         has or that all jobs have.
         """
         where = f"jobs[{number}]"
+        problems = self._problems
         matrix = values.pop("matrix", None)
-        choices = {**self._shared_choices, **matrix_choices(matrix or {}, where, self._problems)}
+        choices = {**self._shared_choices, **matrix_choices(matrix or {}, where, problems)}
         if matrix == {}:  # undoes that of [defaults]
             choices = {}
-        entry = Layer(values, lambda key: f"{where}.{key}")
-        check_family(entry, self._problems)
-        files = find_robots(
+        entry = Layer(values, f"{where}.{{}}".format)
+        check_family(entry, problems)
+        robots = find_robots(
             values.get("xml"),
             values.get("name"),
             f"{where}.xml",
-            self._problems,
+            problems,
             base=self._base,
             skip_invalid=self._skip_invalid,
         )
         if self._maker is not None:
-            self._maker.check_entry(values, choices, where, self._problems)
-            choices = {choice.key: [choice] for choice in self._maker.example(self._problems)}
+            self._maker.check_entry(values, choices, where, problems)
+            choices = {choice.key: [choice] for choice in self._maker.example(problems)}
         settled = overlay(overlay(self._shared.values, values), self._given.values)
-        count = math.prod(map(len, (*choices.values(), settled.get("seeds", [0]), files or [0])))
+        seeds = len(settled.get("seeds", [0]))
+        count = math.prod(map(len, choices.values())) * seeds * max(1, len(robots))
         if len(self.jobs) + count > MOST_JOBS:
             text = f"files, matrix and seeds make {count:_} jobs; an experiment has at most {MOST_JOBS:_}"
-            self._problems.add(where, text)
+            problems.add(where, text)
             return
-        broken = self._checked.broken
+        broken = [self._broken.get(layer, set()) for layer in ("defaults", "--set", number)]
         layers = EntryLayers(
             where=where,
             shared=self._shared,
             entry=entry,
             given=self._given,
             settled=settled,
-            invalid=set().union(*(broken.get(of, ()) for of in ("defaults", "--set", number))),
+            invalid=set[str]().union(*broken),
         )
         points = [*itertools.product(*choices.values())]
-        variants = [(merged_settings(layers, point, self._problems), point) for point in points]
+        variants = [(merged_settings(layers, point, problems), point) for point in points]
         if layers.invalid:
             return
-        for robot, (merged, point) in itertools.product(files, variants):
+        for robot, (merged, point) in itertools.product(robots, variants):
             chosen = {choice.key: choice.value for choice in point}
-            self.jobs += _jobs(merged, chosen, robot, where, self._base, self._ids, self._problems)
+            self.jobs += _jobs(merged, chosen, robot, where, self._base, self._ids)
             if self._maker is not None:
-                self._maker.check_settings(merged, self._problems)
+                self._maker.check_settings(merged, problems)
                 self.template = JobTemplate(layers=layers, robot=robot, base=self._base)
 
 
-def _given_settings(overrides: Mapping[str, Any], checked: Checked, problems: Problems) -> Layer:
+def _given_settings(overrides: Values, checked: Checked, problems: Problems) -> Layer:
     """Return the valid settings of ``--set``."""
     values: Tree = {}
     for key, value in overrides.items():
@@ -233,46 +233,31 @@ def _name_of(robot: Robot, merged: Tree) -> str:
 
 
 def _jobs(
-    merged: Tree,
-    chosen: Mapping[str, Any],
-    robot: Robot,
-    where: str,
-    base: Path,
-    ids: JobNames,
-    problems: Problems,
+    merged: Tree, point: Tree, robot: Robot, where: str, base: Path, ids: JobNames
 ) -> list[Job]:
-    """Return the jobs of one robot and matrix point, one per seed.
-
-    :param chosen: the point.
-    """
+    """Return the jobs of one robot and matrix point, one per seed."""
     name = _name_of(robot, merged)
-    suffix = matrix_suffix(chosen)
-    point_text = canonical(chosen)
+    suffix = matrix_suffix(point)
+    point_text = canonical(point)
     resources = _resources(merged["resources"])
     spec = _worker_spec(merged, robot, resources, name=name, base=base)
     settings = robot_settings(merged, robot.format, base)
     jobs = []
     for seed in merged["seeds"]:
-        try:
-            job_id = ids.take(name, suffix, point_text, seed, where)
-        except NameTakenError as error:
-            text = f"{error} has the name {quoted(name)} and the seed {seed}, too; give each job its own"
-            problems.add(where, text)
-            break
-        jobs.append(
-            Job(
-                job_id=job_id,
-                where=where,
-                spec=replace(spec, job_id=job_id, seed=seed),
-                resources=resources,
-                max_retries=merged["retry"]["max_retries"],
-                xml_source=robot.xml,
-                allow_outside=merged["allow_outside"],
-                folder=base,
-                robot_settings=settings,
-                point=chosen,
-            )
+        job_id = ids.take(name, suffix, point_text, seed, where)
+        job = Job(
+            job_id=job_id,
+            where=where,
+            spec=replace(spec, job_id=job_id, seed=seed),
+            resources=resources,
+            max_retries=merged["retry"]["max_retries"],
+            xml_source=robot.xml,
+            allow_outside=merged["allow_outside"],
+            folder=base,
+            robot_settings=settings,
+            point=point,
         )
+        jobs.append(job)
     return jobs
 
 
@@ -323,7 +308,7 @@ def _worker_spec(
         env_kwargs={} if has_task else merged["env_kwargs"],
         hyperparameters=merged["algo_kwargs" if is_class else algo],
         checkpoint_every=every if is_in_steps else None,
-        checkpoint_every_s=None if is_in_steps else parse_duration(every),
+        checkpoint_every_s=None if is_in_steps else every,
         threads=resources.threads,
         cores=resources.cores,
         device="cuda" if resources.gpus else "cpu",

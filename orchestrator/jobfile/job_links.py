@@ -24,11 +24,11 @@ def link_jobs(jobs: Sequence[Job], problems: Problems) -> list[Job]:
     """
     if problems or not any(job.spec.after or job.spec.init_job is not None for job in jobs):
         return list(jobs)
-    jobs_named: dict[str, list[Job]] = {}
+    jobs_named = {job.job_id: [job] for job in jobs}
+    of_name: dict[str, list[Job]] = {}
     for job in jobs:
-        jobs_named.setdefault(job.spec.name, []).append(job)
-    for job in jobs:
-        jobs_named.setdefault(job.job_id, [job])
+        of_name.setdefault(job.spec.name, []).append(job)
+    jobs_named |= of_name
     linked = [_linked(job, jobs_named, problems) for job in jobs]
     try:
         graphlib.TopologicalSorter({job.job_id: job.spec.after for job in linked}).prepare()
@@ -41,43 +41,41 @@ def link_jobs(jobs: Sequence[Job], problems: Problems) -> list[Job]:
 
 def _linked(job: Job, jobs_named: Mapping[str, Sequence[Job]], problems: Problems) -> Job:
     """Return ``job`` with ids in place of names, without those that cannot be found."""
+    spec = job.spec
     parents: dict[str, None] = {}
-    for number, name in enumerate(job.spec.after):
-        if name not in jobs_named:
-            problems.add(f"{job.where}.after[{number}]", _unknown(name, jobs_named))
-        parents |= dict.fromkeys(parent.job_id for parent in jobs_named.get(name, ()))
-    init = job.spec.init
-    name = job.spec.init_job or ""
-    candidates = jobs_named.get(name, [])
-    fitting = _fitting(job, candidates)
-    if len(fitting) == 1:
-        init = f"{INIT_JOB}{fitting[0].job_id}"
-        parents[fitting[0].job_id] = None
-    elif candidates:
-        ids = listed([other.job_id for other in candidates])
-        message = (
-            f"{len(fitting)} of the jobs named {quoted(name)} fit {job.job_id}; name one of {ids}"
-        )
-        problems.add(f"{job.where}.init", message)
-    elif name:
-        problems.add(f"{job.where}.init", _unknown(name, jobs_named))
-    return job.with_spec(init=init, after=tuple(parents))
-
-
-def _fitting(job: Job, candidates: Sequence[Job]) -> Sequence[Job]:
-    """Return the candidates that have the seed and the matrix point of ``job``, or the only one."""
-    if len(candidates) > 1:
-        candidates = [other for other in candidates if other.spec.seed == job.spec.seed]
-    if len(candidates) > 1:
-        candidates = [
+    for number, name in enumerate(spec.after):
+        found = _jobs_with(name, f"{job.where}.after[{number}]", jobs_named, problems)
+        parents |= dict.fromkeys(parent.job_id for parent in found)
+    if spec.init_job is None:
+        return job.with_spec(after=tuple(parents))
+    where = f"{job.where}.init"
+    candidates = _jobs_with(spec.init_job, where, jobs_named, problems)
+    fitting = candidates
+    if len(fitting) > 1:
+        fitting = [other for other in fitting if other.spec.seed == spec.seed]
+    if len(fitting) > 1:
+        fitting = [
             other
-            for other in candidates
+            for other in fitting
             if all(job.point.get(key, value) == value for key, value in other.point.items())
         ]
-    return candidates
+    if len(fitting) == 1:
+        parent = fitting[0].job_id
+        return job.with_spec(init=f"{INIT_JOB}{parent}", after=tuple(parents | {parent: None}))
+    if candidates:
+        ids = listed([other.job_id for other in candidates])
+        what = f"{len(fitting)} of the jobs named {quoted(spec.init_job)} fit {job.job_id}"
+        problems.add(where, f"{what}; name one of {ids}")
+    return job
 
 
-def _unknown(name: str, names: Mapping[str, Sequence[Job]]) -> str:
-    near = suggestion(name, names)
-    known = listed(list(names)) if near is None else quoted(near)
-    return f"no job of this file has the name {quoted(name)}; did you mean {known}?"
+def _jobs_with(
+    name: str, where: str, jobs_named: Mapping[str, Sequence[Job]], problems: Problems
+) -> Sequence[Job]:
+    """Return the jobs with a name. That there are none is a problem."""
+    if name not in jobs_named:
+        near = suggestion(name, jobs_named)
+        known = listed(list(jobs_named)) if near is None else quoted(near)
+        text = f"no job of this file has the name {quoted(name)}; did you mean {known}?"
+        problems.add(where, text)
+    return jobs_named.get(name, [])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 from orchestrator.keys.names import LONGEST, SAFE, canonical, digest, safe_name
+from orchestrator.keys.problems import Problems, quoted
 
 _SHORT_KEYS = {"learning_rate": "lr"}
 
@@ -26,45 +27,37 @@ def matrix_suffix(point: Mapping[str, Any]) -> str:
     return f"-{digest(canonical(dict(point)))}"
 
 
-class _NamedJob(NamedTuple):
-    name: str
-    point: str
-    """Of the matrix, as canonical JSON."""
-    where: str
-
-
-class NameTakenError(Exception):
-    """An equal job, whose place in the job file this is, has the name."""
-
-
 class JobNames:
     """Gives every job its own job_id, different even on a file system that ignores case."""
 
-    def __init__(self) -> None:
-        self._taken: dict[str, _NamedJob] = {}
-        """The job that has a job_id, by that in lower case."""
+    def __init__(self, problems: Problems) -> None:
+        self._problems = problems
+        self._taken: dict[str, tuple[str, str, str]] = {}
+        """job_id in lower case → name, point and place of the job that has it."""
 
     def take(self, name: str, suffix: str, point: str, seed: int, where: str) -> str:
         """Return the job_id of a job, which no other one gets from now on.
 
         Different jobs whose ids would be equal, or would differ in case only, are distinguished by
-        a hash of name and matrix point; the first in the file keeps the plain id.
+        a hash of name and matrix point; the first in the file keeps the plain id. Equal jobs are a
+        problem.
 
         :param suffix: :func:`matrix_suffix` of its point.
         :param point: the point as :func:`.canonical` text.
         :param where: place of the job in the job file.
-        :raises NameTakenError: an equal job has its name already.
         """
-        own = _NamedJob(name, point, where)
         stem = safe_name(name) + suffix
         for candidate in (stem, f"{stem}-{digest(canonical([name, point]))}"):
             job_id = with_seed(candidate, seed)
-            owner = self._taken.setdefault(job_id.lower(), own)
-            if owner is own:
+            if job_id.lower() not in self._taken:
+                self._taken[job_id.lower()] = name, point, where
                 return job_id
-            if owner[:2] == own[:2]:
+            *owner, place = self._taken[job_id.lower()]
+            if owner == [name, point]:
                 break
-        raise NameTakenError(owner.where)
+        text = f"{place} has the name {quoted(name)} and the same seed, too; give each job its own"
+        self._problems.add(where, text)
+        return job_id
 
 
 def with_seed(name: str, seed: int) -> str:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.core.job import Job
 from orchestrator.core.numbers.evaluation_grid import MOST_POINTS, number_of_points
 from orchestrator.core.task_names import GYMNASIUM_TASKS
-from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import (
     OFF_POLICY,
     fast_refused,
@@ -37,9 +34,6 @@ SET_BY_JOB = {
     "algo_kwargs.device": "resources.gpus",
 }
 """Arguments that the program gives → the key of the job that decides them."""
-FEWEST_ITERATIONS = 5
-"""A training of PPO with fewer updates hardly learns, and has as few points in its learning
-curve."""
 
 
 def check_family(layer: Layer, problems: Problems) -> list[str]:
@@ -192,20 +186,3 @@ def _check_fast_learner(job: MergedJob) -> None:
     )
     if unfit:
         job.report(["learner", *unfit], fast_refused("; ".join(unfit.values())))
-
-
-def few_iterations(jobs: Sequence[Job]) -> list[str]:
-    """Return warnings about jobs of PPO that make fewer updates than :data:`FEWEST_ITERATIONS`."""
-    names: dict[str, dict[str, None]] = {}
-    for job in jobs:
-        spec = job.spec
-        rollout = spec.steps_an_iteration
-        iterations = math.ceil(spec.total_timesteps / rollout)
-        if spec.algo == "ppo" and iterations < FEWEST_ITERATIONS:
-            text = (
-                f"total_timesteps = {spec.total_timesteps:_} makes {iterations} iterations of n_envs × n_steps = "
-                f"{rollout:_} env_steps; expected at least {FEWEST_ITERATIONS}: "
-                f"set total_timesteps = {FEWEST_ITERATIONS * rollout:_}, or a smaller ppo.n_steps"
-            )
-            names.setdefault(text, {})[spec.name] = None
-    return [f"{listed(list(of_it), 3)}: {text}" for text, of_it in names.items()]

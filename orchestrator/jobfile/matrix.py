@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from orchestrator.jobfile.joint_rules import check_family
 from orchestrator.jobfile.toml_models import FREE_TABLES, TABLES, Settings
@@ -24,6 +24,7 @@ _NOT_IN_MATRIX = {
 }
 
 Tree = dict[str, Any]
+Values: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

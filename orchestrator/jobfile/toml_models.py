@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from annotated_types import Predicate
-from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, create_model
+from pydantic import AfterValidator, Field, WithJsonSchema, create_model
 
 from orchestrator.core.job import Start
 from orchestrator.core.numbers.changing_numbers import changing_numbers, parse_number
@@ -55,31 +55,11 @@ RobotName = Annotated[
     ),
     WithJsonSchema({"type": "string", "minLength": 1}),
 ]
-ModelEdits = Annotated[
-    dict[str, JsonValue],
-    WithJsonSchema({"type": "object"}),
-    AfterValidator(functools.partial(nested, check_change)),
-    value_types.Expected('a table of changes, such as { "geom.thigh.size" = "*1.2" }'),
-    AnyKeys(),
-]
+ModelEdits = Annotated[value_types.Options, AfterValidator(functools.partial(nested, check_change))]
 Randomized = Annotated[
-    dict[str, JsonValue],
-    WithJsonSchema({"type": "object"}),
-    AfterValidator(functools.partial(nested, check_distribution)),
-    value_types.Expected(
-        'a table of distributions, such as { "body.trunk.mass" = "scale(0.8, 1.2)" }'
-    ),
-    AnyKeys(),
+    value_types.Options, AfterValidator(functools.partial(nested, check_distribution))
 ]
-Evaluated = Annotated[
-    dict[str, JsonValue],
-    WithJsonSchema({"type": "object"}),
-    AfterValidator(functools.partial(nested, check_axis)),
-    value_types.Expected(
-        'a table of lists of values, such as { "body.trunk.mass" = ["*0.7", "*1"] }'
-    ),
-    AnyKeys(),
-]
+Evaluated = Annotated[value_types.Options, AfterValidator(functools.partial(nested, check_axis))]
 
 
 def _with_changing_numbers(options: dict[str, Any]) -> dict[str, Any]:
@@ -431,8 +411,7 @@ else:  # with the tables of features
     )
 
 
-@functools.cache
-def tables_in(table: type[TomlTable]) -> Mapping[str, type[TomlTable]]:
+def _tables_in(table: type[TomlTable]) -> dict[str, type[TomlTable]]:
     """Return the tables that are values of keys of ``table``, by key."""
     found = {name: _table_in(info.annotation) for name, info in table.model_fields.items()}
     return {name: inner for name, inner in found.items() if inner is not None}
@@ -446,14 +425,17 @@ def _table_in(annotation: Any) -> type[TomlTable] | None:
     return annotation if is_table else None
 
 
-def has_users_keys(annotation: Any) -> bool:
-    """Return whether a value of this type has tables under keys that the user chooses."""
-    is_dict = get_origin(annotation) is dict
-    return is_dict or any(has_users_keys(part) for part in get_args(annotation))
+def _tables_below(table: type[TomlTable]) -> dict[str, type[TomlTable]]:
+    found = _tables_in(table)
+    for inner in [*found.values()]:
+        found |= _tables_below(inner)
+    return found
 
 
-TABLES = tables_in(Settings)
+TABLES = _tables_in(Settings)
 """Tables of a job with fixed keys."""
+ALL_TABLES: Mapping[Any, type[TomlTable]] = _tables_below(JobFile)
+"""Tables of the job file at any depth, by key."""
 FREE_TABLES = tuple(
     name for name, info in Settings.model_fields.items() if AnyKeys() in info.metadata
 )

@@ -4,7 +4,6 @@ of its tables.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -28,12 +27,14 @@ from orchestrator.core.files.log_limit import LARGEST_MIB, SMALLEST_MIB
 from orchestrator.core.job import GPU_PARTS
 from orchestrator.core.robot_sources import collection_of
 from orchestrator.core.task_names import AUTO, GYMNASIUM_TASKS, TASKS
-from orchestrator.core.worker_spec import INIT_JOB, Algorithm, parse_schedule
+from orchestrator.core.worker_spec import Algorithm, parse_schedule
 from orchestrator.keys.names import is_showable
+from orchestrator.keys.problems import suggestion
 
 MOST = 10**12
 """Upper limit of every count: far above any use, far below any overflow."""
 SHORTEST_STALL_S = 3
+"""A worker reports no progress while it imports its libraries."""
 MOST_SEEDS = 100_000
 """As many as an experiment can have jobs."""
 
@@ -191,28 +192,13 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def _duration_as_written(text: str) -> str:
-    parse_duration(text)
-    return text
-
-
-def _stall_timeout(seconds: float) -> float:
-    if seconds < SHORTEST_STALL_S:
-        raise ExpectedError(
-            f"expected at least {SHORTEST_STALL_S} s: a worker reports no progress while it imports its libraries"
-        )
-    return seconds
-
-
-def _log_size(mib: int) -> int:
-    if not SMALLEST_MIB <= mib <= LARGEST_MIB:
-        raise ExpectedError(f"expected a size from {SMALLEST_MIB} MiB to {LARGEST_MIB} MiB")
-    return mib
-
-
 _SizeText = Annotated[str, AfterValidator(parse_size)]
 Size = Annotated[_SizeText, Expected(f"a size with its unit, {SIZE}")]
-LogSize = Annotated[Size, AfterValidator(_log_size)]
+LogSize = Annotated[
+    _SizeText,
+    Predicate(lambda mib: SMALLEST_MIB <= mib <= LARGEST_MIB),
+    Expected(f'a size from {SMALLEST_MIB} MiB to {LARGEST_MIB} MiB, such as "64 MiB"'),
+]
 FreeDisk = Annotated[
     Annotated[int, Field(ge=0, le=0)] | _SizeText,  # Literal[0] would admit false
     Expected('a size with its unit, such as "1 GiB", or 0 for no limit'),
@@ -221,12 +207,16 @@ Duration = Annotated[
     AboveZero | Annotated[str, AfterValidator(parse_duration)],
     Expected(DURATION),
 ]
-StallTimeout = Annotated[Duration, AfterValidator(_stall_timeout)]
+StallTimeout = Annotated[
+    Duration,
+    Predicate(lambda seconds: seconds >= SHORTEST_STALL_S),
+    Expected(f'a duration of at least {SHORTEST_STALL_S} s, such as "10min"'),
+]
 CheckpointEvery = Annotated[
-    Count | Annotated[str, AfterValidator(_duration_as_written)],
+    Count | Annotated[str, AfterValidator(parse_duration)],
     Expected('a whole number of env_steps, or a duration such as "10min", "30s" or "1h"'),
 ]
-"""env_steps; or a duration, as it was written."""
+"""env_steps, a whole number; or seconds, a float."""
 
 # Seeds
 
@@ -288,9 +278,8 @@ def known_or_class(kind: str, known: Sequence[str], expected: str) -> Callable[[
     def check(text: str) -> str:
         if text in known or (is_users_class(text) and not text.startswith("gymnasium:")):
             return text
-        near = difflib.get_close_matches(text, known, n=1)
-        if near:
-            raise ValueError(f'unknown {kind} "{text}"; did you mean "{near[0]}"?')
+        if near := suggestion(text, known):
+            raise ValueError(f'unknown {kind} "{text}"; did you mean "{near}"?')
         raise ExpectedError(f"expected {expected}")
 
     return check
@@ -302,11 +291,6 @@ def _known_or_class_schema(known: Sequence[str]) -> WithJsonSchema:
     )
 
 
-def _names_something(text: str) -> bool:
-    """Return whether ``text`` is no ``job:`` without a name."""
-    return bool(text.removeprefix(INIT_JOB).strip())
-
-
 _Text = Annotated[str, Predicate(str.strip), Predicate(is_showable)]
 Name = Annotated[
     _Text,
@@ -314,7 +298,6 @@ Name = Annotated[
 ]
 Init = Annotated[
     _Text,
-    Predicate(_names_something),
     Expected('"none", "job:NAME", or the path of a job\'s directory or of a model.zip, in quotes'),
 ]
 JobNameList = Annotated[

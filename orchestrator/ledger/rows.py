@@ -431,11 +431,11 @@ def summary_row(row: sqlite3.Row, varied: Iterable[str], run_dir: Path) -> Summa
         "parent": lineage.parent(run_dir, spec),
         "lineage_env_steps": None if earlier is None else row["env_steps"] + earlier,
     }
-    facts = job_parts.facts_in(record)
+    facts = job_parts.read_facts(record.get("parts", {}))
     if row["state"] != "RUNNING":
         values |= dict.fromkeys(OF_RUNNING)
     elif row["parts"]:
-        facts = parsed_object(row["parts"])
+        facts = job_parts.read_facts(parsed_object(row["parts"]))
     columns = checked_row(SummaryRow, {**row, **values})
     of_features = job_parts.columns(facts)
     columns |= {name: value for name, value in of_features.items() if name not in columns}

@@ -413,7 +413,7 @@ def _jobs(jobs: Sequence[ReportedJob]) -> Section:
             "so on. Jobs of different lineages are not comparable at equal env_steps."
         )
     for name in job_parts.column_names():
-        if any(job_parts.columns_in(job)[name] is not None for job in jobs):
+        if any(job.get(name) is not None for job in jobs):
             columns[name] = partial(_feature_value, name)
     text = ("job", "state", "learner", "parent")
     return Section(
@@ -431,5 +431,5 @@ def _env_steps(job: ReportedJob) -> str:
 
 
 def _feature_value(name: str, job: ReportedJob) -> str:
-    value = job_parts.columns_in(job)[name]
+    value = job.get(name)
     return one_line(value) if isinstance(value, str) else number(value)

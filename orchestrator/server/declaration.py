@@ -33,7 +33,7 @@ def job_values(job: Job) -> dict[str, Any]:
     """Return a job in JSON types."""
     return {
         **field_values(job),
-        "spec": job.spec.flat(),
+        "spec": job.spec.values(),
         "resources": field_values(job.resources),
         "xml_source": None if job.xml_source is None else str(job.xml_source),
         "folder": None if job.folder is None else str(job.folder),

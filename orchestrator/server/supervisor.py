@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.core.decoding import field_values
 from orchestrator.core.errors import (
     ClusterLostError,
     DiskFullError,
@@ -757,7 +758,7 @@ class Supervisor:
                         phase=last.phase if attempt.end_reason is None else "stopping",
                         cpu_share=last.cpu_share,
                         run_delay_share=last.run_delay_share,
-                        parts=json.dumps(last.parts),
+                        parts=json.dumps(last.parts, default=field_values),
                         reported_at=time.time(),
                     )
                 )

@@ -358,7 +358,9 @@ def _job_facts(
     """A job under the keys of the job file, with all of its hyperparameters, and what would be done
     with it.
     """
-    facts = job.spec.flat()
+    facts = job.spec.values()
+    for name in facts.pop("parts"):
+        facts[name] = job_parts.job_parts()[name].table(job.spec.parts[name])
     facts[job.spec.algo_table] = facts["hyperparameters"]
     facts["hyperparameters"] = {**DEFAULTS.get(job.spec.algo, {}), **facts["hyperparameters"]}
     if (interval_s := facts.pop("checkpoint_every_s")) is not None:

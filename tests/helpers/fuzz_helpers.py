@@ -15,8 +15,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from orchestrator.core import job_parts
-
 FEATURES = Path(__file__).parents[2] / "orchestrator/features"
 
 NUMBERS = st.one_of(
@@ -90,17 +88,11 @@ def changed(valid: bytes) -> st.SearchStrategy[bytes]:
     return st.builds(apply, st.lists(edit, max_size=3), place | st.just(1 << 30))
 
 
-def written(valid: Any) -> dict[str, Any]:
-    """The fields of a dataclass as they stand in a file."""
-    plain = dataclasses.asdict(valid)
-    return plain if "parts" not in plain else job_parts.flat(valid)
-
-
 def objects_of(kind: Any, valid: Any) -> st.SearchStrategy[bytes]:
     """JSON objects with the fields of the dataclass ``kind``, some of them with any value;
     ``valid`` is an instance."""
-    plain = written(valid)
-    names = [field.name for field in dataclasses.fields(kind) if field.name != "parts"]
+    plain = dataclasses.asdict(valid)
+    names = [field.name for field in dataclasses.fields(kind)]
     any_fields = st.dictionaries(st.sampled_from(names) | TEXT, VALUES, max_size=4)
     numbers = [name for name in names if type(plain[name]) in (int, float)]
     fitting = st.dictionaries(st.sampled_from(numbers or names), NUMBERS, min_size=1, max_size=2)
@@ -136,7 +128,7 @@ def contents(kind: Any, valid: Any) -> st.SearchStrategy[bytes]:
     return st.one_of(
         objects_of(kind, valid),
         objects_of(kind, valid),
-        changed(as_bytes(written(valid))),
+        changed(as_bytes(dataclasses.asdict(valid))),
         VALUES.map(as_bytes),
         st.binary(max_size=50),
         DEEP,

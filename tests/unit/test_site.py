@@ -7,7 +7,6 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import get_args
 
 import pytest
 import typer.main
@@ -123,6 +122,5 @@ def test_reference_has_the_type_of_whatever_a_plug_point_takes_or_gives() -> Non
 
 def test_guide_to_features_has_every_plug_point() -> None:
     guide = (HOOKS.parent / "extending.md").read_text()
-    points = get_args(feature.PlugPoint)
+    points = feature.Feature.__dataclass_fields__.keys() - {"name", "about", "rank"}
     assert [point for point in points if f"\n| `{point}` | " not in guide] == []
-    assert {*points} <= feature.Feature.__dataclass_fields__.keys()

@@ -35,23 +35,18 @@ GAP_BYTES = len(_BEFORE) + _DIGITS + len(_AFTER)
 
 
 def limit(logs: Mapping[Path, int]) -> None:
-    """Cut those logs that are longer than their limits in bytes, the one that exceeds it most
-    first.
+    """Cut those logs that are longer than their limits in bytes.
 
     A log that is missing, or cannot be cut because of an error of the disk, stays as it is.
     """
-    excess: dict[Path, int] = {}
-    for path, limit_bytes in logs.items():
-        if (status := status_of(path)) is not None:
-            excess[path] = status.st_size - limit_bytes
-    too_long = [path for path in excess if excess[path] > 0]
-    too_long.sort(key=excess.__getitem__, reverse=True)
     begun = time.monotonic()
-    for path in too_long:
-        with contextlib.suppress(OSError):  # of the disk; it is tried again
-            _cut(path, logs[path])
-        if time.monotonic() - begun > BUDGET_S:
-            return
+    for path, limit_bytes in logs.items():
+        status = status_of(path)
+        if status is not None and status.st_size > limit_bytes:
+            with contextlib.suppress(OSError):  # of the disk; it is tried again
+                _cut(path, limit_bytes)
+            if time.monotonic() - begun > BUDGET_S:
+                return
 
 
 def _cut(path: Path, limit_bytes: int) -> None:
@@ -65,29 +60,21 @@ def _cut(path: Path, limit_bytes: int) -> None:
         log = file.fileno()
         dropped = dropped_bytes(log)
         deadline = time.monotonic() + BUDGET_S
-        source = _end(log, limit_bytes, HEAD_BYTES)
+        source = os.fstat(log).st_size - (limit_bytes - HEAD_BYTES) // 2
+        source += os.pread(log, COPY_BYTES, source).find(b"\n") + 1
         target = HEAD_BYTES + GAP_BYTES
-        while os.fstat(log).st_size > source and time.monotonic() < deadline:
-            if target >= limit_bytes:  # it is written faster than it is copied
-                source = _end(log, limit_bytes, target)
-                target = HEAD_BYTES + GAP_BYTES
-            while target < limit_bytes and (content := os.pread(log, COPY_BYTES, source)):
-                written = os.pwrite(log, content, target)
-                source += written
-                target += written
+        while content := os.pread(log, COPY_BYTES, source):
+            written = os.pwrite(log, content, target)
+            source += written
+            target += written
+            if target > limit_bytes and time.monotonic() > deadline:
+                break  # it is written faster than it is copied
         # Nothing stands between the last look and the cut.
         size = os.fstat(log).st_size
         os.ftruncate(log, target)
         output_bytes = size + dropped - (GAP_BYTES if dropped else 0)
         kept_bytes = target - GAP_BYTES
         os.pwrite(log, _gap(output_bytes - kept_bytes), HEAD_BYTES)
-
-
-def _end(log: int, limit_bytes: int, overwritten: int) -> int:
-    """Where the end of a log that is kept begins: with a line, and not below ``overwritten``."""
-    half = (limit_bytes - HEAD_BYTES) // 2
-    source = max(os.fstat(log).st_size - half, overwritten)
-    return source + os.pread(log, COPY_BYTES, source).find(b"\n") + 1
 
 
 def _gap(dropped: int) -> bytes:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from orchestrator.core.decoding import decode
 from orchestrator.core.files.regular_files import LARGEST_BYTES, read_regular
@@ -15,8 +14,6 @@ T = TypeVar("T")
 def read_record(
     kind: type[T],
     path: Path,
-    *,
-    prepare: Callable[[type, Mapping[str, Any]], Mapping[str, Any]] = lambda _, values: values,
     most_bytes: int = LARGEST_BYTES,
 ) -> T | None:
     """The dataclass ``kind`` in ``path``, as :func:`decode` reads it. None where there is no such
@@ -24,6 +21,6 @@ def read_record(
     goes on without the record.
     """
     try:
-        return decode(kind, read_regular(path, most_bytes), prepare)
+        return decode(kind, read_regular(path, most_bytes))
     except (OSError, ValueError):
         return None

@@ -10,10 +10,13 @@ import functools
 import os
 import shutil
 import tempfile
+import time
 import weakref
 from pathlib import Path
 
 PREFIX = "orchestrator-temporary-"
+SWEPT_AFTER_S = 1.0
+"""Age of a folder before which it may not be locked yet."""
 
 
 class TemporaryFolder:
@@ -28,7 +31,9 @@ class TemporaryFolder:
         sweep()
         self.name = tempfile.mkdtemp(prefix=PREFIX)
         """Its absolute path."""
-        lock = _lock_folder(Path(self.name))
+        lock = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY)
+        with contextlib.suppress(OSError):  # a file system without locks, where nothing is swept
+            fcntl.flock(lock, fcntl.LOCK_EX)
         self._removal = weakref.finalize(self, _remove_own, Path(self.name), lock, os.getpid())
 
     def __enter__(self) -> str:
@@ -65,25 +70,6 @@ def _make_writable(folder: Path) -> None:
                     path.chmod(0o700)
 
 
-def _lock_folder(folder: Path) -> int:
-    """The descriptor that locks ``folder``. Another process may sweep it at any moment before it is
-    locked: then it is made anew.
-    """
-    while True:
-        with contextlib.suppress(FileExistsError):  # as the caller has made it
-            folder.mkdir(mode=0o700)
-        try:
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
-            continue
-        with contextlib.suppress(OSError):  # a file system without locks, where nothing is swept
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        with contextlib.suppress(FileNotFoundError):  # it was swept before it was locked
-            if os.path.samestat(os.fstat(lock), folder.stat()):
-                return lock
-        os.close(lock)
-
-
 @functools.cache
 def sweep() -> None:
     """Remove what killed processes of this user left behind; once in a process."""
@@ -92,7 +78,9 @@ def sweep() -> None:
         with contextlib.suppress(OSError):
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                if os.fstat(lock).st_uid == os.geteuid():
+                status = os.fstat(lock)
+                age_s = time.time() - status.st_ctime
+                if status.st_uid == os.geteuid() and age_s > SWEPT_AFTER_S:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     _remove(folder)
             finally:

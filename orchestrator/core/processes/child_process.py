@@ -73,10 +73,8 @@ def _confine(popen: subprocess.Popen[bytes], cpus: Collection[int]) -> None:
         with contextlib.suppress(ProcessLookupError):  # it has ended
             os.sched_setaffinity(popen.pid, cpus)
     except OSError:
-        end_group(popen)
-        for stream in (popen.stdin, popen.stdout, popen.stderr):
-            if stream is not None:
-                stream.close()
+        with popen:  # which closes its streams
+            end_group(popen)
         raise
 
 

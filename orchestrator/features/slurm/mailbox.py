@@ -16,9 +16,6 @@ from typing import Any
 
 from orchestrator.core.decoding import from_values, parsed_json
 from orchestrator.core.files.atomic_files import no_follow
-from orchestrator.core.job_parts import flat, with_facts
-from orchestrator.core.messages import Progress
-from orchestrator.executors.executor import Progressed
 from orchestrator.features.slurm.pilot_messages import KINDS, Continued
 
 LONGEST_BYTES = 4 << 20
@@ -127,8 +124,6 @@ def _last_number(path: Path) -> int:
 
 def _line(message: Any) -> bytes:
     fields = dataclasses.asdict(message)
-    if isinstance(message, Progressed):
-        fields["progress"] = flat(message.progress)
     # The first newline ends a line that was cut off.
     return b"\n" + json.dumps({type(message).__name__: fields}).encode() + b"\n"
 
@@ -141,6 +136,4 @@ def _message(line: bytes) -> Any:
     (name, fields), *_ = value.items()
     if name not in KINDS or not isinstance(fields, dict):
         raise ValueError(f"{name}: unknown message")
-    if name == Progressed.__name__ and isinstance(fields.get("progress"), dict):
-        fields["progress"] = with_facts(Progress, fields["progress"])
     return from_values(KINDS[name], fields)

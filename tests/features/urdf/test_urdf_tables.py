@@ -34,7 +34,7 @@ def job(place: Path, **settings: Any) -> Job:
 
 def table_of(declared: Job) -> Any:
     """What ``spec.json`` has of it."""
-    return json.loads(declared.spec.to_json()).get("urdf", {})
+    return json.loads(declared.spec.to_json())["parts"].get("urdf", {}).get("urdf", {})
 
 
 def test_examination_gets_the_table_with_folders_relative_to_the_job_file(place: Path) -> None:

@@ -46,7 +46,7 @@ def read_declaration(paths: RunPaths) -> Mapping[str, Any]:
         declaration: Mapping[str, Any] = parsed_json(
             read_regular(SearchPaths(paths.root).declaration)
         )
-        if not all(isinstance(declaration[key], dict) for key in ("data", "options")):
+        if not all(isinstance(declaration[key], dict) for key in ("data", "overrides")):
             raise TypeError("it is no declaration")
         chosen_sampler(declaration)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -126,7 +126,7 @@ def _decisive(declaration: Mapping[str, Any]) -> dict[str, Any]:
         if "race" in table:
             table["race"] = race_in(table)
         kept["search"] = {"start": "nothing", **table}
-    return dict(_flat("", {**kept, **declaration["options"]["overrides"]}))
+    return dict(_flat("", {**kept, **declaration["overrides"]}))
 
 
 def _budget(declaration: Mapping[str, Any]) -> dict[str, Any]:

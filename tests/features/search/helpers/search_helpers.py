@@ -72,7 +72,7 @@ def make_search_dir(
     SearchPaths(paths.root).declaration.parent.mkdir()
     data = {"name": "search", "jobs": [{"name": "walker", "xml": "gone.xml"}], "search": table}
     SearchPaths(paths.root).declaration.write_text(
-        json.dumps({"data": data, "base": "/gone", "options": {"overrides": {}}})
+        json.dumps({"data": data, "base": "/gone", "overrides": {}})
     )
     ledger = Ledger.create(paths.ledger)
     new = [SearchEvent(kind="began", content={"lanes": 2})]
