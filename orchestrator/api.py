@@ -29,7 +29,6 @@ from orchestrator.core.errors import RunInterrupted, UsageError
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import RunPaths, absolute, current_directory
-from orchestrator.core.processes import users_code
 from orchestrator.core.text import count, duration, plain
 from orchestrator.core.worker_spec import INIT_JOB
 from orchestrator.executors.kinds import executor_options
@@ -254,8 +253,7 @@ def train(
             )
         if on_result is not None:
             for result in results.values():
-                with users_code.in_this_process():
-                    on_result(result)
+                on_result(result)
         if experiment is not None:
             to_result = functools.partial(
                 _result_of_robot, RunPaths(root), {robot.name: robot for robot in robots}

@@ -36,6 +36,8 @@ def _at_least(least: int, number: int) -> int:
     return number
 
 
+Table: TypeAlias = Mapping[str, Any]
+"""An object of JSON, or a table of a job file."""
 # In Annotated stands what a value of the type is passed to.
 FilePath: TypeAlias = Annotated[str, str]
 """The path of a file, which is read as it is: it may hold bytes that are not UTF-8. Other text
@@ -87,7 +89,7 @@ def from_values(kind: Callable[..., T], values: Any) -> T:
         raise ValueError(str(error)) from None
 
 
-def checked_row(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+def checked_row(kind: Any, values: Table) -> dict[str, Any]:
     """Return the keys of the TypedDict ``kind``, in their order, with their ``values``, which are
     checked as :func:`decode` checks fields. Lists stay lists.
 

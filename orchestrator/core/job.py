@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from orchestrator.core.decoding import Positive
+from orchestrator.core.decoding import Positive, Table
 from orchestrator.core.errors import IllegalTransition
 from orchestrator.core.worker_spec import WorkerSpec
 
@@ -106,10 +105,10 @@ class Job:
     folder: Path | None = None
     """Folder of the job file, where the module of ``spec.robot_maker`` is looked for. Not in the
     ledger, likewise."""
-    robot_settings: Mapping[str, Any] = field(default_factory=dict)
+    robot_settings: Table = field(default_factory=dict)
     """What makes MJCF of a robot that is none: its table of the job file, with absolute paths. Not in
     the ledger, likewise."""
-    point: Mapping[str, Any] = field(default_factory=dict)
+    point: Table = field(default_factory=dict)
     """What it is reported by: dotted key → value. The values that a matrix, a search or a program gave
     it, which ``spec`` contains; and, after :data:`META`, what a program says of it."""
 
@@ -128,13 +127,13 @@ class Job:
         """Why its worker is exec'ed whatever ``resources.start`` is; None where it can be
         forked.
         """
-        resources = self.resources
-        reasons = (
-            ("the job uses a GPU", resources.gpus > 0),
-            ("the job has several ranks", resources.ranks > 1),
-            ("the job has several threads (resources.threads)", resources.threads > 1),
-        )
-        return next((reason for reason, is_so in reasons if is_so), None)
+        if self.resources.gpus > 0:
+            return "the job uses a GPU"
+        if self.resources.ranks > 1:
+            return "the job has several ranks"
+        if self.resources.threads > 1:
+            return "the job has several threads (resources.threads)"
+        return None
 
 
 class Cause(enum.StrEnum):

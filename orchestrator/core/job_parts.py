@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from orchestrator.core.decoding import field_values, from_values
+from orchestrator.core.decoding import Table, field_values, from_values
 from orchestrator.core.feature import added
 
 
@@ -24,7 +24,7 @@ class News(NamedTuple):
 
     kind: str
     text: str
-    values: Mapping[str, Any]
+    values: Table
     """Of the event in ``--json``."""
 
 
@@ -37,10 +37,8 @@ class JobPart:
     settings: type
     """A frozen dataclass, the part of a spec. All fields have defaults and decide the result of the
     training; a job with these defaults does not have the part, nor has one that :attr:`is_unused`
-    names. A field has the name of its key in the table, unless :attr:`keys` says otherwise; one with
-    the name of the part, a mapping, is the whole table. A mapping is empty by default."""
-    keys: Mapping[str, str] = field(default_factory=dict)
-    """Field → key in the table."""
+    names. A field has the name of its key in the table; one with the name of the part, a mapping,
+    is the whole table. A mapping is empty by default."""
     loop: str | None
     """Module of the worker with ``loop_part(context)``
     (:class:`orchestrator.worker.training.loop_parts.LoopContext`). It is imported only by workers
@@ -61,8 +59,8 @@ class JobPart:
     def table(self, settings: Any) -> dict[str, Any]:
         """The table of a job that has ``settings``."""
         values = field_values(settings)
-        whole: Mapping[str, Any] = values.pop(self.name, {})
-        return {**whole, **{self.keys.get(name, name): one for name, one in values.items()}}
+        whole: Table = values.pop(self.name, {})
+        return {**whole, **values}
 
 
 @functools.cache
@@ -71,17 +69,17 @@ def job_parts() -> Mapping[str, JobPart]:
     return added("job_parts")
 
 
-def read_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+def read_settings(values: Table) -> dict[str, Any]:
     """Return the parts of a spec from JSON. :raises ValueError: naming the part that is wrong."""
     return _read(values, {name: part.settings for name, part in job_parts().items()})
 
 
-def read_facts(values: Mapping[str, Any]) -> dict[str, Any]:
+def read_facts(values: Table) -> dict[str, Any]:
     """Likewise, what a worker tells of parts."""
     return _read(values, {name: part.facts for name, part in job_parts().items()})
 
 
-def _read(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+def _read(values: Table, kinds: Table) -> dict[str, Any]:
     parts: dict[str, Any] = {}
     for name, fields in values.items():
         if kinds.get(name) is None:
@@ -90,25 +88,11 @@ def _read(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]
     return parts
 
 
-PartSettings: TypeAlias = Annotated[Mapping[str, Any], read_settings]
-PartFacts: TypeAlias = Annotated[Mapping[str, Any], read_facts]
+PartSettings: TypeAlias = Annotated[Table, read_settings]
+PartFacts: TypeAlias = Annotated[Table, read_facts]
 
 
-def saved_facts(parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the facts of parts as a checkpoint holds them: by name, and then by field."""
-    return {name: field_values(facts) for name, facts in parts.items()}
-
-
-def restored_facts(saved: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the facts of which ``saved`` is :func:`saved_facts`."""
-    facts: dict[str, Any] = {}
-    for name, fields in saved.items():
-        kind: Any = job_parts()[name].facts
-        facts[name] = kind(**fields)
-    return facts
-
-
-def under_keys(parts: Mapping[str, Any]) -> dict[str, Any]:
+def under_keys(parts: Table) -> dict[str, Any]:
     """Return the settings of the parts of a spec, under their keys in the job file:
     ``"curriculum.advance"``.
     """
@@ -119,7 +103,7 @@ def under_keys(parts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def in_training(parts: Mapping[str, Any]) -> dict[str, Any]:
+def in_training(parts: Table) -> dict[str, Any]:
     """Return those of the parts of a spec that do something in the training."""
     return {name: one for name, one in parts.items() if job_parts()[name].loop is not None}
 
@@ -129,7 +113,7 @@ def column_names() -> list[str]:
     return [name for part in job_parts().values() for name in part.columns]
 
 
-def columns(facts: Mapping[str, Any]) -> dict[str, Any]:
+def columns(facts: Table) -> dict[str, Any]:
     """Return the columns of all parts for a job with ``facts``; None where it has no such part."""
     return {
         name: column(facts[part.name]) if part.name in facts else None
@@ -138,9 +122,7 @@ def columns(facts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def news(
-    parts: Mapping[str, Any], before: Mapping[str, Any], facts: Mapping[str, Any]
-) -> list[News]:
+def news(parts: Table, before: Table, facts: Table) -> list[News]:
     """Return what is new of a job.
 
     :param parts: of its spec.

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from orchestrator.core.decoding import FilePath, Message, Natural, decode, field_values
+from orchestrator.core.decoding import FilePath, Message, Natural, Table, decode, field_values
 from orchestrator.core.job_parts import PartFacts
 
 HIGH_RUN_DELAY_SHARE = 0.15
@@ -109,16 +109,16 @@ class ExaminationRequest(JsonLine):
 
     xml: FilePath | None = None
     """Absolute path of the robot's file: an MJCF, or one of a :class:`.RobotFormat`."""
-    robot_settings: Mapping[str, Any] = field(default_factory=dict)
+    robot_settings: Table = field(default_factory=dict)
     """What makes MJCF of it, where it is none; empty: the defaults."""
     robot_maker: str | None = None
     """In place of ``xml``: the function that makes it."""
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Table = field(default_factory=dict)
     """Its arguments."""
-    model_edits: Mapping[str, Any] = field(default_factory=dict)
-    randomize: Mapping[str, Any] = field(default_factory=dict)
+    model_edits: Table = field(default_factory=dict)
+    randomize: Table = field(default_factory=dict)
     asymmetric: bool = False
-    evaluate: Mapping[str, Any] = field(default_factory=dict)
+    evaluate: Table = field(default_factory=dict)
     allow_outside: bool = False
     """Whether files of the robot may lie anywhere, and not only below the folder of ``xml`` and
     ``job_folder``; if not and ``alone``, those elsewhere are a warning."""
@@ -132,10 +132,10 @@ class ExaminationRequest(JsonLine):
     task: str | None = None
     """Used when neither ``env`` nor ``entry_point`` is given; ``"auto"`` is answered with the task
     chosen."""
-    task_options: Mapping[str, Any] = field(default_factory=dict)
+    task_options: Table = field(default_factory=dict)
     env: str | None = None
     entry_point: str | None = None
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    env_kwargs: Table = field(default_factory=dict)
     policy: str | None = None
     """Stable-Baselines3's name of the policy, which must fit the environment as the next four
     must; None: any."""
@@ -145,7 +145,7 @@ class ExaminationRequest(JsonLine):
     algo: str = "ppo"
     fast: bool = False
     """Whether the job demands ``learner = "fast"``."""
-    init: Mapping[str, Any] = field(default_factory=dict)
+    init: Table = field(default_factory=dict)
     """What decides whether the policy in the file or job directory ``path`` can be the start:
     ``algo``, ``policy``, ``policy_kwargs``, ``normalize`` and ``use_sde`` of the job; empty where it
     starts with random weights. In the place of ``path`` there is ``source`` for a job that is still
@@ -227,8 +227,8 @@ class ExaminationAnswer(JsonLine):
     process_exits: bool = False
     """Whether the process ends after this answer, because what this robot did might affect the next
     one."""
-    figures: Mapping[str, Any] = field(default_factory=dict)
+    figures: Table = field(default_factory=dict)
     """Key figures of the compiled model (see ``worker/robots/model_examination.py``); empty without a
     model."""
-    measured: Mapping[str, Any] = field(default_factory=dict)
+    measured: Table = field(default_factory=dict)
     """By the ``measurement``; empty without one."""

@@ -18,8 +18,9 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from orchestrator.core.decoding import Table
 from orchestrator.core.feature import added
 
 MJCF_SUFFIX = ".xml"
@@ -111,7 +112,7 @@ def format_of(file: str) -> RobotFormat | None:
     return next((one for one in robot_formats() if name.endswith(one.suffix)), None)
 
 
-def converter_of(file: str, settings: Mapping[str, Any]) -> RobotFormat | None:
+def converter_of(file: str, settings: Table) -> RobotFormat | None:
     """Return what makes the MJCF of a file that has such settings; None: it is one, and taken as it
     is.
     """

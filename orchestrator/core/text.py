@@ -122,12 +122,6 @@ def decimal(value: float, places: int) -> str:
     return f"{value:.3g}" if 0 < abs(value) < 1 else f"{value:,.{places}f}"
 
 
-def with_error(mean: float, error: float | None) -> str:
-    """``"4.50 ± 0.3"``; the mean alone where nothing is known of its error."""
-    text = decimal(mean, 2)
-    return text if error is None else f"{text} ± {decimal(error, 2)}"
-
-
 def duration(seconds: float | None) -> str:
     """``3725`` → ``1:02:05``; a dash for None."""
     if seconds is None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from orchestrator.core.decoding import FilePath, Natural, Positive, decode, field_values
+from orchestrator.core.decoding import FilePath, Natural, Positive, Table, decode, field_values
 from orchestrator.core.job_parts import PartSettings
 from orchestrator.core.text import finite_number, storable
 
@@ -103,31 +103,31 @@ class WorkerSpec:
     eval_episodes: int
     xml: str | None = None
     """Path of the robot's MJCF relative to the job directory (``robot/hopper.xml``)."""
-    model_edits: Mapping[str, Any] = field(default_factory=dict)
+    model_edits: Table = field(default_factory=dict)
     """Edits that the bundle in ``robot`` already contains: ``"geom.thigh.size"`` → value."""
-    randomize: Mapping[str, Any] = field(default_factory=dict)
+    randomize: Table = field(default_factory=dict)
     """What every episode draws anew: ``"body.trunk.mass"`` → distribution
     (:mod:`orchestrator.core.numbers.distributions`), or a list of distributions and numbers for an
     attribute of several numbers."""
     asymmetric: bool = False
     """Whether the critic sees what episodes draw, and the actor does not."""
-    evaluate: Mapping[str, Any] = field(default_factory=dict)
+    evaluate: Table = field(default_factory=dict)
     """The grid of the final evaluation: ``"body.trunk.mass"`` → values
     (:mod:`orchestrator.core.numbers.evaluation_grid`). Not part of the fingerprint."""
     task: str | None = None
     """Name of the task when neither ``env`` nor ``entry_point`` is set."""
-    task_options: Mapping[str, Any] = field(default_factory=dict)
+    task_options: Table = field(default_factory=dict)
     env: str | None = None
     """Gymnasium id, with or without ``xml``."""
     entry_point: str | None = None
     """``package.module:make_env``, called with ``xml=`` (an absolute path or None) and
     ``seed=``."""
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    env_kwargs: Table = field(default_factory=dict)
+    hyperparameters: Table = field(default_factory=dict)
     """Hyperparameters under Stable-Baselines3's names; schedules are strings (see
     :func:`parse_schedule`). Of an algorithm that is a class: its keyword arguments as they are."""
     policy: str = "MlpPolicy"
-    policy_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    policy_kwargs: Table = field(default_factory=dict)
     """Keyword arguments of the policy as the user wrote them, ``activation_fn`` by its name
     (``"relu"``)."""
     threads: int = 1
@@ -160,7 +160,7 @@ class WorkerSpec:
     robot_maker: str | None = None
     """The function that has made the bundle in ``robot``, ``package.module:function``; None: it was
     a file."""
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Table = field(default_factory=dict)
     """Its arguments."""
     init: FilePath | None = None
     """Where the policy came from that it starts with, absolute; or ``job:JOB_ID``, the policy of a
@@ -288,7 +288,7 @@ def is_algorithm_class(algo: str) -> bool:
     return ":" in algo
 
 
-FROM_NOTHING: Mapping[str, Any] = {
+FROM_NOTHING: Table = {
     "init": None,
     "init_sha256": None,
     "init_env_steps": None,
@@ -346,8 +346,8 @@ def unfit_for_fast(
     *,
     algo: str,
     policy: str,
-    hyperparameters: Mapping[str, Any],
-    policy_kwargs: Mapping[str, Any],
+    hyperparameters: Table,
+    policy_kwargs: Table,
     on_gpu: bool,
 ) -> dict[str, str]:
     """Keys of a job that the fast learner does not support → the reason. (Spaces:
@@ -355,24 +355,22 @@ def unfit_for_fast(
     """
     if algo != "ppo":
         return {"algo": f"algo is {algo}, and the fast learner supports only ppo"}
+    reasons: dict[str, str] = {}
+    if policy != "MlpPolicy":
+        reasons["policy"] = f"policy is {policy}, and the fast learner supports only MlpPolicy"
+    if hyperparameters.get("use_sde"):
+        reasons["ppo.use_sde"] = "ppo.use_sde is on, and the fast learner does not support gSDE"
     activation = policy_kwargs.get("activation_fn", "tanh")
-    supports = "and the fast learner supports"
-    fast = ", ".join(FAST_ACTIVATIONS)
-    reasons = (
-        ("policy", policy != "MlpPolicy", f"is {policy}, {supports} only MlpPolicy"),
-        (
-            "ppo.use_sde",
-            hyperparameters.get("use_sde", False),
-            "is on, and the fast learner does not support gSDE",
-        ),
-        (
-            "policy_kwargs.activation_fn",
-            activation not in FAST_ACTIVATIONS,
-            f"is {activation}, {supports} {fast}",
-        ),
-        ("resources.gpus", on_gpu, "asks for a GPU, and the fast learner runs on the CPU"),
-    )
-    return {key: f"{key} {why}" for key, is_so, why in reasons if is_so}
+    if activation not in FAST_ACTIVATIONS:
+        reasons["policy_kwargs.activation_fn"] = (
+            f"policy_kwargs.activation_fn is {activation}, and the fast learner supports "
+            f"{', '.join(FAST_ACTIVATIONS)}"
+        )
+    if on_gpu:
+        reasons["resources.gpus"] = (
+            "resources.gpus asks for a GPU, and the fast learner runs on the CPU"
+        )
+    return reasons
 
 
 def fast_refused(why: str) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
+from orchestrator.core.decoding import Table
 from orchestrator.core.errors import Problem, SpecError, UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.robot_sources import robot_suffixes
@@ -41,7 +42,7 @@ __all__ = [
 ]
 
 Order: TypeAlias = Literal["longest-first", "as-listed"]
-NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
+NO_OVERRIDES: Table = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class Experiment:
     skip_invalid: bool = False
     """Whether invalid robots and environments fail their own jobs only; otherwise nothing is
     launched."""
-    tables: Mapping[str, Any] = field(default_factory=dict)
+    tables: Table = field(default_factory=dict)
     """What tables of features mean, by name. Empty where the jobs come from no job file, such as
     those of a :class:`orchestrator.TrainingPool`."""
     warnings: Sequence[str] = ()
@@ -74,7 +75,7 @@ class Experiment:
     """What resumes it, for messages: a clause, in which ``{run_dir}`` stands for the argument ``run_dir=…``.
     Empty: `run`, or the same call of a function."""
 
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Table = field(default_factory=dict)
     """Settings that were given from outside of the file."""
 
     job_source: JobSource | None = None
@@ -82,7 +83,7 @@ class Experiment:
     to their end."""
     template: JobTemplate | None = field(default=None, repr=False)
     """What a job source makes jobs of; None where it makes none."""
-    data: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    data: Table = field(default_factory=dict, repr=False)
     """The content of the job file."""
 
     unnamed: Mapping[Path, RobotArgument] = field(default_factory=dict)
@@ -113,7 +114,7 @@ class Experiment:
         return self.jobs if self.job_source is None else self.job_source.jobs_to_examine(self)
 
     @property
-    def declaration(self) -> Mapping[str, Any]:
+    def declaration(self) -> Table:
         """Arguments of :func:`from_mapping` that make the same experiment again, in JSON types."""
         return _in_json_types(
             {
@@ -126,7 +127,7 @@ class Experiment:
         )
 
     @property
-    def declared_by(self) -> Mapping[str, Any]:
+    def declared_by(self) -> Table:
         """How to make the same jobs again: for ``provenance.json``."""
         return _in_json_types(
             {
@@ -142,15 +143,13 @@ class Experiment:
         return safe_name(self.name)
 
 
-def _in_json_types(values: Mapping[str, Any]) -> Mapping[str, Any]:
+def _in_json_types(values: Table) -> Table:
     """``values``, with the text of what JSON does not have, such as dates and paths."""
-    read: Mapping[str, Any] = json.loads(json.dumps(as_plain(values), default=str))
+    read: Table = json.loads(json.dumps(as_plain(values), default=str))
     return read
 
 
-def load(
-    path: Path, *, overrides: Mapping[str, Any] = NO_OVERRIDES, skip_invalid: bool = False
-) -> Experiment:
+def load(path: Path, *, overrides: Table = NO_OVERRIDES, skip_invalid: bool = False) -> Experiment:
     """Read a job file.
 
     :param overrides: dotted keys of ``[defaults]`` and their values for all jobs, as from
@@ -173,11 +172,11 @@ def load(
 
 
 def from_mapping(
-    data: Mapping[str, Any],
+    data: Table,
     *,
     source: str,
     base: Path,
-    overrides: Mapping[str, Any] = NO_OVERRIDES,
+    overrides: Table = NO_OVERRIDES,
     skip_invalid: bool = False,
 ) -> Experiment:
     """Resolve the content of a job file.
@@ -231,13 +230,19 @@ def from_mapping(
     )
 
 
-def from_declaration(declaration: Mapping[str, Any]) -> Experiment:
+def from_declaration(declaration: Table) -> Experiment:
     """Return the experiment whose :attr:`Experiment.declaration` was written into a run directory.
 
     :raises SpecError: what it refers to is gone, such as its robot.
     :raises ValueError, KeyError, TypeError: it is no declaration.
     """
-    return from_mapping(**{**declaration, "base": Path(declaration["base"])})
+    return from_mapping(
+        declaration["data"],
+        source=declaration["source"],
+        base=Path(declaration["base"]),
+        overrides=declaration["overrides"],
+        skip_invalid=declaration["skip_invalid"],
+    )
 
 
 def parse_override(text: str) -> tuple[str, Any]:

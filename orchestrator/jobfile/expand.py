@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from orchestrator.core.decoding import Table
 from orchestrator.core.front_end import override
 from orchestrator.core.job import Job, Resources
 from orchestrator.core.worker_spec import INIT_JOB, WorkerSpec, is_algorithm_class
@@ -22,7 +23,7 @@ from orchestrator.jobfile.job_names import JobNames, matrix_suffix
 from orchestrator.jobfile.job_source import JobSource
 from orchestrator.jobfile.job_table_rules import parts_of, robot_settings
 from orchestrator.jobfile.joint_rules import FAMILY, check_family, check_together
-from orchestrator.jobfile.matrix import Choice, Tree, Values, matrix_choices, merge, point_layer
+from orchestrator.jobfile.matrix import Choice, Tree, matrix_choices, merge, point_layer
 from orchestrator.jobfile.merged_job import EntryLayers, MergedJob
 from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.jobfile.presets import PresetName, preset_values
@@ -66,7 +67,7 @@ def builtin_settings(preset: PresetName | None, algo: str) -> Tree:
     return overlay(defaults, preset_values(preset, algo))
 
 
-def overlay(below: Values, above: Values) -> Tree:
+def overlay(below: Table, above: Table) -> Tree:
     """Return ``below`` overridden by ``above``: tables key by key, other values as a whole."""
     if any(key in above for key in FAMILY):
         below = {key: value for key, value in below.items() if key not in FAMILY}
@@ -99,7 +100,7 @@ class JobTemplate:
         choices: Sequence[Choice],
         problems: Problems,
         *,
-        point: Values,
+        point: Table,
         seeds: Sequence[int] | None = None,
     ) -> tuple[Job, ...]:
         """Return jobs with these settings, one for each seed; none if there are ``problems``.
@@ -131,7 +132,7 @@ class Expansion:
         checked: Checked,
         *,
         base: Path,
-        overrides: Values,
+        overrides: Table,
         skip_invalid: bool,
         problems: Problems,
         maker: JobSource | None = None,
@@ -207,7 +208,7 @@ class Expansion:
                 self.template = JobTemplate(layers=layers, robot=robot, base=self._base)
 
 
-def _given_settings(overrides: Values, checked: Checked, problems: Problems) -> Layer:
+def _given_settings(overrides: Table, checked: Checked, problems: Problems) -> Layer:
     """Return the valid settings of ``--set``."""
     values: Tree = {}
     for key, value in overrides.items():

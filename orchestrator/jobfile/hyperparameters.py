@@ -62,11 +62,7 @@ NotNegative = Annotated[float, Field(ge=0)]
 SampleFreq = Annotated[int, Field(ge=-1, le=MOST), Whole]
 
 
-class AlgorithmTable(TomlTable):
-    """Keyword arguments of an algorithm."""
-
-
-class OnPolicy(AlgorithmTable):
+class OnPolicy(TomlTable):
     """Keyword arguments that PPO and A2C share."""
 
     gamma: Fraction = key(0.99, _GAMMA)
@@ -113,7 +109,7 @@ class A2c(OnPolicy):
     normalize_advantage: bool = key(False, "Normalise the advantages of every rollout.", True)
 
 
-class OffPolicy(AlgorithmTable):
+class OffPolicy(TomlTable):
     """Keyword arguments that SAC and TD3 share."""
 
     learning_rate: Schedule = key(3e-4, _LEARNING_RATE)
@@ -220,7 +216,7 @@ _SHARED = {"net_arch", "activation_fn", "share_features_extractor", "normalize_i
 _ACTOR_CRITIC = _SHARED | {"ortho_init", "log_std_init", "full_std", "use_expln", "squash_output"}
 _ENTROPY = _SHARED | {"log_std_init", "use_expln", "clip_mean", "n_critics"}
 
-ALGORITHMS: dict[str, type[AlgorithmTable]] = {
+ALGORITHMS: dict[str, type[TomlTable]] = {
     "ppo": Ppo,
     "sac": Sac,
     "td3": Td3,

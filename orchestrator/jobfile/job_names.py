@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+from orchestrator.core.decoding import Table
 from orchestrator.keys.names import LONGEST, SAFE, canonical, digest, safe_name
 from orchestrator.keys.problems import Problems, quoted
 
 _SHORT_KEYS = {"learning_rate": "lr"}
 
 
-def matrix_suffix(point: Mapping[str, Any]) -> str:
+def matrix_suffix(point: Table) -> str:
     """Return a readable suffix for a matrix point, ``"-lr1e-4"`` for ``{"ppo.learning_rate":
     1e-4}``; empty without a matrix.
 

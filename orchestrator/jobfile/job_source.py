@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+from orchestrator.core.decoding import Table
 
 if TYPE_CHECKING:
     from orchestrator.core.errors import Problem
@@ -31,7 +33,7 @@ class Forecast:
 
     lines: Sequence[str] = ()
     """Below the others."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Table = field(default_factory=dict)
     """JSON types, by the key of the table that means them."""
 
 
@@ -63,9 +65,7 @@ class JobSource:
 
     # While the job file is read. The first three are asked only where it makes jobs.
 
-    def check_entry(
-        self, entry: Mapping[str, Any], matrix: Mapping[str, Any], where: str, problems: Problems
-    ) -> None:
+    def check_entry(self, entry: Table, matrix: Table, where: str, problems: Problems) -> None:
         """Check the entry. :param matrix: the keys of its matrix."""
 
     def example(self, problems: Problems) -> Sequence[Choice]:
@@ -74,7 +74,7 @@ class JobSource:
         """
         return ()
 
-    def check_settings(self, settings: Mapping[str, Any], problems: Problems) -> None:
+    def check_settings(self, settings: Table, problems: Problems) -> None:
         """Check the settings of the job of :meth:`example`."""
 
     def settled(self, jobs: Sequence[Job], template: JobTemplate | None) -> JobSource:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.decoding import Table
 from orchestrator.core.job_parts import job_parts
 from orchestrator.core.robot_sources import RobotFormat, mjcf_format, robot_formats
 from orchestrator.jobfile.merged_job import MergedJob
@@ -18,13 +19,13 @@ from orchestrator.jobfile.toml_models import JOB_TABLES
 class JobTableRules:
     """The rules of one table. ``merged`` are the settings of a job, each key valid by itself."""
 
-    settings: Callable[[Mapping[str, Any]], Any]
+    settings: Callable[[Table], Any]
     """Returns what the spec of a job has of ``merged``; the defaults where that is nothing. Of
     settings that a check refuses it does not matter. The table of a format of robots is asked only
     for jobs with such a robot."""
     check: Callable[[MergedJob], None] = lambda _: None
     """Reports what is wrong with a job."""
-    robot_settings: Callable[[Mapping[str, Any], Path], Mapping[str, Any]] | None = None
+    robot_settings: Callable[[Table, Path], Table] | None = None
     """Of the table of a format of robots: returns what the module that makes MJCF of them is told
     (:attr:`.ExaminationRequest.robot_settings`). Paths in the table are relative to the folder. None:
     the table as it is."""
@@ -49,7 +50,7 @@ def format_tables() -> Mapping[str, RobotFormat | None]:
     return {name: one for name, one in tables.items() if name in JOB_TABLES}
 
 
-def parts_of(merged: Mapping[str, Any], robot: RobotFormat | None) -> dict[str, Any]:
+def parts_of(merged: Table, robot: RobotFormat | None) -> dict[str, Any]:
     """Return what the spec of a job has of tables of features, by name.
 
     :param robot: the format of its robot; None for an MJCF.
@@ -63,9 +64,7 @@ def parts_of(merged: Mapping[str, Any], robot: RobotFormat | None) -> dict[str, 
     return parts
 
 
-def robot_settings(
-    merged: Mapping[str, Any], robot: RobotFormat | None, base: Path
-) -> Mapping[str, Any]:
+def robot_settings(merged: Table, robot: RobotFormat | None, base: Path) -> Table:
     """Return what makes MJCF of a job's robot.
 
     :param robot: as for :func:`parts_of`.
@@ -77,5 +76,5 @@ def robot_settings(
         return {}
     if rules.robot_settings is not None:
         return rules.robot_settings(merged, base)
-    settings: Mapping[str, Any] = merged[maker.name]
+    settings: Table = merged[maker.name]
     return settings

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from orchestrator.core.decoding import Table
 from orchestrator.core.numbers.evaluation_grid import MOST_POINTS, number_of_points
 from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.core.worker_spec import (
@@ -153,7 +151,7 @@ def _check_algorithm(job: MergedJob) -> None:
         job.report(keys, message)
 
 
-def _check_off_policy(job: MergedJob, values: Mapping[str, Any]) -> None:
+def _check_off_policy(job: MergedJob, values: Table) -> None:
     """Report what Stable-Baselines3 refuses, and a training without an update.
 
     :param values: the hyperparameters with their defaults.

@@ -4,10 +4,11 @@ varies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
+from orchestrator.core.decoding import Table
 from orchestrator.jobfile.joint_rules import check_family
 from orchestrator.jobfile.toml_models import FREE_TABLES, TABLES, Settings
 from orchestrator.jobfile.validation import Layer, check_one
@@ -24,7 +25,6 @@ _NOT_IN_MATRIX = {
 }
 
 Tree = dict[str, Any]
-Values: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,7 @@ class Choice:
     where: str
 
 
-def matrix_choices(
-    matrix: Mapping[str, Any], where: str, problems: Problems
-) -> dict[str, list[Choice]]:
+def matrix_choices(matrix: Table, where: str, problems: Problems) -> dict[str, list[Choice]]:
     """Return the valid values of every key of a matrix; an invalid key is left out."""
     too_many = check_family(Layer(matrix, f"{where}.matrix.{{}}".format), problems)
     found = {
@@ -101,11 +99,10 @@ def matrix_fault(key: str) -> str:
     top, *rest = key.split(".")
     if top in _NOT_IN_MATRIX:
         return _NOT_IN_MATRIX[top]
-    is_whole = key in (*TABLES, *FREE_TABLES)
-    is_too_long = top not in FREE_TABLES and len(rest) > (1 if top in TABLES else 0)
-    if is_whole or (is_too_long and top in Settings.model_fields):
-        return 'expected a single key, dotted and in quotes, such as "ppo.gamma"'
-    return ""
+    is_unknown = top not in Settings.model_fields or (top in TABLES and len(rest) == 1)
+    if is_unknown or is_key(key):
+        return ""
+    return 'expected a single key, dotted and in quotes, such as "ppo.gamma"'
 
 
 def point_layer(point: Sequence[Choice]) -> Layer:
@@ -121,7 +118,7 @@ def point_layer(point: Sequence[Choice]) -> Layer:
     return Layer(values, where)
 
 
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
+def merge(below: Table, above: Table) -> Tree:
     """Return ``below`` overridden by ``above``, tables key by key."""
     result = dict(below)
     for key, value in above.items():

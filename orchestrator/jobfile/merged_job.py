@@ -4,10 +4,10 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any
 
+from orchestrator.core.decoding import Table
 from orchestrator.jobfile.validation import Layer
 from orchestrator.keys.problems import Problems
 
@@ -23,7 +23,7 @@ class EntryLayers:
     entry: Layer
     given: Layer
     """What was given with ``--set``."""
-    settled: Mapping[str, Any]
+    settled: Table
     """These three layers together."""
     invalid: Set[str]
     """Keys that are invalid by themselves: they have the values of other layers."""
@@ -33,7 +33,7 @@ class EntryLayers:
 class MergedJob:
     """The jobs of an entry at one point of its matrix."""
 
-    settings: Mapping[str, Any]
+    settings: Table
     """Of all layers together; of a key in several of them, the value of the last one."""
     layers: EntryLayers
     point: Layer

@@ -6,9 +6,10 @@ The worker checks the elements and attributes themselves when it examines the ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from orchestrator.core.decoding import Table
 from orchestrator.core.numbers.distributions import (
     DISTURBANCES,
     check_disturbance,
@@ -46,12 +47,12 @@ def nested(check: Callable[[str, Any], None], table: dict[str, Any]) -> dict[str
     return tree
 
 
-def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
+def flat(tree: Table) -> dict[str, Any]:
     """Return dotted keys and their values: the inverse of :func:`nested`."""
     return dict(_leaves(tree))
 
 
-def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(tree: Table, above: str = "") -> Iterator[tuple[str, Any]]:
     """Yield dotted keys and their values. :param above: what the keys begin with."""
     for key, value in tree.items():
         if isinstance(value, dict):

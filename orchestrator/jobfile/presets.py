@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
+
+from orchestrator.core.decoding import Table
 
 PresetName: TypeAlias = Literal["quick", "standard", "thorough"]
 
-_TUNED: Mapping[str, Any] = {
+_TUNED: Table = {
     "n_envs": 8,
     "normalize": True,
     "eval_episodes": 10,
@@ -26,7 +28,7 @@ _TUNED: Mapping[str, Any] = {
 }
 """PPO for good returns on gymnasium's robots; ``docs/presets.md`` has the measurements."""
 
-PRESETS: Mapping[PresetName, Mapping[str, Any]] = {
+PRESETS: Mapping[PresetName, Table] = {
     "quick": {
         "total_timesteps": 307_200,
         "n_envs": 8,
@@ -55,7 +57,7 @@ FOR_ALL = ("total_timesteps", "eval_episodes")
 
 
 @functools.cache
-def preset_values(name: PresetName | None, algo: str) -> Mapping[str, Any]:
+def preset_values(name: PresetName | None, algo: str) -> Table:
     """Return the values of a preset for a job of this algorithm; empty without a preset."""
     values = PRESETS[name] if name else {}
     if algo == "ppo":

@@ -106,12 +106,9 @@ def file_fault(path: Path) -> str:
     """Return why a file cannot be read as a robot; empty if it can."""
     if not is_showable(str(path)):
         return f"the file name {str(path)!a} has characters that cannot be printed; rename the file"
-    try:
-        if path.is_file():
-            return "" if os.access(path, os.R_OK) else f"{path} cannot be read: permission denied"
-    except OSError as error:
-        return f"{path} cannot be read: {error.strerror}"
+    if os.access(path, os.R_OK) and path.is_file():
+        return ""
     if os.path.lexists(path):
-        return f'{path} is no regular file; expected a file, or a pattern such as "zoo/*.xml"'
+        return f'{path} is no file that can be read; expected one, or a pattern such as "zoo/*.xml"'
     near = suggestion(path.name, [other.name for other in path.parent.glob("*")])
     return f"no such file: {path}" + (f"; did you mean {quoted(near)}?" if near else "")

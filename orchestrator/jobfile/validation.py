@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from orchestrator.core.decoding import Table
 from orchestrator.core.text import storable
 from orchestrator.jobfile.messages import Location, message_for
 from orchestrator.jobfile.toml_models import Entry, JobFile, Settings
@@ -21,7 +22,7 @@ class Layer:
     wins, key by key.
     """
 
-    values: Mapping[str, Any]
+    values: Table
     where: Callable[[str], str]
     """The place of a dotted key of this layer, for messages."""
 
@@ -52,7 +53,7 @@ class Checked:
     probably meant to be; an empty one where there is no table."""
 
 
-def check(data: Mapping[str, Any], problems: Problems) -> Checked:
+def check(data: Table, problems: Problems) -> Checked:
     """Validate a parsed job file: its problems are added to ``problems``, its valid keys are
     returned.
     """

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core.decoding import Table
 from orchestrator.core.feature import added
 from orchestrator.keys.problems import Problems
 from orchestrator.keys.value_types import TomlTable, key
@@ -41,13 +42,13 @@ class FeatureTable(AddedTable):
     values, unless the table has a job source.
     """
 
-    read: Callable[[Mapping[str, Any], Problems], Any] = lambda _table, _problems: None
+    read: Callable[[Table, Problems], Any] = lambda _table, _problems: None
     """Returns what the table means, from the keys that the user has written, each valid by itself."""
     lines: Callable[[Any], Iterable[str]] = lambda _: ()
     """Lines of ``run --dry-run``, from what the table means."""
     facts: Callable[[Any], Any] | None = None
     """The same as JSON types, for ``run --dry-run --json``; None: nothing is shown."""
-    job_source: Callable[[Mapping[str, Any], int, Problems], JobSource | None] | None = None
+    job_source: Callable[[Table, int, Problems], JobSource | None] | None = None
     """Returns what decides which jobs there are, from all tables that the user has written and the
     number of ``[[jobs]]``. Tables of which one source is made have the same function here."""
 
@@ -73,7 +74,7 @@ def job_tables() -> Mapping[str, JobTable]:
 
 
 def read_tables(
-    tables: Mapping[str, FeatureTable], top: Mapping[str, Any], problems: Problems
+    tables: Mapping[str, FeatureTable], top: Table, problems: Problems
 ) -> dict[str, Any]:
     """Return what the tables of features mean, by name; one that is not there is read as an empty one.
 
@@ -83,7 +84,7 @@ def read_tables(
 
 
 def read_job_source(
-    tables: Mapping[str, FeatureTable], top: Mapping[str, Any], entries: int, problems: Problems
+    tables: Mapping[str, FeatureTable], top: Table, entries: int, problems: Problems
 ) -> JobSource | None:
     """Return what decides which jobs there are, of the first table that does; None: the jobs are
     those that are declared.
@@ -98,7 +99,7 @@ def read_job_source(
 
 
 def read_kept_tables(
-    tables: Mapping[str, FeatureTable], top: Mapping[str, Any], problems: Problems
+    tables: Mapping[str, FeatureTable], top: Table, problems: Problems
 ) -> dict[str, Any]:
     """As :func:`read_tables`, for a job file that has been read before.
 

@@ -12,7 +12,6 @@ LONGEST = 64
 """Characters to which a name is shortened; a job_id stays far below the 255 bytes of a file
 name."""
 SAFE = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_-])?\Z")
-_RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?\Z", re.IGNORECASE)
 
 
 def digest(text: str) -> str:
@@ -27,7 +26,7 @@ def safe_name(text: str) -> str:
     The result holds ASCII letters, digits, ``.``, ``_`` and ``-`` only, does not start with ``.``
     or ``-``, is at most :data:`LONGEST` characters long, and depends on nothing but ``text``.
     """
-    if len(text) <= LONGEST and SAFE.match(text) and not _RESERVED.match(text):
+    if len(text) <= LONGEST and SAFE.match(text):
         return text
     letters = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", letters).strip("-._")

@@ -64,12 +64,7 @@ def quoted(text: str) -> str:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word most similar to ``word``, or None if none is similar."""
-    by_plain = {_plain(name): name for name in known}
-    similar = difflib.get_close_matches(_plain(word), by_plain, n=1)
+    """Return the known word most similar to ``word`` but for case, - and _, or None if none is."""
+    by_plain = {name.lower().replace("-", "_"): name for name in known}
+    similar = difflib.get_close_matches(word.lower().replace("-", "_"), by_plain, n=1)
     return by_plain[similar[0]] if similar else None
-
-
-def _plain(name: str) -> str:
-    """Return ``name`` without what people mix up."""
-    return name.lower().replace("-", "_")

@@ -329,14 +329,6 @@ EnvId = Annotated[
     Field(pattern=r"^([\w.]+:)?([\w:-]+/)?[\w:.-]+$"),
     Expected('a gymnasium id such as "Ant-v5"'),
 ]
-Command = Annotated[
-    list[Annotated[str, Predicate(lambda text: "\0" not in text)]] | None,
-    Predicate(lambda command: command is None or bool(command and command[0].strip())),
-    Expected(
-        'a list of a program and its arguments, such as ["mail", "-s", "done", "me@example.org"]; no shell'
-    ),
-]
-
 # Tables
 
 

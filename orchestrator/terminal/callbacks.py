@@ -15,7 +15,6 @@ from typing import Any
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.processes import users_code
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.ledger import Ledger, SummaryRow
@@ -133,8 +132,7 @@ class CallbackDisplay:
         if self.error is not None:
             return
         try:
-            with users_code.in_this_process():
-                function(value)
+            function(value)
         except BaseException as error:  # whatever it is, workers save a checkpoint first
             self.error = error
             self._stop(f"{type(error).__name__} in a function of the calling program")

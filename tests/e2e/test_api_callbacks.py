@@ -103,37 +103,6 @@ def test_a_slow_callback_delays_no_limit(waiting_workers: Path) -> None:
     assert row["wall_s"] < 5.0
 
 
-@pytest.mark.nightly
-def test_processes_that_a_callback_forks_stop_nothing_and_supervise_nothing(here: Path) -> None:
-    jobs = write_experiment(here, odd("a", "nothing"), odd("b", "nothing"))
-    program = f"""{commands.STUBS}
-import os, sys
-import orchestrator
-
-ENDS = sys.exit, bool, int  # of which the last raises
-
-def on_result(result):
-    if result.job_id == "a-s0":
-        for end in ENDS:
-            child = os.fork()
-            if child == 0:
-                end("7")
-                end("seven")
-                return
-            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-        open("go-b-s0", "w").close()
-
-print(orchestrator.run({str(jobs)!r}, run_dir="run", max_parallel=2, on_result=on_result).ok)
-"""
-    (here / "go-a-s0").touch()
-    done = commands.finish([sys.executable, "-c", program], cwd=here)
-    assert done.stdout.splitlines() == ["1", "0", "1", "True"]
-    assert done.stderr.startswith("7\n")
-    assert "ValueError: invalid literal for int() with base 10: 'seven'" in done.stderr
-    rows = commands.summary(here / "run")
-    assert [rows[job]["attempts"] for job in ("a-s0", "b-s0")] == [1, 1]
-
-
 class FakeDisplay:
     """What ``IPython.display`` does in a kernel; keeps what was shown."""
 

@@ -17,8 +17,8 @@ from random import Random
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.child_process import send_signal
-from orchestrator.core.processes.procfs import await_end
 from orchestrator.core.text import last_line
+from orchestrator.features.bench.runner import await_end
 from orchestrator.machine.process_tree import with_descendants
 from tests.soak.commands import CommandRun, Output, Role
 from tests.soak.experiment import EDIT, EDITED, OF_ONE_PROCESS, OF_RANKS

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from orchestrator.core.decoding import Table
 from orchestrator.core.numbers.distributions import (
     NOISE,
     Distribution,
@@ -92,7 +93,7 @@ class EvaluationGrid:
     """Sorted by key; at least one."""
 
     @classmethod
-    def parse(cls, evaluate: Mapping[str, Any]) -> EvaluationGrid | None:
+    def parse(cls, evaluate: Table) -> EvaluationGrid | None:
         """The table ``evaluate`` of a job, with dotted keys; None where it is empty.
 
         :raises ValueError: a value does not fit.
@@ -132,7 +133,7 @@ def parse_axis(key: str, values: Any) -> GridAxis:
     return axis
 
 
-def number_of_points(evaluate: Mapping[str, Any]) -> int:
+def number_of_points(evaluate: Table) -> int:
     """How many combinations a grid with dotted keys has; 0 for an empty one."""
     return math.prod(map(len, evaluate.values())) if evaluate else 0
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from orchestrator.core.decoding import Table
 
 TERRAIN = "terrain"
 CELL_M = 0.25
@@ -30,7 +30,7 @@ class Terrain:
     """Distance between neighbouring points of its grid, each of which has a random height."""
 
 
-def terrain_of(randomize: Mapping[str, Any]) -> Terrain | None:
+def terrain_of(randomize: Table) -> Terrain | None:
     """That of the table ``randomize`` of a job. :raises ValueError: it is no terrain."""
     return parse_terrain(randomize[TERRAIN]) if TERRAIN in randomize else None
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 PROC = Path("/proc")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-EXIT_LIMIT_S = 5.0
-"""Longest wait until killed processes are gone. The kernel removes what is still there then."""
 _BUSY = (0, 1, 2, 5, 6)
 """Fields of a CPU's line in ``/proc/stat``: user, nice, system, irq, softirq (proc_stat(5))."""
 _MOST_BYTES = 1 << 16
@@ -142,14 +138,3 @@ def is_running(pid: int) -> bool:
     """Whether there is such a process, and it has not ended."""
     stat = process_stat(pid)
     return stat is not None and not stat.has_ended
-
-
-def await_end(pids: Iterable[int]) -> None:
-    """Wait until killed processes are gone, for :data:`EXIT_LIMIT_S` at most: they release their
-    memory.
-    """
-    deadline = time.monotonic() + EXIT_LIMIT_S
-    remaining = [pid for pid in pids if is_running(pid)]
-    while remaining and time.monotonic() < deadline:
-        time.sleep(0.01)
-        remaining = [pid for pid in remaining if is_running(pid)]

@@ -14,7 +14,6 @@ from typing import IO
 from orchestrator.core.exit_codes import how_it_ended, is_killed_from_outside
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
-from orchestrator.core.processes.address_space import with_address_limit
 from orchestrator.core.processes.child_process import (
     child_environment,
     end_group,
@@ -115,4 +114,4 @@ class Child:
         self._err.seek(0)
         last = last_line(self._err.read()[-2000:].decode(errors="replace"), "")
         reason = f": {last}" if last else ""
-        return with_address_limit(f"examining it ended with {how_it_ended(returncode)}{reason}")
+        return f"examining it ended with {how_it_ended(returncode)}{reason}"

@@ -17,7 +17,6 @@ from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.exit_codes import how_it_ended
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.processes.address_space import with_address_limit
 from orchestrator.core.processes.child_process import (
     child_environment,
     end_group,
@@ -161,4 +160,4 @@ class PolicyProcess(contextlib.AbstractContextManager["PolicyProcess"]):
             self._errors.seek(0)
             text = self._errors.read().decode(errors="replace")
         ended = f"ended with {how_it_ended(code)}"
-        return code, ended if code < 0 else with_address_limit(last_line(text, ended))
+        return code, ended if code < 0 else last_line(text, ended)

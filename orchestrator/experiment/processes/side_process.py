@@ -16,7 +16,6 @@ from pathlib import Path
 from orchestrator.core.exit_codes import how_it_ended
 from orchestrator.core.files.own_files import kept_from_forks
 from orchestrator.core.files.regular_files import open_regular
-from orchestrator.core.processes.address_space import with_address_limit
 from orchestrator.core.processes.child_process import (
     child_environment,
     end_group,
@@ -110,9 +109,7 @@ class SideProcess:
             output = file.read(LOG_BYTES)
         code = self.exit_code
         how = "exit code None" if code is None else how_it_ended(code)
-        return with_address_limit(
-            last_line(output.decode(errors="replace"), f"its process ended with {how}")
-        )
+        return last_line(output.decode(errors="replace"), f"its process ended with {how}")
 
     def end(self) -> int | None:
         """Kill it, if it still runs, and whatever it has started. Returns its exit code; None: it

@@ -14,14 +14,14 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from orchestrator.analysis import run_reader
 from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.core.processes.procfs import await_end
+from orchestrator.core.processes.procfs import is_running
 from orchestrator.executors.processes import OrphanReaper
 from orchestrator.features.bench import baselines, measurement_window
 from orchestrator.features.bench.baselines import ALL_BASELINES
@@ -35,6 +35,8 @@ from orchestrator.machine.cpu_locks import CpuLocks, locks_folder
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Machine
 
+EXIT_LIMIT_S = 5.0
+"""Longest wait until killed processes are gone."""
 POLL_INTERVAL_S = 0.25
 """Polling interval before all processes are warm, and when the window should be full. Nothing is
 read in between: the benchmark itself must not disturb the measurement."""
@@ -301,3 +303,14 @@ def _time_series(
         )
         all_series.append(series)
     return all_series
+
+
+def await_end(pids: Iterable[int]) -> None:
+    """Wait until killed processes are gone, for :data:`EXIT_LIMIT_S` at most: they release their
+    memory.
+    """
+    deadline = time.monotonic() + EXIT_LIMIT_S
+    remaining = [pid for pid in pids if is_running(pid)]
+    while remaining and time.monotonic() < deadline:
+        time.sleep(0.01)
+        remaining = [pid for pid in remaining if is_running(pid)]

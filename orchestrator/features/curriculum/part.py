@@ -17,7 +17,7 @@ class CurriculumSettings:
     advance: tuple[str, ...] = ()
     """Conditions for the stages after the first
     (:func:`orchestrator.features.curriculum.conditions.parse_condition`); empty: no stages."""
-    advance_episodes: Positive = 20
+    episodes: Positive = 20
     """Episodes that must have ended in a stage before its condition counts."""
 
 
@@ -47,7 +47,6 @@ def _news(
 PART = JobPart(
     name="curriculum",
     settings=CurriculumSettings,
-    keys={"advance_episodes": "episodes"},
     is_unused=lambda settings: not settings.advance,
     loop="orchestrator.features.curriculum.worker.stages",
     facts=CurriculumFacts,

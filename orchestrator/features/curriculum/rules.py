@@ -86,7 +86,7 @@ def _settings(merged: Mapping[str, Any]) -> CurriculumSettings:
     written = _conditions(merged)
     if not written:
         return CurriculumSettings()
-    return CurriculumSettings(advance=written, advance_episodes=merged["curriculum"]["episodes"])
+    return CurriculumSettings(advance=written, episodes=merged["curriculum"]["episodes"])
 
 
 def _conditions(merged: Mapping[str, Any]) -> tuple[str, ...]:

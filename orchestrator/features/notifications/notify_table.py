@@ -5,12 +5,21 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from orchestrator.keys import value_types
+from annotated_types import Predicate
+
 from orchestrator.keys.feature_tables import FeatureTable
 from orchestrator.keys.problems import Problems
-from orchestrator.keys.value_types import TomlTable, key
+from orchestrator.keys.value_types import Expected, TomlTable, key
+
+Command = Annotated[
+    list[Annotated[str, Predicate(lambda text: "\0" not in text)]] | None,
+    Predicate(lambda command: command is None or bool(command and command[0].strip())),
+    Expected(
+        'a list of a program and its arguments, such as ["mail", "-s", "done", "me@example.org"]; no shell'
+    ),
+]
 
 
 class NotifyTable(TomlTable):
@@ -18,12 +27,12 @@ class NotifyTable(TomlTable):
     arguments; no shell.
     """
 
-    on_end: value_types.Command = key(
+    on_end: Command = key(
         None,
         "Program to start when the run ends, in whatever way.",
         ["mail", "-s", "The experiment has ended", "me@example.org"],
     )
-    on_failure: value_types.Command = key(
+    on_failure: Command = key(
         None, "Program to start when a job has FAILED.", ["notify-send", "A job has failed"]
     )
 

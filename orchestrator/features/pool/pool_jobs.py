@@ -23,7 +23,6 @@ from typing import Any, TypeAlias
 from orchestrator.core.errors import ChangedError, SupervisorError, UsageError
 from orchestrator.core.job import TERMINAL, Job
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.processes import users_code
 from orchestrator.core.task_names import AUTO
 from orchestrator.core.text import listed
 from orchestrator.features.pool import submitted_files
@@ -95,8 +94,7 @@ class TrainingFuture(Future[Result]):
 
     def _call(self, function: DoneCallback, _: Future[Result]) -> None:
         try:
-            with users_code.in_this_process():
-                function(self)
+            function(self)
         except Exception:  # concurrent.futures logs it
             raise
         except BaseException as error:

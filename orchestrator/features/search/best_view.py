@@ -7,13 +7,13 @@ from typing import Any
 from orchestrator.analysis.statistics import Estimate as Mean
 from orchestrator.analysis.statistics_text import with_interval
 from orchestrator.core.job import META
-from orchestrator.core.text import count, decimal, number_or_dash, plain, with_error
+from orchestrator.core.text import count, decimal, number_or_dash, plain
 from orchestrator.features.search import ranking_remarks
 from orchestrator.features.search.declaration.spec import Direction
 from orchestrator.features.search.estimates import Estimate
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.point_text import exact_point_text, point_text
-from orchestrator.features.search.racing import Shrunken
+from orchestrator.features.search.racing import Shrunken, with_error
 from orchestrator.features.search.ranking import Ranking
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column, number_column

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
-from orchestrator.core.text import with_error
+from orchestrator.core.text import decimal
 from orchestrator.features.search.declaration.spec import Direction, SearchSpec, sign_of
 from orchestrator.features.search.history import Trial
 
@@ -258,3 +258,9 @@ def _distance(leader: _Racer, rival: _Racer) -> float:
     if error == 0.0:
         return 0.0 if gap == 0.0 else math.inf
     return gap / error
+
+
+def with_error(mean: float, error: float | None) -> str:
+    """``"4.50 ± 0.3"``; the mean alone where nothing is known of its error."""
+    text = decimal(mean, 2)
+    return text if error is None else f"{text} ± {decimal(error, 2)}"

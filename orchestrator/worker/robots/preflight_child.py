@@ -15,7 +15,6 @@ from typing import NoReturn
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
-from orchestrator.core.processes import users_code
 from orchestrator.worker.robots.compiling import too_large
 from orchestrator.worker.robots.robot_preparation import prepare, refusal, unfit
 from orchestrator.worker.robots.unfit import UnfitError
@@ -70,8 +69,7 @@ def main() -> NoReturn:
     os.dup2(2, 1)
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # as in a worker
     for line in sys.stdin.buffer:
-        with users_code.in_this_process():
-            answer = check(ExaminationRequest.from_line(line))
+        answer = check(ExaminationRequest.from_line(line))
         answers.write(answer.to_line())
         answers.flush()
         if answer.process_exits:

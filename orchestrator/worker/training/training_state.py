@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from orchestrator.core import job_parts
 from orchestrator.core.decoding import field_values
 from orchestrator.worker.envs import env_state
 from orchestrator.worker.runtime import sb3_internals as sb3
@@ -88,7 +87,7 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
     except env_state.Unsaveable as error:
         unsaveable = str(error)
     state: dict[str, Any] = {
-        "loop": {**field_values(loop), "parts": job_parts.saved_facts(loop.parts)},
+        "loop": field_values(loop),
         "policy": model.policy.state_dict(),
         "optimizers": {name: optimizer.state_dict() for name, optimizer in optimizers.items()},
         "temperature": None if temperature is None else temperature.detach(),
@@ -148,8 +147,7 @@ def restore(model: Model, state: dict[str, Any]) -> LoopState:
         attributes[sb3.LAST_ORIGINAL_OBS] = _as_arrays(state["last_original_obs"])
         attributes[sb3.LAST_EPISODE_STARTS] = state["last_episode_starts"]
     restore_generators(state["generators"])
-    loop = state["loop"]
-    return LoopState(**{**loop, "parts": job_parts.restored_facts(loop["parts"])})
+    return LoopState(**state["loop"])
 
 
 def _as_tensors(observations: Any) -> Any:

@@ -63,10 +63,10 @@ def test_one_condition_serves_all_stages_or_each_has_its_own(place: Path) -> Non
         defaults={"curriculum": {"episodes": 30}},
     ).jobs
     assert same.spec.parts["curriculum"] == CurriculumSettings(
-        advance=("rollout/ep_rew_mean > 80.0",) * 2, advance_episodes=30
+        advance=("rollout/ep_rew_mean > 80.0",) * 2, episodes=30
     )
     assert each.spec.parts["curriculum"] == CurriculumSettings(
-        advance=("rollout/ep_len_mean >= 90.0", "train/loss < 1.0"), advance_episodes=5
+        advance=("rollout/ep_len_mean >= 90.0", "train/loss < 1.0"), episodes=5
     )
     assert plain.spec.parts == {}
 

@@ -37,11 +37,7 @@ def test_all_ranks_begin_a_stage_at_the_same_env_steps_also_when_they_resume(
         xml="robot/hopper.xml",
         task_options={"max_episode_steps": 20, "push_speed": "stages(0, 1)", "push_period_s": 0.2},
         randomize={"push.speed": "uniform(0, linear(0, 0.5))"},
-        parts={
-            "curriculum": CurriculumSettings(
-                advance=("rollout/ep_len_mean > 5",), advance_episodes=4
-            )
-        },
+        parts={"curriculum": CurriculumSettings(advance=("rollout/ep_len_mean > 5",), episodes=4)},
     )
     whole, parts = (job(tmp_path / name, given) for name in ("whole", "parts"))
     first, second = helpers.run(whole)

@@ -25,7 +25,7 @@ OPTIONS = {
     "push_period_s": 0.2,
     "healthy_reward": "linear(1, 0, 0.5)",
 }
-CURRICULUM = CurriculumSettings(advance=("rollout/ep_len_mean > 5",) * 2, advance_episodes=4)
+CURRICULUM = CurriculumSettings(advance=("rollout/ep_len_mean > 5",) * 2, episodes=4)
 
 
 def spec(algo: str, learner: str, **changes: Any) -> WorkerSpec:
@@ -106,7 +106,7 @@ def test_a_stage_waits_for_its_condition_and_for_enough_episodes_of_its_own(tmp_
     record, log = helpers.train_here(never)
     assert (record.code, advanced_at(record)) == (ExitCode.SUCCEEDED, []), log
     assert {row[STAGE] for row in helpers.rows(never.progress_csv)} == {"1"}
-    given = dataclasses.replace(with_curriculum(advance_episodes=100), total_timesteps=600)
+    given = dataclasses.replace(with_curriculum(episodes=100), total_timesteps=600)
     record, log = helpers.train_here(job(tmp_path / "rare", given))
     assert advanced_at(record) == [], log
 

@@ -190,7 +190,7 @@ def test_its_table_of_jobs_acts_in_the_training_and_has_a_column_of_status(
     assert "calm since" in header
     assert "calm since" in orchestrator(packages, "status", "run", cwd=calmed).stdout
     paths = RunPaths(calmed / "run").job("hopper-s0")
-    assert json.loads(paths.spec.read_text())["calm_above"] == -1e9
+    assert json.loads(paths.spec.read_text())["parts"]["calm"]["calm_above"] == -1e9
     assert json.loads(paths.attempt(0).exit.read_text())["calm_since"] == since
     policy = PPO.load(paths.model, device="cpu")
     assert policy.ent_coef == 0.0

@@ -37,7 +37,6 @@ def told(settings: LapSettings, before: LapFacts, facts: LapFacts) -> Iterator[N
 LAP = JobPart(
     name="lap",
     settings=LapSettings,
-    keys={"laps": "number"},
     facts=LapFacts,
     loop="nowhere",
     columns={"laps done": lambda facts: len(facts.lap_ends)},
@@ -65,15 +64,6 @@ def test_a_part_stands_in_specs_and_decides_the_result() -> None:
     assert WorkerSpec.from_json(with_part.to_json()) == with_part
     other = replace(SPEC, parts={"lap": LapSettings(laps=4)})
     assert len({one.fingerprint() for one in (SPEC, with_part, other)}) == 3
-
-
-@pytest.mark.usefixtures("given")
-def test_checkpoints_hold_facts_by_part() -> None:
-    facts = {"lap": LapFacts(lap_ends=(100, 200))}
-    saved = job_parts.saved_facts(facts)
-    assert saved == {"lap": {"lap_ends": (100, 200)}}
-    assert job_parts.restored_facts(saved) == facts
-    assert job_parts.restored_facts({}) == {}
 
 
 @pytest.mark.usefixtures("given")
@@ -109,5 +99,5 @@ def test_news_are_what_came_since_the_message_before() -> None:
 
 @pytest.mark.usefixtures("given")
 def test_the_keys_are_those_of_the_job_file() -> None:
-    assert job_parts.under_keys({"lap": LapSettings(laps=2)}) == {"lap.number": 2}
-    assert LAP.table(LapSettings(laps=2)) == {"number": 2}
+    assert job_parts.under_keys({"lap": LapSettings(laps=2)}) == {"lap.laps": 2}
+    assert LAP.table(LapSettings(laps=2)) == {"laps": 2}

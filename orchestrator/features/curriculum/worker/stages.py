@@ -26,7 +26,7 @@ class Stages(LoopPart):
     def __init__(self, context: LoopContext) -> None:
         settings: CurriculumSettings = context.settings
         self._conditions = [parse_condition(text) for text in settings.advance]
-        self._episodes = settings.advance_episodes
+        self._episodes = settings.episodes
         self._total = context.spec.total_timesteps
         self._model = context.model
         self._facts: CurriculumFacts = context.facts

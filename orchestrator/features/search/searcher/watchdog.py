@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from orchestrator.core.processes import users_code
 from orchestrator.core.processes.child_process import kill_group
 from orchestrator.core.processes.parent_death import outlive_parent
 from orchestrator.core.text import rough_duration
@@ -70,8 +69,7 @@ class Watchdog:
         self._call = sampler, call
         self.begin_step()
         try:
-            with users_code.in_this_process():  # there is one searcher
-                yield
+            yield
         finally:
             self._call = None
             self.begin_step()
