@@ -49,17 +49,13 @@ def absolute(path: str | os.PathLike[str]) -> Path:
 
 
 class Below:
-    """An attribute that is the path ``name`` below ``root``, made when it is first asked for."""
+    """An attribute that is the path ``name`` below ``root``."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __set_name__(self, owner: type, attribute: str) -> None:
-        self._attribute = attribute
-
     def __get__(self, paths: Any, kind: type) -> Path:
         path: Path = paths.root / self._name
-        vars(paths)[self._attribute] = path  # which Python finds before it asks this object again
         return path
 
 

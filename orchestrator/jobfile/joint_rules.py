@@ -132,8 +132,6 @@ def _check_algorithm(job: MergedJob) -> None:
     if algo in OFF_POLICY:
         _check_off_policy(job, values)
         return
-    if policy_kwargs.get("squash_output") and not values["use_sde"]:
-        job.report(["policy_kwargs.squash_output"], f"works only with {algo}.use_sde = true")
     rollout = values["n_steps"] * n_envs
     batch_size = values.get("batch_size", rollout)  # a2c has no minibatches
     keys = [f"{algo}.batch_size", f"{algo}.n_steps", "n_envs"]
@@ -152,7 +150,7 @@ def _check_algorithm(job: MergedJob) -> None:
 
 
 def _check_off_policy(job: MergedJob, values: Table) -> None:
-    """Report what Stable-Baselines3 refuses, and a training without an update.
+    """Report whole episodes of several environments, and a training without an update.
 
     :param values: the hyperparameters with their defaults.
     """
@@ -166,9 +164,6 @@ def _check_off_policy(job: MergedJob, values: Table) -> None:
     if starts >= total:
         message = f"learning_starts = {starts:_} is not below total_timesteps = {total:_}: nothing would be learnt"
         job.report([f"{algo}.learning_starts", "total_timesteps"], message)
-    if values["n_steps"] > 1 and job.settings["policy"] == "MultiInputPolicy":
-        message = "expected 1: Stable-Baselines3 has no n-step returns with Dict observations"
-        job.report([f"{algo}.n_steps", "policy"], message)
 
 
 def _check_fast_learner(job: MergedJob) -> None:

@@ -64,21 +64,21 @@ def find_robots(
             return []
         return [Robot(name or found.name, found.xml)]
     path = _absolute(xml, base)
-    robots = [Robot(name or path.stem, path)]
+    robots = {path: name or path.stem}
     if glob.has_magic(xml) and not os.path.lexists(path):
         folder, paths = matching_files(xml, base)
         stems = Counter(path.stem for path in paths)
-        robots = []
+        robots = {path: path.stem for path in paths}
         for path in paths:
-            below = str(path.relative_to(folder).with_suffix(""))
-            robots.append(Robot(path.stem if stems[path.stem] == 1 else below, path))
+            if stems[path.stem] > 1:
+                robots[path] = str(path.relative_to(folder).with_suffix(""))
         if not robots:
             problems.add(where, f"no file matches {quoted(xml)} in {base}")
-    faults = [file_fault(robot.xml) for robot in robots if robot.xml is not None]
-    for robot, fault in zip(robots, faults, strict=True):
-        if fault and not (skip_invalid and is_showable(str(robot.xml))):
+    for path in robots:
+        fault = file_fault(path)
+        if fault and not (skip_invalid and is_showable(str(path))):
             problems.add(where, fault)
-    return robots
+    return [Robot(name, path) for path, name in robots.items()]
 
 
 def _absolute(path: str | Path, base: Path) -> Path:

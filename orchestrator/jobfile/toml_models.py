@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from annotated_types import Predicate
 from pydantic import AfterValidator, Field, WithJsonSchema, create_model
 
+from orchestrator.core.feature import added
 from orchestrator.core.job import Start
 from orchestrator.core.numbers.changing_numbers import changing_numbers, parse_number
 from orchestrator.core.robot_sources import robot_collections, robot_formats
@@ -29,7 +30,7 @@ from orchestrator.jobfile.model_edit_keys import (
 )
 from orchestrator.jobfile.presets import PresetName
 from orchestrator.keys import value_types
-from orchestrator.keys.feature_tables import feature_tables, job_tables
+from orchestrator.keys.feature_tables import FeatureTable, JobTable
 from orchestrator.keys.names import is_showable
 from orchestrator.keys.value_types import (
     MOST,
@@ -331,7 +332,7 @@ class CommonSettings(TomlTable):
     )
 
 
-JOB_TABLES = job_tables()
+JOB_TABLES: Mapping[str, JobTable] = added("job_tables")
 
 if TYPE_CHECKING:
     Settings = CommonSettings
@@ -397,7 +398,7 @@ class CommonKeys(TomlTable):
     )
 
 
-FEATURE_TABLES = feature_tables()
+FEATURE_TABLES: Mapping[str, FeatureTable] = added("job_file")
 
 if TYPE_CHECKING:
     JobFile = CommonKeys

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.decoding import Table
-from orchestrator.core.feature import added
 from orchestrator.keys.problems import Problems
 from orchestrator.keys.value_types import TomlTable, key
 
@@ -61,16 +60,6 @@ class JobTable(AddedTable):
 
     rules: Callable[[], JobTableRules]
     """Asked for when a job file is read: they may import :mod:`orchestrator.jobfile`."""
-
-
-def feature_tables() -> Mapping[str, FeatureTable]:
-    """Return the tables at the top of a job file, by name."""
-    return added("job_file")
-
-
-def job_tables() -> Mapping[str, JobTable]:
-    """Return the tables of jobs, by name."""
-    return added("job_tables")
 
 
 def read_tables(

@@ -101,7 +101,7 @@ def until_it_waits(pid: int) -> None:
         stat = process_stat(pid)
         if stat is None or stat.state == "Z":
             return
-        looks = [*looks, stat.cpu_s] if stat.state == "S" else []
+        looks = [*looks, stat.own_ticks] if stat.state == "S" else []
         time.sleep(0.005)
 
 

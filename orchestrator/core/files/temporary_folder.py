@@ -15,8 +15,8 @@ import weakref
 from pathlib import Path
 
 PREFIX = "orchestrator-temporary-"
-SWEPT_AFTER_S = 1.0
-"""Age of a folder before which it may not be locked yet."""
+SWEPT_AFTER_S = 60.0
+"""A folder that was changed since may not be locked yet."""
 
 
 class TemporaryFolder:
@@ -79,7 +79,7 @@ def sweep() -> None:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 status = os.fstat(lock)
-                age_s = time.time() - status.st_ctime
+                age_s = time.time() - status.st_mtime
                 if status.st_uid == os.geteuid() and age_s > SWEPT_AFTER_S:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     _remove(folder)

@@ -55,33 +55,20 @@ def names_in(folder: str | Path) -> list[str]:
 class ProcessStat:
     """Some fields of ``/proc/PID/stat``, of a process or of one thread."""
 
-    name: str
     state: str
     """One letter: ``R`` is runnable, ``Z`` a zombie, ``X`` is being reaped."""
     parent: int
-    flags: int
-    """``PF_…`` of the kernel."""
     own_ticks: int
     """User and system time, in clock ticks."""
-    waited_ticks: int
-    """The same of its children that were waited for."""
-    n_threads: int
     start_ticks: int
     """When it started, after the boot."""
     cpu: int
     """On which it ran last."""
-    policy: int
-    """``SCHED_…`` of :mod:`os`."""
 
     @property
     def has_ended(self) -> bool:
         """Whether it runs no more, and only waits to be reaped."""
         return self.state in ("Z", "X")
-
-    @property
-    def cpu_s(self) -> float:
-        """User and system time of the process and of its children that were waited for."""
-        return (self.own_ticks + self.waited_ticks) / TICKS_PER_S
 
 
 def process_stat(pid: int | Literal["self"], proc: Path = PROC) -> ProcessStat | None:
@@ -96,21 +83,15 @@ def stat_in(folder: str) -> ProcessStat | None:
     every few seconds, and to put a path together takes longer than to read it.
     """
     # The second field is the command in parentheses, and may hold anything.
-    head, _, tail = content_of(f"{folder}/stat").rpartition(b")")
-    fields = tail.split()
-    if len(fields) < 39:
+    fields = content_of(f"{folder}/stat").rpartition(b")")[2].split()
+    if len(fields) < 37:
         return None
     return ProcessStat(
-        name=head.partition(b"(")[2].decode(errors="replace"),
         state=fields[0].decode(),
         parent=int(fields[1]),
-        flags=int(fields[6]),
         own_ticks=int(fields[11]) + int(fields[12]),
-        waited_ticks=int(fields[13]) + int(fields[14]),
-        n_threads=int(fields[17]),
         start_ticks=int(fields[19]),
         cpu=int(fields[36]),
-        policy=int(fields[38]),
     )
 
 
