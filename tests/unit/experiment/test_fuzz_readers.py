@@ -151,7 +151,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         job.robot_hash.write_text("")
         job.eval.write_text(json.dumps(EVALUATION))
         job.attempt(0).root.mkdir(parents=True, exist_ok=True)
-        job.attempt(0).exit.write_text(ExitRecord(code=0, message="", cpus=(0,)).to_json())
+        job.attempt(0).exit.write_text(ExitRecord(code=0, message="").to_json())
         job.attempt(0).worker_log.write_text("line\n")
     return root
 
@@ -281,12 +281,8 @@ FILES: dict[str, st.SearchStrategy[bytes]] = {
     ),
     "jobs/j0-s0/eval.json": mutated(EVALUATION),
     "jobs/j0-s0/spec.json": mutated(json.loads(make_spec("j0-s0").to_json())),
-    "jobs/j0-s0/attempts/0/exit.json": contents(
-        ExitRecord, ExitRecord(code=0, message="", cpus=(0,))
-    ),
-    "jobs/j0-s0/attempts/7/exit.json": contents(
-        ExitRecord, ExitRecord(code=0, message="", cpus=(0,))
-    ),
+    "jobs/j0-s0/attempts/0/exit.json": contents(ExitRecord, ExitRecord(code=0, message="")),
+    "jobs/j0-s0/attempts/7/exit.json": contents(ExitRecord, ExitRecord(code=0, message="")),
     "jobs/j0-s0/robot.sha256": st.binary(max_size=80),
     "jobs/j0-s0/attempts/0/worker.log": st.binary(max_size=80),
     "jobs/j0-s0/preview.png": st.binary(max_size=80),
