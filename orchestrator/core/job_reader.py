@@ -27,14 +27,9 @@ def read_job(root: Path) -> tuple[JobPaths, WorkerSpec]:
     try:
         spec = WorkerSpec.from_json(read_regular(paths.spec))
     except OSError as error:
-        if not root.is_dir():
-            problem = "this is a file" if root.exists() else "no such directory"
-        elif jobs := sorted(path.name for path in RunPaths(root).jobs.glob("*") if path.is_dir()):
+        problem = f"spec.json, which is written when a job is launched: {error.strerror or error}"
+        if jobs := sorted(path.name for path in RunPaths(root).jobs.glob("*") if path.is_dir()):
             problem = f"this is a run directory, with the jobs {listed(jobs, JOBS_NAMED)}"
-        elif not paths.spec.exists():
-            problem = "there is no spec.json in it, which is written when a job is launched"
-        else:
-            problem = f"spec.json cannot be read: {error.strerror or error}"
         raise UsageError(
             f"{root}: {problem}; expected a job's directory: RUN_DIR/jobs/JOB_ID"
         ) from error

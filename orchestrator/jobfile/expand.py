@@ -19,7 +19,7 @@ from orchestrator.core.job import Job, Resources
 from orchestrator.core.worker_spec import INIT_JOB, WorkerSpec, is_algorithm_class
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 from orchestrator.jobfile.job_links import link_jobs
-from orchestrator.jobfile.job_names import JobNames, matrix_suffix
+from orchestrator.jobfile.job_names import matrix_suffix, with_seed
 from orchestrator.jobfile.job_source import JobSource
 from orchestrator.jobfile.job_table_rules import parts_of, robot_settings
 from orchestrator.jobfile.joint_rules import FAMILY, check_family, check_together
@@ -30,7 +30,7 @@ from orchestrator.jobfile.presets import PresetName, preset_values
 from orchestrator.jobfile.robot_globs import Robot, find_robots
 from orchestrator.jobfile.toml_models import Settings
 from orchestrator.jobfile.validation import Checked, Layer, check_one
-from orchestrator.keys.names import canonical
+from orchestrator.keys.names import safe_name
 from orchestrator.keys.problems import Problems
 from orchestrator.keys.value_types import is_users_task
 
@@ -117,7 +117,7 @@ class JobTemplate:
         if merged["resources"]["start"] == "auto":  # they come one by one, and more are to come
             merged["resources"] = {**merged["resources"], "start": "fork"}
         robot = replace(self.robot, name=f"{_name_of(self.robot, merged)}-{name}")
-        jobs = _jobs(merged, {}, robot, self.layers.where, self.base, JobNames(problems))
+        jobs = _jobs(merged, {}, robot, self.layers.where, self.base, {}, problems)
         return tuple(replace(job, point=dict(point)) for job in jobs)
 
 
@@ -146,7 +146,8 @@ class Expansion:
         self._problems = problems
         self._maker = maker
         self._skip_invalid = skip_invalid
-        self._ids = JobNames(problems)
+        self._places: dict[str, str] = {}
+        """job_id → place of the entry that makes it."""
         matrix = checked.defaults.pop("matrix", {})
         self._shared_choices = matrix_choices(matrix, "defaults", problems)
         self._shared = Layer(checked.defaults, "defaults.{}".format)
@@ -202,7 +203,7 @@ class Expansion:
             return
         for robot, (merged, point) in itertools.product(robots, variants):
             chosen = {choice.key: choice.value for choice in point}
-            self.jobs += _jobs(merged, chosen, robot, where, self._base, self._ids)
+            self.jobs += _jobs(merged, chosen, robot, where, self._base, self._places, problems)
             if self._maker is not None:
                 self._maker.check_settings(merged, problems)
                 self.template = JobTemplate(layers=layers, robot=robot, base=self._base)
@@ -234,18 +235,31 @@ def _name_of(robot: Robot, merged: Tree) -> str:
 
 
 def _jobs(
-    merged: Tree, point: Tree, robot: Robot, where: str, base: Path, ids: JobNames
+    merged: Tree,
+    point: Tree,
+    robot: Robot,
+    where: str,
+    base: Path,
+    places: dict[str, str],
+    problems: Problems,
 ) -> list[Job]:
-    """Return the jobs of one robot and matrix point, one per seed."""
+    """Return the jobs of one robot and matrix point, one per seed.
+
+    :param places: of the jobs so far, by job_id; these are added.
+    """
     name = _name_of(robot, merged)
-    suffix = matrix_suffix(point)
-    point_text = canonical(point)
+    stem = safe_name(name) + matrix_suffix(point)
     resources = _resources(merged["resources"])
     spec = _worker_spec(merged, robot, resources, name=name, base=base)
     settings = robot_settings(merged, robot.format, base)
     jobs = []
     for seed in merged["seeds"]:
-        job_id = ids.take(name, suffix, point_text, seed, where)
+        job_id = with_seed(stem, seed)
+        if job_id in places:
+            text = f"{places[job_id]} makes a job {job_id}, too; give each job a name of its own"
+            problems.add(where, text)
+            break
+        places[job_id] = where
         job = Job(
             job_id=job_id,
             where=where,

@@ -8,7 +8,6 @@ from typing import Any
 
 from orchestrator.core.decoding import Table
 from orchestrator.keys.names import LONGEST, SAFE, canonical, digest, safe_name
-from orchestrator.keys.problems import Problems, quoted
 
 _SHORT_KEYS = {"learning_rate": "lr"}
 
@@ -25,39 +24,6 @@ def matrix_suffix(point: Table) -> str:
     if len(text) <= LONGEST + 16 and SAFE.match(text):
         return f"-{text}"
     return f"-{digest(canonical(dict(point)))}"
-
-
-class JobNames:
-    """Gives every job its own job_id, different even on a file system that ignores case."""
-
-    def __init__(self, problems: Problems) -> None:
-        self._problems = problems
-        self._taken: dict[str, tuple[str, str, str]] = {}
-        """job_id in lower case → name, point and place of the job that has it."""
-
-    def take(self, name: str, suffix: str, point: str, seed: int, where: str) -> str:
-        """Return the job_id of a job, which no other one gets from now on.
-
-        Different jobs whose ids would be equal, or would differ in case only, are distinguished by
-        a hash of name and matrix point; the first in the file keeps the plain id. Equal jobs are a
-        problem.
-
-        :param suffix: :func:`matrix_suffix` of its point.
-        :param point: the point as :func:`.canonical` text.
-        :param where: place of the job in the job file.
-        """
-        stem = safe_name(name) + suffix
-        for candidate in (stem, f"{stem}-{digest(canonical([name, point]))}"):
-            job_id = with_seed(candidate, seed)
-            if job_id.lower() not in self._taken:
-                self._taken[job_id.lower()] = name, point, where
-                return job_id
-            *owner, place = self._taken[job_id.lower()]
-            if owner == [name, point]:
-                break
-        text = f"{place} has the name {quoted(name)} and the same seed, too; give each job its own"
-        self._problems.add(where, text)
-        return job_id
 
 
 def with_seed(name: str, seed: int) -> str:

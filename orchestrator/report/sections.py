@@ -431,5 +431,5 @@ def _env_steps(job: ReportedJob) -> str:
 
 
 def _feature_value(name: str, job: ReportedJob) -> str:
-    value = job.get(name)
+    value: Any = job.get(name)
     return one_line(value) if isinstance(value, str) else number(value)

@@ -14,6 +14,7 @@ from typing import Any
 
 from orchestrator.analysis import run_reader
 from orchestrator.core.files.regular_files import read_regular
+from orchestrator.core.job_parts import under_keys
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.features.tracking.growing_table import GrowingTable
@@ -24,6 +25,7 @@ ELAPSED = "time/time_elapsed"
 MOST_BYTES = 1 << 24
 """Of a table that are read at once, and sent before more is read."""
 NOT_SETTINGS = (
+    "parts",
     "job_id",
     "name",
     "search_path",
@@ -119,7 +121,8 @@ def settings(paths: JobPaths) -> dict[str, Any]:
 
     :raises OSError, ValueError: ``spec.json`` cannot be read.
     """
-    values = WorkerSpec.from_json(read_regular(paths.spec)).flat()
+    spec = WorkerSpec.from_json(read_regular(paths.spec))
+    values = {**spec.values(), **under_keys(spec.parts)}
     kept = {
         name: value
         for name, value in values.items()

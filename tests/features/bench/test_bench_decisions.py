@@ -316,7 +316,7 @@ STRONG = {
     [
         ("{}", ["format None"]),
         ('{"format"', ["Expecting"]),
-        ("[]", ["an object"]),
+        ("[]", ["expected dict"]),
         (json.dumps(STRONG | {"format": 2}), ["format 1", "format 2"]),
         (json.dumps(STRONG | {"total_timesteps": 3}), ["total_timesteps"]),
         (json.dumps(STRONG | {"levels": {"two": level_of(1.0)}}), ["'two'"]),

@@ -69,26 +69,26 @@ def test_a_number_that_is_not_finite_is_none_where_there_may_be_none(text: str) 
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    "text",
     [
-        ("[1]", "expected an object"),
-        ("[" * 100_000, "nested too deeply"),
-        ("{}", "count: missing"),
-        ('{"count": 1, "colour": 2}', "colour: unknown field"),
-        ('{"count": true}', "count: expected a whole number"),
-        ('{"count": 9223372036854775808}', "count: expected a whole number of 64 bits"),
-        ('{"count": null}', "count: expected a whole number"),
-        ('{"count": 1, "share": "x"}', 'share: expected a number, not "x"'),
-        ('{"count": 1, "on": 1}', "on: expected true or false"),
-        ('{"count": 1, "kind": "c"}', "kind: expected one of a, b"),
-        ('{"count": 1, "kind": []}', "kind: expected one of a, b"),
-        ('{"count": 1, "names": ["a", 2]}', r"names: \[1\]: expected text"),
-        ('{"count": 1, "cell": true}', "cell: expected text, not true; or expected a number"),
-        ('{"count": 1, "point": [1, 2.5, 3]}', "point: expected 2 values"),
-        ('{"count": 1, "sizes": {"leg": ["x"]}}', r"sizes: leg: \[0\]: expected a number"),
+        "[1]",
+        "[" * 100000,
+        "{}",
+        '{"count": 1, "colour": 2}',
+        '{"count": true}',
+        '{"count": 9223372036854775808}',
+        '{"count": null}',
+        '{"count": 1, "share": "x"}',
+        '{"count": 1, "on": 1}',
+        '{"count": 1, "kind": "c"}',
+        '{"count": 1, "kind": []}',
+        '{"count": 1, "names": ["a", 2]}',
+        '{"count": 1, "cell": true}',
+        '{"count": 1, "point": [1, 2.5, 3]}',
+        '{"count": 1, "sizes": {"leg": ["x"]}}',
     ],
 )
-def test_anything_else_is_refused_and_the_field_named(text: str, expected: str) -> None:
+def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         decode(Whole, text)
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobfile_helpers import HOPPER, SAFE, resolve
 
+from orchestrator.core.errors import SpecError
 from orchestrator.jobfile import from_mapping, safe_name
 from orchestrator.jobfile.job_names import matrix_suffix
 
@@ -51,18 +52,10 @@ def test_the_experiment_has_a_safe_directory_name_too(place: Path) -> None:
     assert SAFE.match(experiment.directory_name)
 
 
-def test_names_that_differ_in_case_alone_get_different_directories_everywhere(place: Path) -> None:
-    names = ["hopper", "Hopper", "HOPPER"]
-    ids = [job.job_id for job in resolve(place, *(HOPPER | {"name": name} for name in names)).jobs]
-    assert ids[0] == "hopper-s0", "the first keeps its plain name"
-    assert len({job_id.lower() for job_id in ids}) == 3
-
-
-def test_a_name_that_looks_like_another_jobs_matrix_point_is_distinguished(place: Path) -> None:
+def test_two_jobs_of_one_id_are_a_problem(place: Path) -> None:
     matrix = HOPPER | {"matrix": {"ppo.learning_rate": [1e-4]}}
-    ids = [job.job_id for job in resolve(place, matrix, HOPPER | {"name": "hopper-lr1e-4"}).jobs]
-    assert ids[0] == "hopper-lr1e-4-s0"
-    assert re.fullmatch(r"hopper-lr1e-4-[0-9a-f]{8}-s0", ids[1])
+    with pytest.raises(SpecError, match="makes a job hopper-lr1e-4-s0, too"):
+        resolve(place, matrix, HOPPER | {"name": "hopper-lr1e-4"})
 
 
 @given(st.text(max_size=300))
@@ -96,5 +89,5 @@ def test_job_ids_are_safe_unique_and_deterministic_for_any_names(
 
     first = ids()
     assert all(SAFE.match(job_id) for job_id in first)
-    assert len({job_id.lower() for job_id in first}) == len(names) * len(seeds)
+    assert len({*first}) == len(names) * len(seeds)
     assert first == ids()

@@ -333,15 +333,13 @@ def test_what_cannot_be_loaded_says_what_is_missing_and_what_to_do(copy: JobPath
         return str(caught.value)
 
     run = copy.root.parent.parent
-    assert "no such directory" in refusal(run / "gone")
+    assert "No such file or directory" in refusal(run / "gone")
     assert (
         "this is a run directory, with the jobs balancer-s3; expected a job's directory"
         in refusal(run)
     )
     (run / "jobs/waiting-s0").mkdir()
-    assert "spec.json in it, which is written when a job is launched" in refusal(
-        run / "jobs/waiting-s0"
-    )
+    assert "spec.json, which is written when a job is launched" in refusal(run / "jobs/waiting-s0")
     assert "existing checkpoints: 128, 256" in refusal(copy.root, checkpoint=5)
     assert "has no checkpoint gone.pt; expected a file" in refusal(
         copy.root, checkpoint=Path("gone.pt")
