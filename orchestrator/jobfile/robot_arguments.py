@@ -77,12 +77,6 @@ class RobotArgument:
         outside = {"allow_outside": True} if self.allow_outside else {}
         return {"name": self.name, "xml": str(self.file), **outside}
 
-    def with_label(self, error: str) -> str:
-        """Return ``error`` with the robot's label in place of a file that the user does not know."""
-        folder = str(self.file.parent)
-        text = error.replace(str(self.file), self.label).replace(folder + os.sep, "")
-        return text.replace(f" in {folder}", "")
-
 
 def robot_arguments(
     given: RobotLike | Sequence[RobotLike],

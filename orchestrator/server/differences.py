@@ -16,7 +16,6 @@ from orchestrator.core.task_names import AUTO
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT, WorkerSpec
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.jobfile.job_table_rules import format_tables
 from orchestrator.ledger import JobRow
 
 OnChange: TypeAlias = Literal["refuse", "restart", "extend"]
@@ -56,12 +55,17 @@ def differences(row: JobRow, job: Job, verdict: JobVerdict) -> list[Difference]:
     if verdict.is_invalid:
         return []
     found = [] if row.fingerprint == job.spec.fingerprint() else changed_values(row.job, job)
-    tables_of_robot = ("model", "params", *format_tables())
-    is_told = any(one.key.partition(".")[0] in tables_of_robot for one in found)
-    if row.robot_hash != verdict.robot_hash and not is_told:
+    if row.robot_hash != verdict.robot_hash and not any(map(_is_of_robot, found)):
         name = job.xml_source or job.spec.robot_maker
         found.append(Difference("robot", f"robot: the contents of {name} changed"))
     return found
+
+
+def _is_of_robot(difference: Difference) -> bool:
+    """Return whether it is in a table that changes the robot."""
+    from orchestrator.jobfile.job_table_rules import format_tables  # with all that reads job files
+
+    return difference.key.partition(".")[0] in ("model", "params", *format_tables())
 
 
 def is_declared_as(rows: Sequence[JobRow], jobs: Sequence[Job]) -> bool:

@@ -21,11 +21,7 @@ from orchestrator.experiment.directory import run_directory, run_index
 from orchestrator.experiment.directory.run_end import RunEnd, exit_code_of
 from orchestrator.experiment.examination.examining_process import Child
 from orchestrator.experiment.start_policy_fetcher import StartPolicyFetcher
-from orchestrator.jobfile import from_declaration
-from orchestrator.jobfile.toml_models import FEATURE_TABLES
-from orchestrator.keys.feature_tables import read_kept_tables
 from orchestrator.keys.names import safe_name
-from orchestrator.keys.problems import Problems
 from orchestrator.machine import provenance, topology
 from orchestrator.machine.process_identity import boot_id
 from orchestrator.server import start
@@ -142,7 +138,11 @@ def _with_companions(supervisor: Supervisor, settings: RunSettings) -> Companion
     )
 
     def begin(addition: Addition, robots: Mapping[str, str]) -> None:
-        declaration = addition.declaration
+        experiment = None
+        if addition.declaration is not None:
+            from orchestrator.jobfile import from_declaration  # with all that reads job files
+
+            experiment = from_declaration(addition.declaration)
         facts = RunFacts(
             paths=supervisor.paths,
             ledger=supervisor.ledger,
@@ -150,8 +150,8 @@ def _with_companions(supervisor: Supervisor, settings: RunSettings) -> Companion
             name=settings.name,
             base=Path(settings.base or supervisor.paths.root),
             tables=_read_tables(settings),
-            experiment=None if declaration is None else from_declaration(declaration),
-            is_declared=addition.whole or declaration is not None,
+            experiment=experiment,
+            is_declared=addition.whole or experiment is not None,
             robots=robots,
             is_listed=settings.is_listed,
         )
@@ -201,6 +201,12 @@ def _choose_executor(paths: RunPaths, settings: RunSettings) -> start.ChosenExec
 
 def _read_tables(settings: RunSettings) -> Mapping[str, Any]:
     """Return what the tables of features mean that the client has sent."""
+    if not settings.tables:
+        return {}
+    from orchestrator.jobfile.toml_models import FEATURE_TABLES  # with all that reads job files
+    from orchestrator.keys.feature_tables import read_kept_tables
+    from orchestrator.keys.problems import Problems
+
     return read_kept_tables(FEATURE_TABLES, settings.tables, Problems())
 
 

@@ -292,7 +292,7 @@ class Supervisor:
     def _patience_s(self) -> float:
         """Return how long to wait for an event: until the next back-off is over, at most."""
         idle_s = IDLE_S
-        if self.entering.is_busy or self.is_client_waiting():
+        if self.awaits_jobs or self.entering.is_busy or self.is_client_waiting():
             idle_s = BUSY_S
         due = self.jobs.next_due()
         return idle_s if due is None else max(0.0, min(idle_s, due - self.now()))

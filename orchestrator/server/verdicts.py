@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_hash import main_file, robot_hash
 from orchestrator.core.text import listed
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.ledger import JobRow
 
 
@@ -52,8 +52,7 @@ def judged(
         verdict = verdicts[job.job_id]
         label = labels.get(str(job.xml_source))
         if label is not None and job.xml_source is not None:
-            robot = RobotArgument(name=job.spec.name, file=job.xml_source, index=0, label=label)
-            verdict = _with_label(verdict, robot)
+            verdict = _with_label(verdict, job.xml_source, label)
         if verdict.problem is not None:
             problems[verdict.problem] = None
         if not verdict.is_invalid:
@@ -70,20 +69,26 @@ def judged(
     return found, list(problems)
 
 
-def _with_label(verdict: JobVerdict, robot: RobotArgument) -> JobVerdict:
+def _with_label(verdict: JobVerdict, file: Path, label: str) -> JobVerdict:
     """Return a verdict in which the user's label of a robot replaces its temporary file."""
+
+    def labelled(text: str, label: str) -> str:
+        folder = str(file.parent)
+        named = text.replace(str(file), label).replace(folder + os.sep, "")
+        return named.replace(f" in {folder}", "")
+
+    warnings = [labelled(text, label) for text in verdict.warnings]
     problem = verdict.problem
-    warnings = tuple(map(robot.with_label, verdict.warnings))
     if problem is None:
         return dataclasses.replace(verdict, warnings=warnings)
-    of_all = dataclasses.replace(robot, label="the robot")  # the same text for every robot
+    of_all = "the robot"  # the same text for every robot
     return dataclasses.replace(
         verdict,
-        problem=dataclasses.replace(problem, message=robot.with_label(problem.message)),
+        problem=dataclasses.replace(problem, message=labelled(problem.message, label)),
         warnings=warnings,
-        settings_problem=verdict.settings_problem and of_all.with_label(verdict.settings_problem),
-        code_problem=verdict.code_problem and of_all.with_label(verdict.code_problem),
-        given=robot.file,
+        settings_problem=verdict.settings_problem and labelled(verdict.settings_problem, of_all),
+        code_problem=verdict.code_problem and labelled(verdict.code_problem, of_all),
+        given=file,
     )
 
 
