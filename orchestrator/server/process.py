@@ -160,10 +160,14 @@ def _with_companions(supervisor: Supervisor, settings: RunSettings) -> Companion
     def is_held_open() -> bool:
         return settings.holds_open and not supervisor.is_released
 
+    def is_client_waiting() -> bool:
+        is_after_training = companions.holds_run and not len(supervisor.attempts)
+        return companions.are_adding or is_held_open() or is_after_training
+
     supervisor.companions = companions
     supervisor.entering.declared = begin
     supervisor.is_held_open = is_held_open
-    supervisor.is_client_waiting = lambda: companions.are_adding or is_held_open()
+    supervisor.is_client_waiting = is_client_waiting
     return companions
 
 
