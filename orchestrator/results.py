@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, overload
 
+from orchestrator.analysis.job_columns import job_columns
+from orchestrator.core.columns import Column, with_values
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import META
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import count, duration, number_or_dash, storable
+from orchestrator.core.text import count, storable
 from orchestrator.ledger import SummaryRow
-from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.ledger.rows import fitness
 from orchestrator.terminal.notebook_view import html_table
 
@@ -90,6 +92,9 @@ class Result:
 
     def _repr_html_(self) -> str:
         return results_html([self])
+
+
+_NAMES = tuple(one.name for one in fields(Result))
 
 
 class Results(list[Result]):
@@ -187,7 +192,7 @@ def _table_row(result: Result) -> dict[str, Any]:
     """By the names of columns: those of the result, of its measures, and of what the program said
     of it.
     """
-    own = {one.name: getattr(result, one.name) for one in fields(result) if one.name not in NESTED}
+    own = {name: getattr(result, name) for name in _NAMES if name not in NESTED}
     measures = {name: value for name, value in result.measures.items() if name not in own}
     said = {f"{META}{name}": value for name, value in result.meta.items()}
     return {
@@ -242,38 +247,18 @@ def _why_no_policy(paths: RunPaths, row: SummaryRow) -> str:
 
 def results_html(results: Sequence[Result]) -> str:
     """A table for notebooks, with one row for each result."""
-    measures = list(dict.fromkeys(name for result in results for name in result.measures))
-    said = list(dict.fromkeys(name for result in results for name in result.meta))
-    has_lineage = any(
-        env_steps_before(result.env_steps, result.lineage_env_steps) for result in results
-    )
-    has_parent = any(result.parent for result in results)
-    header = ["job", "state", "return", "evaluated", "in steps", *measures, "env_steps"]
-    header += ["lineage"] if has_lineage else []
-    header += ["parent"] if has_parent else []
-    header += ["time"]
-    header += [*(f"{META}{name}" for name in said), "error"]
-    rows = [
-        [
-            result.job_id or result.xml or "–",
-            result.state,
-            number_or_dash(result.ep_rew_mean, ",.1f"),
-            number_or_dash(result.eval_mean, ",.1f"),
-            number_or_dash(result.eval_length, ",.0f"),
-            *(number_or_dash(result.measures.get(name), ",.4g") for name in measures),
-            f"{result.env_steps:,}",
-            *([number_or_dash(result.lineage_env_steps, ",d")] if has_lineage else ()),
-            *([result.parent or "–"] if has_parent else ()),
-            duration(result.wall_s),
-            *(_shown(result.meta.get(name)) for name in said),
-            result.error or "",
-        ]
-        for result in results
-    ]
-    return html_table(header, rows)
+    rows = [_table_row(result) | {"job_id": result.job_id or result.xml} for result in results]
+    columns = [column for column in job_columns(rows) if column.shown == "everywhere"]
+    others = [name for row in rows for name in row if name not in _NAMES]
+    columns += [Column(name, partial(_shown, name), rank=1) for name in dict.fromkeys(others)]
+    columns.append(Column("error", partial(_shown, "error"), rank=1))
+    columns = with_values(columns, rows)
+    cells = ([column.text(row) for column in columns] for row in rows)
+    return html_table([column.name for column in columns], cells)
 
 
-def _shown(value: str | int | float | bool | None) -> str:
+def _shown(name: str, row: Mapping[str, Any]) -> str:
+    value = row.get(name)
     if isinstance(value, float):
         return f"{value:.4g}"
     return "" if value is None else str(value)

@@ -1,6 +1,4 @@
-"""Draw figures as SVG and PNG, in one style. In a page the same SVG follows the page's colours, light or
-dark.
-"""
+"""Draw figures as SVG and PNG, in one style."""
 
 from __future__ import annotations
 
@@ -8,21 +6,16 @@ import io
 import logging
 import math
 import os
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
-from xml.etree import ElementTree
 
 from orchestrator.report.document import Figure
-from orchestrator.report.number_format import one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure as Drawn
 
 WIDTH_IN = 8.4
@@ -33,37 +26,20 @@ AROUND_PANEL_IN = 0.62
 """Height of the title, ticks and label of a panel."""
 
 
-class Colour(NamedTuple):
-    """On a light and on a dark page."""
-
-    light: str
-    """Figures are drawn with it; a page replaces it by a variable."""
-    dark: str
-
-
-COLOURS = {
-    "ink": Colour("#1f2328", "#e6edf3"),
-    "dim": Colour("#59636e", "#9198a1"),
-    "grid": Colour("#d8dee4", "#343b44"),
-    "face": Colour("#fffffe", "#0f141a"),
-    "blue": Colour("#0b6bb8", "#58a6ff"),
-    "orange": Colour("#c8560a", "#f0883e"),
-    "green": Colour("#1a7f45", "#3fb950"),
-    "red": Colour("#c62834", "#ff7b72"),
-    "purple": Colour("#7a48c9", "#bc8cff"),
-    "teal": Colour("#0f7f86", "#39c5cf"),
-    "yellow": Colour("#9a7000", "#d8a72a"),
-    "pink": Colour("#b8357f", "#f778ba"),
-    "gray": Colour("#8b949e", "#6e7781"),
-}
-INK = COLOURS["ink"].light
-DIM = COLOURS["dim"].light
-GRID = COLOURS["grid"].light
-FACE = COLOURS["face"].light
-SERIES = tuple(
-    COLOURS[name].light
-    for name in ("blue", "orange", "green", "purple", "red", "teal", "pink", "yellow")
-)
+INK = "#1f2328"
+DIM = "#59636e"
+GRID = "#d8dee4"
+FACE = "#fffffe"
+BLUE = "#0b6bb8"
+ORANGE = "#c8560a"
+GREEN = "#1a7f45"
+RED = "#c62834"
+PURPLE = "#7a48c9"
+TEAL = "#0f7f86"
+YELLOW = "#9a7000"
+PINK = "#b8357f"
+GRAY = "#8b949e"
+SERIES = (BLUE, ORANGE, GREEN, PURPLE, RED, TEAL, PINK, YELLOW)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 STYLE: Any = {
@@ -97,40 +73,24 @@ STYLE: Any = {
     "svg.fonttype": "none",  # text stays text: small, searchable, in the page's own font
 }
 
-SVG_NAMESPACE = "http://www.w3.org/2000/svg"
-_REFERENCE = re.compile(r"(?:url\(|xlink:href=\")#([^)\"]+)")
-_COLOUR = re.compile(r"#[0-9a-f]{6}\b")
-_VARIABLES = {colour.light: f"var(--{name})" for name, colour in COLOURS.items()}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """A figure in all its forms."""
+    """A figure as the content of its two files, on white."""
 
     png: bytes
     svg: bytes
-    """The figure as a separate SVG file, on white."""
-    inline: str
-    """The same as an SVG element for a page that defines the colours as ``--ink`` and so on."""
 
 
 def render(figure: Figure) -> Rendered:
-    """Draw ``figure`` in every form."""
+    """Draw ``figure`` in both forms."""
     png = io.BytesIO()
     svg = io.BytesIO()
-    # The same ids within the SVG at every run, and different ones in the figures of a page.
-    with _own_settings({"svg.hashsalt": figure.name}):
+    with _own_settings({"svg.hashsalt": figure.name}):  # the same ids within the SVG at every run
         drawn = figure.draw()
         drawn.savefig(png, format="png", dpi=PNG_DPI, facecolor="white")
-        drawn.savefig(
-            svg,
-            format="svg",
-            facecolor=FACE,
-            metadata={"Date": None, "Creator": None, "Format": None},
-        )
-    return Rendered(
-        png=png.getvalue(), svg=svg.getvalue(), inline=_inline(svg.getvalue(), figure.title)
-    )
+        drawn.savefig(svg, format="svg", facecolor="white", metadata={"Date": None})
+    return Rendered(png=png.getvalue(), svg=svg.getvalue())
 
 
 @contextmanager
@@ -162,28 +122,6 @@ def _own_settings(settings: Any) -> Iterator[None]:
             os.environ["MPLBACKEND"] = backend
 
 
-def _inline(svg: bytes, title: str) -> str:
-    """Return the ``<svg>`` element alone: sized by the page, in the page's colours, without unused ids."""
-    ElementTree.register_namespace("", SVG_NAMESPACE)
-    ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
-    root = ElementTree.fromstring(svg)  # noqa: S314 - made by matplotlib just now
-    for metadata in root.findall(f"{{{SVG_NAMESPACE}}}metadata"):
-        root.remove(metadata)
-    used = set(_REFERENCE.findall(svg.decode()))
-    for element in root.iter():
-        if element.attrib.get("id") not in used:
-            element.attrib.pop("id", None)
-        if (style := element.get("style")) is not None:
-            element.set(
-                "style", _COLOUR.sub(lambda colour: _VARIABLES.get(colour[0], colour[0]), style)
-            )
-    for name in ("width", "height"):
-        root.attrib.pop(name, None)
-    root.set("role", "img")
-    root.set("aria-label", title)
-    return ElementTree.tostring(root, encoding="unicode")
-
-
 # -- what figures share
 
 
@@ -195,12 +133,12 @@ class Phase(NamedTuple):
 
 
 PHASES = {
-    "env": Phase("physics and environment", COLOURS["blue"].light),
-    "policy": Phase("policy", COLOURS["teal"].light),
-    "gae": Phase("advantages (GAE)", COLOURS["yellow"].light),
-    "backward": Phase("backward", COLOURS["orange"].light),
-    "optimizer": Phase("optimiser step", COLOURS["purple"].light),
-    "rest": Phase("rest, and what is not measured", COLOURS["gray"].light),
+    "env": Phase("physics and environment", BLUE),
+    "policy": Phase("policy", TEAL),
+    "gae": Phase("advantages (GAE)", YELLOW),
+    "backward": Phase("backward", ORANGE),
+    "optimizer": Phase("optimiser step", PURPLE),
+    "rest": Phase("rest, and what is not measured", GRAY),
 }
 """In their order."""
 
@@ -243,29 +181,22 @@ def panels(
     return drawn, axes
 
 
-def short(value: float, digits: int = 3) -> str:
-    """Format a tick with so many significant digits: ``1500000`` as ``1.5M``."""
+def short(value: float) -> str:
+    """Return a number with three significant digits: ``1500000`` as ``1.5M``."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size * (1 - 0.5 / 10**digits):
-            return f"{value / size:.{digits}g}{letter}".replace("-", "−")
-    return f"{value:.{digits}g}".replace("-", "−")
-
-
-def tick_text(axis: Axis, value: float, _position: object = None) -> str:
-    """Format a tick of ``axis`` with the digits that tell its ticks apart, three to six."""
-    ticks = axis.get_majorticklocs()
-    texts = {digits: {short(tick, digits) for tick in ticks} for digits in (3, 4, 5)}
-    return short(value, next((n for n in texts if len(texts[n]) == len(ticks)), 6))
+        if abs(value) >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
 
 
 def plain_ticks(axes: Axes, *, x: bool = False, y: bool = False, most: int = 5) -> None:
-    """Set at most ``most`` ticks with short numbers on the given axes."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    """Set at most ``most`` ticks with plain numbers on the given axes."""
+    from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
     chosen = [axis for axis, is_chosen in ((axes.xaxis, x), (axes.yaxis, y)) if is_chosen]
     for axis in chosen:
         axis.set_major_locator(MaxNLocator(most))
-        axis.set_major_formatter(FuncFormatter(partial(tick_text, axis)))
+        axis.set_major_formatter(ScalarFormatter())
 
 
 def legend(drawn: Drawn, handles: Sequence[Any], labels: Sequence[str], *, columns: int) -> None:
@@ -300,14 +231,10 @@ def time_unit(span_s: float) -> tuple[float, str]:
 
 # -- Gantt charts: bars of jobs on the CPUs that they ran on, over time
 
-LETTER_IN = 0.068
-"""Width of a letter in a bar's name."""
-FEWEST_LETTERS = 4
-"""A name is left out where there is room for fewer of its letters."""
-NAMED_LANE_IN = 0.11
-"""Height of a lane from which on its bars have names."""
-LABEL_IN = 0.13
-"""Height of a lane's label."""
+MOST_NAMED_BARS = 200
+"""The bars of a chart have names if there are no more of them."""
+MOST_LABELS = 30
+"""Lanes of a chart that have a label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,35 +269,34 @@ def lanes(bars: Sequence[Bar]) -> Lanes:
 
 
 def gantt(axes: Axes, rows: Lanes, *, span_s: float, unit_s: float) -> None:
-    """Draw bars with their names where there is room, on an axis of ``span_s`` seconds in units of
-    ``unit_s`` seconds.
+    """Draw bars with their names, each as far as there is room in its bar, on an axis of ``span_s``
+    seconds in units of ``unit_s`` seconds.
     """
-    extent = axes.get_window_extent()
-    width_in = extent.width / axes.figure.dpi
-    lane_in = extent.height / axes.figure.dpi / len(rows)
+    are_named = sum(map(len, rows.values())) <= MOST_NAMED_BARS
     for lane, bars in enumerate(rows.values()):
-        axes.broken_barh(
-            [(bar.begin_s / unit_s, (bar.end_s - bar.begin_s) / unit_s) for bar in bars],
-            (lane - 0.42, 0.84),
-            facecolors=[bar.colour for bar in bars],
-            edgecolors=FACE,
-            linewidth=0.5 if len(bars) < 80 else 0.1,
+        patches = axes.barh(
+            [lane] * len(bars),
+            [(bar.end_s - bar.begin_s) / unit_s for bar in bars],
+            left=[bar.begin_s / unit_s for bar in bars],
+            height=0.84,
+            color=[bar.colour for bar in bars],
+            edgecolor=FACE,
+            linewidth=0.4,
         )
-        for bar in bars if lane_in > NAMED_LANE_IN else ():
-            share = (bar.end_s - bar.begin_s) / max(span_s, 1e-9)
-            letters = int(share * width_in / LETTER_IN) - 1
-            if letters >= FEWEST_LETTERS:
-                axes.text(
-                    (bar.begin_s + bar.end_s) / 2 / unit_s,
-                    lane,
-                    one_line(bar.name, letters),
-                    ha="center",
+        for bar, patch in zip(bars, patches, strict=True):
+            if are_named:
+                name = axes.annotate(
+                    bar.name,
+                    (patch.get_x(), lane),
+                    xytext=(3, 0),
+                    textcoords="offset points",
                     va="center",
                     fontsize=6.5,
                     color=FACE,
                 )
-    labelled = range(0, len(rows), max(1, round(LABEL_IN / lane_in)))
-    axes.set_yticks(list(labelled), [list(rows)[lane] for lane in labelled])
+                name.set_clip_path(patch)
+    labelled = range(0, len(rows), math.ceil(len(rows) / MOST_LABELS))
+    axes.set_yticks(labelled, [list(rows)[lane] for lane in labelled])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, max(span_s / unit_s, 1e-9))
     axes.grid(visible=False, axis="y")

@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -47,8 +46,6 @@ class ReportedJob(SummaryRow):
     point: Mapping[str, Any]
     """Keys that a matrix or a program varies → their values."""
     core_hours: float
-    allreduce: float | None
-    """Rank 0's share of time in collectives, waiting included."""
     timings: Mapping[str, float | None]
     """``iterations`` (their number), ``env_steps``, and columns of ``timings.csv`` → sum or maximum."""
     curve: LearningCurve
@@ -155,24 +152,18 @@ def _shown(rows: Sequence[SummaryRow]) -> Sequence[SummaryRow]:
 
 
 def _policy_findings(jobs: Iterable[ReportedJob]) -> list[ContentionFinding]:
-    """Return what is wrong with policies although their return may be high: jobs with the same
-    problem are one finding.
-    """
-    groups: dict[str, list[ReportedJob]] = {}
-    for job in jobs:
-        if job["eval_finding"]:
-            without_numbers = re.sub(r"[-\d.,]+", "", job["eval_finding"])
-            groups.setdefault(without_numbers, []).append(job)
+    """Return what is wrong with policies although their return may be high."""
     return [
         ContentionFinding(
             kind="policy",
-            job_ids=tuple(job["job_id"] for job in group),
-            what=group[0]["eval_finding"] or "",
-            evidence=f"the evaluation of {group[0]['job_id']}: return {group[0]['eval_mean'] or 0.0:.4g}, "
-            f"{group[0]['eval_length'] or 0.0:,.0f} steps an episode",
+            job_ids=(job["job_id"],),
+            what=job["eval_finding"],
+            evidence=f"its evaluation: return {job['eval_mean'] or 0.0:.4g}, {job['eval_length'] or 0.0:,.0f} steps"
+            " an episode",
             cure="`check` the robot, whose start may be wrong; `play` shows what the policy does",
         )
-        for group in groups.values()
+        for job in jobs
+        if job["eval_finding"]
     ]
 
 
@@ -258,7 +249,6 @@ def _job(
     group = without_seed(row["job_id"], row["seed"])
     wall_s = timings["wall_s"]
     env_steps = timings["env_steps"] or 0.0
-    allreduce_s = timings["allreduce_s"] if row["ranks"] > 1 else None
     # The files of a running job are newer than the ledger.
     reached = max(row["env_steps"], int(env_steps))
     before = env_steps_before(row["env_steps"], row["lineage_env_steps"])
@@ -277,7 +267,6 @@ def _job(
         "group": group,
         "point": dict(point),
         "core_hours": _core_hours(attempts),
-        "allreduce": allreduce_s / wall_s if allreduce_s is not None and wall_s else None,
         "timings": timings,
         "curve": curve,
         "evaluation": run_reader.evaluation(paths.eval),

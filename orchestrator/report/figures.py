@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.analysis.run_reader import LearningCurve
 from orchestrator.analysis.statistics import estimate
 from orchestrator.report import drawing
-from orchestrator.report.drawing import COLOURS, DIM, FACE, PHASES, SERIES
+from orchestrator.report.drawing import DIM, FACE, PHASES, SERIES
 from orchestrator.report.experiment import ReportedAttempt, ReportedJob, ReportedRobot
 from orchestrator.report.number_format import one_line, percent
 
@@ -20,10 +19,10 @@ if TYPE_CHECKING:
 GRID_POINTS = 40
 """Points of a learning curve at which the interval over seeds is computed."""
 OUTCOME_COLOURS = {
-    "succeeded": COLOURS["green"].light,
-    "running": COLOURS["blue"].light,
-    "interrupted": COLOURS["yellow"].light,
-    "failed": COLOURS["red"].light,
+    "succeeded": drawing.GREEN,
+    "running": drawing.BLUE,
+    "interrupted": drawing.YELLOW,
+    "failed": drawing.RED,
 }
 
 
@@ -75,18 +74,13 @@ def _mean_curve(axes: Axes, seeds: Sequence[LearningCurve], colour: str) -> None
     axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
-def schedule(attempts: Sequence[ReportedAttempt], shares: Sequence[float]) -> Drawn:
-    """Draw attempts on their CPUs over time, and below how many CPUs were busy.
-
-    :param shares: the CPUs that each attempt kept busy.
-    """
+def schedule(attempts: Sequence[ReportedAttempt]) -> Drawn:
+    """Draw attempts on their CPUs over time."""
     begin = min(attempt["started_at"] for attempt in attempts)
     span_s = max(attempt["until"] for attempt in attempts) - begin
     unit_s, unit = drawing.time_unit(span_s)
     bars: list[drawing.Bar] = []
-    changes: list[tuple[float, float]] = []
-    for attempt, share in zip(attempts, shares, strict=True):
-        changes += [(attempt["started_at"] - begin, share), (attempt["until"] - begin, -share)]
+    for attempt in attempts:
         spans = attempt["cpu_spans"]
         ends = [*(span["since"] for span in spans[1:]), attempt["until"]]
         for span, end in zip(spans, ends, strict=True):
@@ -100,28 +94,12 @@ def schedule(attempts: Sequence[ReportedAttempt], shares: Sequence[float]) -> Dr
             )
             bars.append(bar)
     lanes = drawing.lanes(bars)
-    upper_in = min(0.3, max(0.02, 4.5 / len(lanes))) * len(lanes)
-    use_in = 0.9
-    below = 0.42
-    left = 0.55
-    width = drawing.WIDTH_IN - left - 0.1
-    drawn = drawing.empty_figure(below + use_in + below + upper_in + 0.3)
-    upper = drawing.axes_at(drawn, left, below + use_in + below, width, upper_in)
-    lower = drawing.axes_at(drawn, left, below, width, use_in)
-    drawing.gantt(upper, lanes, span_s=span_s, unit_s=unit_s)
-    upper.set_xticklabels([])
-    changes.sort()
-    times = [moment / unit_s for moment, _ in changes]
-    busy = list(itertools.accumulate(change for _, change in changes))
-    lower.step(times, busy, where="post", color=SERIES[0])
-    lower.fill_between(times, busy, step="post", color=SERIES[0], alpha=0.2)
-    lower.axhline(len(lanes), color=DIM, linestyle="--", linewidth=0.9)
-    lower.set_xlim(upper.get_xlim())
-    lower.set_ylim(0, max(len(lanes), *busy) * 1.1)
-    lower.set_ylabel("CPUs busy")
-    lower.set_xlabel(f"{unit} since the first job started")
-    drawing.plain_ticks(lower, y=True, most=4)
-    drawing.plain_ticks(lower, x=True, most=10)
+    drawn = drawing.empty_figure(0.8 + min(0.3 * len(lanes), 4.5), arranged=True)
+    axes = drawn.add_subplot()
+    axes.grid(visible=True)
+    drawing.gantt(axes, lanes, span_s=span_s, unit_s=unit_s)
+    drawing.plain_ticks(axes, x=True, most=10)
+    axes.set_xlabel(f"{unit} since the first job started")
     outcomes = {attempt["outcome"] for attempt in attempts}
     used = {name: colour for name, colour in OUTCOME_COLOURS.items() if name in outcomes}
     drawing.colour_legend(drawn, list(used.values()), list(used), columns=4)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping
 from importlib.resources import files
 
 from orchestrator.report.document import Document
-from orchestrator.report.drawing import COLOURS, Rendered
+from orchestrator.report.drawing import Rendered
 
 
 def html(document: Document, drawings: Mapping[str, Rendered], *, has_files: bool = True) -> str:
     """Return the page of a report.
 
-    :param drawings: figure name → figure. Their SVG is inserted as it is, every other text is
-        escaped.
+    :param drawings: figure name → figure.
     :param has_files: whether the figures lie beside the page as well.
     """
     from jinja2 import Environment, StrictUndefined
@@ -28,8 +28,7 @@ def html(document: Document, drawings: Mapping[str, Rendered], *, has_files: boo
         document=document,
         has_files=has_files,
         style=Markup((folder / "page.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
-        colours=COLOURS,
-        drawings={name: Markup(drawing.inline) for name, drawing in drawings.items()},  # noqa: S704 - made by drawing.py
+        drawings={name: b64encode(drawing.svg).decode() for name, drawing in drawings.items()},
         kind=lambda part: type(part).__name__.lower(),
         zip=zip,
     )

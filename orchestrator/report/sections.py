@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis.contention import ContentionFinding
+from orchestrator.analysis.job_columns import JobLine, job_columns
 from orchestrator.analysis.statistics import INTERVALS
-from orchestrator.core import job_parts
+from orchestrator.core.columns import Column, with_values
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, duration, listed
-from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.ledger.summary import learner_summary
 from orchestrator.report import figures
 from orchestrator.report.document import (
@@ -27,7 +27,6 @@ from orchestrator.report.document import (
     Tone,
     table,
 )
-from orchestrator.report.drawing import PHASES
 from orchestrator.report.experiment import (
     ExperimentFacts,
     ReportedAttempt,
@@ -148,10 +147,6 @@ def _failures(attempts: Sequence[ReportedAttempt], jobs: Sequence[ReportedJob]) 
     return Section(title="Failures", parts=parts if rows else [])
 
 
-def _state(job: ReportedJob) -> Cell:
-    return Cell(text=job["state"], tone=STATE_TONES.get(job["state"], ""))
-
-
 # -- robots
 
 
@@ -246,19 +241,15 @@ def _evaluation(robot: ReportedRobot) -> str:
 
 
 def _measures(robots: Sequence[ReportedRobot]) -> Section:
-    """A table for each task, since tasks have different measures."""
-    by_task: dict[str, list[ReportedRobot]] = {}
-    for robot in robots:
-        if robot["evaluation"] and robot["evaluation"]["measures"]:
-            by_task.setdefault(robot["task"], []).append(robot)
-    parts = []
-    for task, of_task in by_task.items():
-        columns: Columns[ReportedRobot] = {"robot": lambda robot: one_line(robot["robot"])}
-        for robot in of_task:
-            for name in robot["evaluation"]["measures"] if robot["evaluation"] else ():
-                columns.setdefault(one_line(name), partial(_measure, name))
-        caption = f"What the task {one_line(task)} measures, on average over the episodes of the evaluation."
-        parts.append(table(of_task, columns, caption=caption, text=("robot",)))
+    measured = [
+        robot for robot in robots if robot["evaluation"] and robot["evaluation"]["measures"]
+    ]
+    columns: Columns[ReportedRobot] = {"robot": lambda robot: one_line(robot["robot"])}
+    for robot in measured:
+        for name in robot["evaluation"]["measures"] if robot["evaluation"] else ():
+            columns[one_line(name)] = partial(_measure, name)
+    caption = "What the tasks measure, on average over the episodes of the evaluation."
+    parts = [table(measured, columns, caption=caption, text=("robot",))] if measured else []
     return Section(title="Measures", parts=parts)
 
 
@@ -311,16 +302,6 @@ def _learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, Reporte
             " Thin lines: seeds. Thick line: their mean; band: its 95 % interval "
             f"({INTERVALS}), clipped by the panel."
         )
-    before = {
-        env_steps_before(job["env_steps"], job["lineage_env_steps"])
-        for job in jobs.values()
-        if job["env_steps"]
-    }
-    if len(before - {None}) > 1:
-        caption += (
-            " Jobs started from policies that had been trained for different numbers of env_steps, or from none "
-            "(“lineage” in the table of jobs), so returns are not comparable at equal env_steps."
-        )
     if missing := len(robots) - len(trained):
         caption += f" Without {count(missing, 'robot')} of which no training episode has ended."
     figure = Figure(
@@ -336,21 +317,19 @@ def _schedule(attempts: Sequence[ReportedAttempt], jobs: Mapping[str, ReportedJo
     attempts = [attempt for attempt in attempts if attempt["job_id"] in jobs]
     if not attempts:
         return Section(title="Schedule")
-    shares = [cpu_share(attempt, jobs[attempt["job_id"]]) for attempt in attempts]
-    lengths = [attempt["until"] - attempt["started_at"] for attempt in attempts]
-    busy_s = sum(share * length for share, length in zip(shares, lengths, strict=True))
-    held_s = sum(
-        max(1, len(attempt["cpus"])) * length
-        for attempt, length in zip(attempts, lengths, strict=True)
-    )
+    held_s = 0.0
+    busy_s = 0.0
+    for attempt in attempts:
+        length = attempt["until"] - attempt["started_at"]
+        held_s += max(1, len(attempt["cpus"])) * length
+        busy_s += cpu_share(attempt, jobs[attempt["job_id"]]) * length
     figure = Figure(
         name="schedule",
         title="Jobs on CPUs",
-        caption="Above: each bar is one attempt (launch of a job) on the CPU that it was bound to. Below: the number "
-        "of CPUs that the jobs kept busy, from the CPU time of each attempt spread evenly over it; dashed: how many "
-        f"the jobs were given. Jobs computed for {percent(busy_s / held_s if held_s else None)} of the time for which "
-        "they held a CPU; else they waited for a CPU that was used by others, or for the disk.",
-        draw=partial(figures.schedule, attempts, shares),
+        caption="Each bar is one attempt (launch of a job) on the CPU that it was bound to. Jobs computed for "
+        f"{percent(busy_s / held_s if held_s else None)} of the time for which they held a CPU; else they waited "
+        "for a CPU that was used by others, or for the disk.",
+        draw=partial(figures.schedule, attempts),
     )
     return Section(title="Schedule", parts=[figure])
 
@@ -368,68 +347,30 @@ def _phases(robots: Sequence[ReportedRobot]) -> Section:
         draw=partial(figures.phases, shown),
     )
 
-    def milliseconds(robot: ReportedRobot, seconds: float | None) -> str:
-        return number(None if seconds is None else seconds * 1e6 / robot["timed_env_steps"])
-
-    def phase_ms(name: str, robot: ReportedRobot) -> str:
-        return milliseconds(robot, robot["phases"][f"{name}_s"])
-
-    columns: Columns[ReportedRobot] = {"robot": lambda robot: one_line(robot["robot"])}
-    columns |= {phase.title: partial(phase_ms, name) for name, phase in PHASES.items()}
-    columns["all"] = lambda robot: milliseconds(robot, robot["timed_s"])
-    columns["waiting for a CPU"] = lambda robot: milliseconds(robot, robot["run_delay_s"])
-    caption = "Milliseconds per 1,000 env_steps."
-    folded = table(timed, columns, caption=caption, text=("robot",), shown=0)
-    return Section(title="Phases", parts=[figure, folded])
+    return Section(title="Phases", parts=[figure])
 
 
 # -- jobs
 
 
 def _jobs(jobs: Sequence[ReportedJob]) -> Section:
-    columns: Columns[ReportedJob] = {
-        "job": lambda job: str(job["job_id"]),
-        "state": _state,
-        "learner": lambda job: job["learner"] or DASH,
-        "return: first": lambda job: number(job["ep_rew_mean_first"]),
-        "last": lambda job: number(job["ep_rew_mean"]),
-        "evaluation": lambda job: number(job["eval_mean"]),
-        "steps an episode": lambda job: number(job["eval_length"]),
-        "env_steps": _env_steps,
-        "env_steps/s": lambda job: number(job["env_steps_per_s"]),
-        "time": lambda job: duration(job["wall_s"]),
-        "MiB": lambda job: number(job["max_rss_mib"] or job["timings"]["rss_mib"]),
-        "attempts": lambda job: str(job["attempts"]),
-    }
-    caption = "Every job, in the order of the job file. Evaluation and steps an episode: means without exploration."
-    if any(job["ranks"] > 1 for job in jobs):
-        columns["ranks"] = lambda job: str(job["ranks"])
-        columns["in all-reduce"] = lambda job: percent(job["allreduce"])
-    if any(env_steps_before(job["env_steps"], job["lineage_env_steps"]) for job in jobs):
-        columns["lineage"] = lambda job: number(job["lineage_env_steps"])
-        columns["parent"] = lambda job: one_line(job["parent"] or DASH)
+    shown = [column for column in job_columns(jobs) if column.shown != "live"]
+    shown = with_values(shown, jobs)
+    caption = (
+        "Every job, in the order of the job file. Evaluated, in steps: means without exploration."
+    )
+    if any(column.name == "lineage" for column in shown):
         caption += (
             " Lineage: the env_steps with those of the policy that it started from, which the parent had trained, and "
             "so on. Jobs of different lineages are not comparable at equal env_steps."
         )
-    for name in job_parts.column_names():
-        if any(job.get(name) is not None for job in jobs):
-            columns[name] = partial(_feature_value, name)
-    text = ("job", "state", "learner", "parent")
+    columns: Columns[ReportedJob] = {column.name: partial(_job_cell, column) for column in shown}
+    text = [column.name for column in shown if not column.is_number]
     return Section(
         title="All jobs", parts=[table(jobs, columns, caption=caption, text=text, shown=0)]
     )
 
 
-def _env_steps(job: ReportedJob) -> str:
-    done = f"{job['env_steps']:,}"
-    return (
-        done
-        if job["env_steps"] >= job["total_timesteps"]
-        else f"{done} of {job['total_timesteps']:,}"
-    )
-
-
-def _feature_value(name: str, job: ReportedJob) -> str:
-    value: Any = job.get(name)
-    return one_line(value) if isinstance(value, str) else number(value)
+def _job_cell(column: Column[JobLine], job: JobLine) -> Cell:
+    tone = STATE_TONES.get(job["state"], "") if column.name == "state" else ""
+    return Cell(text=one_line(column.text(job)), tone=tone)

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.text import Text
 
+from orchestrator.core.columns import NONE, Column, number_column
 from orchestrator.core.text import number_or_dash
 from orchestrator.experiment.examination.robot_check import CheckVerdict, RobotCheck
 from orchestrator.terminal.output import show_table
-from orchestrator.terminal.tables import NONE, Column, number_column
 
 STYLE: Mapping[CheckVerdict, str] = {
     "ok": "green",

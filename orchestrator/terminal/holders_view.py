@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from orchestrator.core.columns import NONE, Column, number_column
 from orchestrator.core.text import cpu_text
 from orchestrator.machine.cpu_locks import Holder
 from orchestrator.terminal.output import show_table
-from orchestrator.terminal.tables import NONE, Column, number_column
 
 HoldingRun: TypeAlias = Mapping[str, Any]
 """A process that holds CPUs, with its jobs, in JSON types."""

@@ -9,13 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
-from orchestrator.core import job_parts
+from orchestrator.analysis.job_columns import STATE_STYLE, JobLine, job_columns
 from orchestrator.core.job import TERMINAL
-from orchestrator.core.task_names import measure_of_task
-from orchestrator.core.text import duration, number_or_dash
-from orchestrator.terminal.tables import NONE, Column, number_column, table
+from orchestrator.core.text import duration
+from orchestrator.terminal.tables import table
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -26,34 +25,15 @@ if TYPE_CHECKING:
     from orchestrator.ledger import SummaryRow
     from orchestrator.supervisor.events import Note
 
-STATE_STYLE = {
-    "PENDING": "dim",
-    "RUNNING": "cyan",
-    "PAUSED": "yellow",
-    "SUCCEEDED": "green",
-    "FAILED": "bold red",
-    "CANCELLED": "yellow",
-}
 LINES_AROUND = 6
 """Lines of a screen for anything but jobs: a blank one, totals, names of columns, what is left out,
 and the cursor."""
 LONGEST_WORD = 10
 """What a wrapped line may leave free at its end."""
-LONGEST_ACTIVITY = 40
-SILENT_S = 30.0
-"""A worker that has reported nothing for so long gets no CPU, was stopped or hangs, or makes a long
-update."""
 NO_GOALS: Mapping[str, int] = MappingProxyType({})
 SHORT_S = 60.0
 """Of jobs that take less on average, start and evaluation are a good part: their ends tell more
 than their speed."""
-WIDE = 100
-"""From this width on the bar is long."""
-
-
-JobLine: TypeAlias = dict[str, Any]
-"""A job as a line of the table: its row of the summary, and what :func:`_job_line` adds. None: not
-known, or without meaning in this state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,36 +101,13 @@ def _job_line(row: SummaryRow, goals: Mapping[str, int]) -> JobLine:
     steps_to_go = max(0, goals.get(row["job_id"], row["total_timesteps"]) - row["env_steps"])
     rate = row["env_steps_per_s"]
     is_running = row["state"] == "RUNNING"
+    cpus = ",".join(map(str, row["cpus"] or ())) if is_running else ""
     return {
         **row,
-        "activity": activity(row),
-        "share": _share(row),
         "steps_to_go": steps_to_go,
         "remaining_s": steps_to_go / rate if rate and is_running else None,
-        "where": _where(row) if is_running else row["node"],
+        "where": " ".join(filter(None, (row["node"], cpus))),
     }
-
-
-def activity(row: SummaryRow) -> str:
-    """What a job does, and for how long its worker has reported nothing, if that is long."""
-    if waits_for := row.get("waits_for"):
-        text = f"waits for {waits_for}"
-        return text if len(text) <= LONGEST_ACTIVITY else f"{text[: LONGEST_ACTIVITY - 1]}…"
-    phase = row.get("phase") or row["state"]
-    silent_s = time.time() - (row.get("reported_at") or math.inf)
-    return f"{phase}, silent {duration(silent_s)}" if silent_s >= SILENT_S else phase
-
-
-def _share(row: SummaryRow) -> float | None:
-    """The share of its training that is done."""
-    if row["state"] == "SUCCEEDED":
-        return 1.0
-    return min(1.0, row["env_steps"] / row["total_timesteps"]) if row["attempts"] else None
-
-
-def _where(row: SummaryRow) -> str:
-    cpus = ",".join(map(str, row["cpus"] or ()))
-    return " ".join(filter(None, (row["node"], cpus)))
 
 
 def _is_done_since(line: JobLine, since: float) -> bool:
@@ -211,7 +168,7 @@ def render(shown: JobsTable, width: int, height: int, title: str = "") -> Group:
     room -= len(next_up)
     ended = shown.ended[::-1][:room]
     parts: list[RenderableType] = [Text(title, no_wrap=True, overflow="ellipsis"), totals(shown)]
-    parts.append(jobs_table([*running, *next_up, *ended], width, has_bar=True))
+    parts.append(jobs_table([*running, *next_up, *ended], width))
     left = (
         shown.counts
         - Counter(RUNNING=len(running), PENDING=len(next_up))
@@ -251,112 +208,7 @@ def totals(shown: JobsTable) -> Text:
     return text
 
 
-def jobs_table(lines: Sequence[JobLine], width: int, *, has_bar: bool = False) -> Table:
+def jobs_table(lines: Sequence[JobLine], width: int) -> Table:
     """A table with one line per job, in at most ``width`` cells."""
-    return table(job_columns(lines, width, has_bar=has_bar), lines, width)
-
-
-def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[Column[JobLine]]:
-    """In the order in which they stand; the higher its rank, the sooner a column goes."""
-    bar: Column[JobLine] = Column(
-        "progress",
-        lambda _: "",
-        rank=10,
-        bar=lambda line: line["share"] or 0.0,
-        bar_width=8 if width < WIDE else 20,
-    )
-    is_all_done = all(line["share"] == 1.0 for line in lines)
-    is_any_retried = any(line["attempts"] > 1 for line in lines)
-    has_parents = any(line.get("parent") for line in lines)
-    return [
-        Column("job", lambda line: line["job_id"]),
-        Column(
-            "state", lambda line: line["activity"], style=lambda line: STATE_STYLE[line["state"]]
-        ),
-        number_column("return", _returns, rank=1, style=_return_style),
-        _column("evaluated", "eval_mean", ",.1f", rank=6),
-        _column("in steps", "eval_length", ",.0f", rank=8),
-        *_columns_of_measure(lines),
-        *([bar] if has_bar else []),
-        _column("done", "share", ".0%", rank=7 if is_all_done else 1),
-        number_column("env_steps", lambda line: _unless_zero(line, "env_steps"), rank=8),
-        *([_column("lineage", "lineage_env_steps", ",", rank=8)] if has_parents else []),
-        Column("parent", lambda line: line.get("parent") or NONE, rank=9),
-        _column("env_steps/s", "env_steps_per_s", ",.0f", rank=2),
-        *map(_column_of_feature, job_parts.column_names()),
-        number_column("ETA", lambda line: duration(line.get("remaining_s")), rank=3),
-        number_column("time", lambda line: duration(line.get("wall_s")), rank=6),
-        _column("CPU", "cpu_share", ".0%", rank=4),
-        number_column("wait", _wait, rank=4),
-        *(
-            [_column("ranks", "ranks", "", rank=5)]
-            if any(line["ranks"] > 1 for line in lines)
-            else []
-        ),
-        number_column(
-            "attempts", lambda line: _unless_zero(line, "attempts"), rank=2 if is_any_retried else 7
-        ),
-        number_column("on CPU", lambda line: line.get("where") or NONE, rank=9),
-    ]
-
-
-def _column(name: str, key: str, form: str, rank: int) -> Column[JobLine]:
-    return number_column(name, lambda line: _number(line, key, form), rank=rank)
-
-
-def _number(line: JobLine, key: str, form: str = ",.1f") -> str:
-    return number_or_dash(line.get(key), form)
-
-
-def _unless_zero(line: JobLine, key: str) -> str:
-    return number_or_dash(line.get(key) or None, ",")
-
-
-def _column_of_feature(name: str) -> Column[JobLine]:
-    def cell(line: JobLine) -> str:
-        value = line.get(name)
-        if value is None:
-            return NONE
-        return f"{value:,.1f}" if isinstance(value, float) else str(value)
-
-    return number_column(name, cell, rank=5)
-
-
-def _columns_of_measure(lines: Sequence[JobLine]) -> list[Column[JobLine]]:
-    """That of the measure of the tasks, if it is the same in all of them."""
-    measures = {measure_of_task(line.get("measures") or ()) for line in lines} - {None}
-    if len(measures) != 1:
-        return []
-    (measure,) = measures
-
-    def cell(line: JobLine) -> str:
-        return number_or_dash((line.get("measures") or {}).get(measure), ",.2f")
-
-    return [number_column(str(measure), cell, rank=7)]
-
-
-def _wait(line: JobLine) -> str:
-    """The share of its time that it waits for a CPU, 100 % at most: its threads may together wait
-    for longer than the time that passes.
-    """
-    share = line.get("run_delay_share")
-    return number_or_dash(None if share is None else min(1.0, share), ".0%")
-
-
-def _returns(line: JobLine) -> str:
-    """The mean return, and before it that of the first iteration."""
-    last = _number(line, "ep_rew_mean")
-    if line.get("ep_rew_mean_first") is None:
-        return last
-    return f"{_number(line, 'ep_rew_mean_first')} → {last}"
-
-
-def _return_style(line: JobLine) -> str:
-    """Green where the return has risen in the training, and red where it has fallen."""
-    first = line.get("ep_rew_mean_first")
-    last = line.get("ep_rew_mean")
-    if last is None:
-        return "dim"
-    if first is None or first == last:
-        return ""
-    return "green" if last > first else "red"
+    columns = [column for column in job_columns(lines) if column.shown != "report"]
+    return table(columns, lines, width)

@@ -9,13 +9,13 @@ from typing import Any
 
 from rich.text import Text
 
+from orchestrator.core.columns import NONE, Column
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
 from orchestrator.experiment.directory import resume_advice, run_index
 from orchestrator.experiment.directory.run_index import FINISHED, ListedRun
 from orchestrator.terminal.jobs_table import counts_text
 from orchestrator.terminal.output import show_table
-from orchestrator.terminal.tables import NONE, Column
 
 STATE_COLOUR = {
     "running": "cyan",

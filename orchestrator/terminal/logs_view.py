@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator.analysis.job_columns import STATE_STYLE
+from orchestrator.core.columns import NONE, Column, number_column
 from orchestrator.experiment.from_outside.worker_logs import WorkerLog
-from orchestrator.terminal.jobs_table import STATE_STYLE
 from orchestrator.terminal.output import bytes_text, console, show_table
-from orchestrator.terminal.tables import NONE, Column, number_column
 
 LEAST_LINE = 20
 """Width of the last line of a log on a narrow terminal."""

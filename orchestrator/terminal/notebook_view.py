@@ -12,19 +12,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from orchestrator.analysis.job_columns import JobLine, job_columns
+from orchestrator.core.columns import with_values
 from orchestrator.core.pacer import Pacer
 from orchestrator.core.text import plain
 from orchestrator.ledger import SummaryRow
-from orchestrator.terminal.jobs_table import (
-    WIDE,
-    JobLine,
-    JobsTable,
-    job_columns,
-    of_rows,
-    totals,
-)
+from orchestrator.terminal.jobs_table import JobsTable, of_rows, totals
 from orchestrator.terminal.run_view import DRAWING
-from orchestrator.terminal.tables import Column, with_values
 
 JOBS_SHOWN = 100
 MESSAGES_SHOWN = 10
@@ -41,7 +35,12 @@ def is_notebook() -> bool:
 
 def html_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of texts. Nothing in them is taken as HTML."""
-    return _table(header, ([_escape(cell) for cell in row] for row in rows))
+    head = "".join(f"<th>{_escape(name)}</th>" for name in header)
+    body = ""
+    for row in rows:
+        cells = "".join(f"<td>{_escape(cell)}</td>" for cell in row)
+        body += f"<tr>{cells}</tr>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 class NotebookReporter:
@@ -98,22 +97,10 @@ class NotebookReporter:
 
 
 def _jobs(rows: Sequence[JobLine]) -> str:
-    columns = with_values(job_columns(rows, WIDE, has_bar=True), rows)
-    cells = ([_cell(column, row) for column in columns] for row in rows)
-    return _table([column.name for column in columns], cells)
-
-
-def _cell(column: Column[JobLine], row: JobLine) -> str:
-    if column.bar is not None:
-        return f'<progress max="1" value="{min(1.0, column.bar(row)):.3f}"></progress>'
-    return _escape(column.text(row))
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """:param rows: cells of HTML."""
-    head = "".join(f"<th>{_escape(name)}</th>" for name in header)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    columns = [column for column in job_columns(rows) if column.shown != "report"]
+    columns = with_values(columns, rows)
+    cells = ([column.text(row) for column in columns] for row in rows)
+    return html_table([column.name for column in columns], cells)
 
 
 def _escape(text: str) -> str:

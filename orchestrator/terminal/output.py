@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from orchestrator.core.columns import Column, Row
 from orchestrator.core.text import count, plain
-from orchestrator.terminal.tables import Column, Row, table
+from orchestrator.terminal.tables import table
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType

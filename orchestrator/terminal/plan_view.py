@@ -15,6 +15,7 @@ from rich.text import Text
 
 from orchestrator.client.dry_run import DryRun
 from orchestrator.core import job_parts
+from orchestrator.core.columns import NONE, Column, number_column
 from orchestrator.core.job import Cause, Failed, Job
 from orchestrator.core.numbers.changing_numbers import changing_numbers
 from orchestrator.core.numbers.evaluation_grid import number_of_points
@@ -26,7 +27,6 @@ from orchestrator.jobfile.toml_models import FEATURE_TABLES, ResourcesTable, Set
 from orchestrator.server.decide import Fate
 from orchestrator.server.differences import by_difference
 from orchestrator.terminal import output
-from orchestrator.terminal.tables import NONE, Column, number_column
 
 SHOWN = 10
 """Sets of hyperparameters or of model edits, and names of jobs, that are listed."""

@@ -460,7 +460,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 def leave_undrawn(monkeypatch: pytest.MonkeyPatch, *, but: Collection[str] = ()) -> None:
     """:param but: names of figures that are drawn."""
     svg = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
-    empty = drawing.Rendered(png=b"", svg=svg, inline=svg.decode())
+    empty = drawing.Rendered(png=b"", svg=svg)
     render = drawing.render
     monkeypatch.setattr(
         drawing, "render", lambda figure: render(figure) if figure.name in but else empty

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.analysis import statistics
+from orchestrator.core.columns import NONE, Column, number_column
 from orchestrator.terminal.output import show_table
-from orchestrator.terminal.tables import NONE, Column, number_column
 
 INTERVALS = f"Intervals of 95 %: {statistics.INTERVALS}."
 PAGE = "python -m orchestrator report {} writes the page."

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from orchestrator.analysis.statistics import INTERVALS
 from orchestrator.analysis.statistics_text import with_interval
+from orchestrator.core.columns import NONE, Column, number_column
 from orchestrator.features.compare.comparison import (
     LETTERS,
     Comparison,
@@ -21,7 +22,6 @@ from orchestrator.features.compare.comparison import (
 )
 from orchestrator.features.compare.declared_settings import merged_differences
 from orchestrator.terminal.output import show_table
-from orchestrator.terminal.tables import NONE, Column, number_column
 
 
 def show(comparisons: Sequence[Comparison], page: Path | None) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.text import Text
 
 from orchestrator.analysis.statistics_text import with_interval
+from orchestrator.core.columns import Column, number_column
 from orchestrator.features.compare.job_groups import GroupFigures, JobComparison
 from orchestrator.features.compare.protocols import listed_protocols
 from orchestrator.terminal.output import show_table
-from orchestrator.terminal.tables import Column, number_column
 
 INTERVALS = (
     "Intervals of 95 % and p: Student's t (of two jobs Welch's); interquartile mean: bootstrap, from ten"

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from rich.text import Text
 
 from orchestrator.analysis.statistics_text import short_number
+from orchestrator.core.columns import Column, number_column
 from orchestrator.core.text import count
 from orchestrator.features.compare.race_result import RacedJob, RaceResult
 from orchestrator.terminal.output import show_table
-from orchestrator.terminal.tables import Column, number_column
 
 FIGURES: Mapping[str, Callable[[RacedJob], str]] = {
     "seeds": lambda job: str(len(job.values)),

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from orchestrator.analysis.job_columns import activity, share
 from orchestrator.core.task_names import measure_of_task
 from orchestrator.core.text import plain, shortened
 from orchestrator.ledger import SummaryRow
-from orchestrator.terminal.jobs_table import of_rows
 
 DIGITS = 5
 LONGEST_MESSAGE = 300
@@ -82,7 +82,6 @@ def page_job(
     goals: Mapping[str, int],
     pictures: JobMedia,
 ) -> PageJob:
-    (line,) = of_rows([row], goals)
     measures = row["measures"] or {}
     measure = measure_of_task(measures)
     measured = None if measure is None else measures[measure]
@@ -93,22 +92,22 @@ def page_job(
         seed=row["seed"],
         task=row["task"],
         state=row["state"],
-        activity=None if line["activity"] == row["state"] else line["activity"],
-        share=brief(line["share"]),
-        steps=line["env_steps"] or row["env_steps"],
+        activity=None if activity(row) == row["state"] else activity(row),
+        share=brief(share(row)),
+        steps=row["env_steps"],
         total=row["total_timesteps"],
         goal=goals.get(row["job_id"]),
-        rate=brief(line["env_steps_per_s"]),
-        first=brief(line["ep_rew_mean_first"]),
-        ret=brief(line["ep_rew_mean"]),
+        rate=brief(row["env_steps_per_s"]),
+        first=brief(row["ep_rew_mean_first"]),
+        ret=brief(row["ep_rew_mean"]),
         evaluated=brief(row["eval_mean"]),
         measure=measure,
         measured=brief(measured),
         wall=tenths(row["wall_s"]),
         started=tenths(row["started_at"]),
         ended=None if row["state"] == "RUNNING" else tenths(row["ended_at"]),
-        cpu=brief(line["cpu_share"]),
-        delay=brief(line["run_delay_share"]),
+        cpu=brief(row["cpu_share"]),
+        delay=brief(row["run_delay_share"]),
         attempts=row["attempts"],
         ranks=row["ranks"],
         cpus=row["cpus"],
@@ -117,7 +116,7 @@ def page_job(
         message=None if message is None else safe_text(message, LONGEST_MESSAGE),
         media=pictures.media,
         drawn=pictures.drawn,
-        lineage=line["lineage_env_steps"],
+        lineage=row["lineage_env_steps"],
         parent=row["parent"],
     )
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from orchestrator.analysis import contention
 from orchestrator.analysis.contention import ContentionFinding
+from orchestrator.analysis.job_columns import activity
 from orchestrator.core.errors import OrchestratorError, may_pass
 from orchestrator.core.files.file_status import status_of
 from orchestrator.core.job import TERMINAL
@@ -119,7 +120,7 @@ class RunSource:
         for position, row in enumerate(snapshot.rows):
             job_id = row["job_id"]
             media = self._media.get(job_id, NO_MEDIA)
-            does = jobs_table.activity(row)
+            does = activity(row)
             made_of = (row, position, does, snapshot.goals.get(job_id), media)
             before = self._shown.get(job_id)
             if before != made_of:

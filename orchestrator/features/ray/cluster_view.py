@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from orchestrator.core.columns import NONE, Column, number_column
 from orchestrator.core.messages import HIGH_RUN_DELAY_SHARE
 from orchestrator.core.text import count, listed, number_or_dash
 from orchestrator.features.ray.cluster.cluster_status import (
@@ -12,7 +13,6 @@ from orchestrator.features.ray.cluster.cluster_status import (
     version_lines,
 )
 from orchestrator.terminal.output import show_table
-from orchestrator.terminal.tables import NONE, Column, number_column
 
 JOBS_SHOWN = 8
 

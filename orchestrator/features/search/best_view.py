@@ -6,6 +6,7 @@ from typing import Any
 
 from orchestrator.analysis.statistics import Estimate as Mean
 from orchestrator.analysis.statistics_text import with_interval
+from orchestrator.core.columns import NONE, Column, number_column
 from orchestrator.core.job import META
 from orchestrator.core.text import count, decimal, number_or_dash, plain
 from orchestrator.features.search import ranking_remarks
@@ -16,7 +17,6 @@ from orchestrator.features.search.point_text import exact_point_text, point_text
 from orchestrator.features.search.racing import Shrunken, with_error
 from orchestrator.features.search.ranking import Ranking
 from orchestrator.terminal.output import show_table
-from orchestrator.terminal.tables import NONE, Column, number_column
 
 WAYS: dict[Direction, str] = {"maximize": "largest", "minimize": "smallest"}
 

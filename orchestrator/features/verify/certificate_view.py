@@ -8,10 +8,10 @@ from pathlib import Path
 from rich.text import Text
 
 from orchestrator.analysis.statistics import Estimate
+from orchestrator.core.columns import NONE, Column, number_column
 from orchestrator.core.text import number_or_dash
 from orchestrator.features.verify.certificate import FILE, SCRATCH, Certificate, CertifiedJob
 from orchestrator.terminal.output import show_table
-from orchestrator.terminal.tables import NONE, Column, number_column
 
 STYLE = {"PASS": "green", "FAIL": "bold red"}
 LEFT_OUT_SHOWN = 10

@@ -34,12 +34,12 @@ FIGURES = {
 """How many figures each section has."""
 DRAWN = """Object.fromEntries([...document.querySelectorAll("section")].map((section) => [
     section.querySelector("h2").innerText,
-    [...section.querySelectorAll("figure svg")].map((svg) => {
-        const box = svg.getBoundingClientRect();
-        return [box.width, box.height, svg.querySelectorAll("path, use").length, svg.querySelectorAll("text").length];
+    [...section.querySelectorAll("figure img")].map((image) => {
+        const box = image.getBoundingClientRect();
+        return [box.width, box.height];
     }),
 ]))"""
-TOO_WIDE = """[...document.querySelectorAll("body *")].filter((one) => !one.closest(".scroll > *, svg *")
+TOO_WIDE = """[...document.querySelectorAll("body *")].filter((one) => !one.closest(".scroll > *")
     && one.getBoundingClientRect().right > document.documentElement.clientWidth + 1).map((one) => one.outerHTML)"""
 """What reaches beyond the window, other than what can be scrolled by itself."""
 
@@ -78,14 +78,12 @@ def test_every_section_is_drawn_and_nothing_is_wider_than_the_window(
         title: len(figures) for title, figures in drawn.items() if title in FIGURES[kind]
     } == FIGURES[kind]
     for title, figures in drawn.items():
-        for width, height, shapes, texts in figures:
+        for width, height in figures:
             assert width > 300, title
             assert height > 100, title
-            assert shapes > 10, title
-            assert texts > 3, title
     assert browser.run("document.documentElement.scrollWidth") <= size[0]
     assert browser.run(TOO_WIDE) == []
     pictures = browser.run("[...document.images].map((one) => one.complete && one.naturalWidth)")
     assert all(pictures)
-    assert bool(pictures) == (kind == "archive")
+    assert pictures
     assert browser.errors() == []

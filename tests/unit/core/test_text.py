@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
+from orchestrator.core.columns import Column
 from orchestrator.core.text import LONGEST_LINE, LONGEST_TEXT, plain, shortened, storable
 from orchestrator.terminal import output, run_view
 from orchestrator.terminal.jobs_table import JobsTable
 from orchestrator.terminal.run_view import JsonReporter, LineReporter
-from orchestrator.terminal.tables import Column
 
 anything = st.text(st.characters(codec=None, exclude_categories=()))
 """With lone surrogates and control characters."""

@@ -240,8 +240,7 @@ def test_jobs_have_a_column_of_their_lineage_where_one_is_known(
     part = section.parts[0]
     assert isinstance(part, Table)
     assert {"lineage", "parent"} & set(part.columns) == columns
-    (curves,) = (figure for figure in document.figures() if figure.name == "learning-curves")
-    assert ("not comparable at equal env_steps" in curves.caption) == bool(columns)
+    assert ("not comparable at equal env_steps" in part.caption) == bool(columns)
 
 
 @pytest.mark.nightly
@@ -306,8 +305,6 @@ def test_what_a_learner_does_not_measure_is_empty_and_not_zero(tmp_path: Path) -
     [robot] = document.numbers["robots"]
     assert robot["phases"]["backward_s"] is robot["phases"]["env_s"] is None
     assert robot["phases"]["rest_s"] == 4.0
-    [row] = rows(document, "Phases")
-    assert row == "robot | – | – | – | – | – | 20,000 | 20,000 | –"
 
 
 def test_measures_have_a_table_of_their_own(tmp_path: Path) -> None:

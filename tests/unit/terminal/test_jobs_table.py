@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
+from orchestrator.analysis.job_columns import JobLine, activity, share
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.terminal import jobs_table
-from orchestrator.terminal.jobs_table import JobLine, JobsTable
+from orchestrator.terminal.jobs_table import JobsTable
 
 ROW = {
     **{
@@ -64,27 +65,27 @@ def a_table(
     running: int, pending: int, ended: int, *, name: str = "job", **totals: Any
 ) -> JobsTable:
     def lines(kind: str, count: int, state: str, **values: Any) -> list[JobLine]:
-        unknown = {"activity": state, "share": None, "attempts": 0, "ranks": 1}
+        unknown = {"attempts": 0, "ranks": 1, "env_steps": 0, "total_timesteps": 100_000}
         return [
             {"job_id": f"{kind}-{name}-{number}", "state": state, **unknown, **values}
             for number in range(count)
         ]
 
     live = {
-        "share": 0.46,
         "env_steps": 46_000,
         "env_steps_per_s": 1234.0,
         "ep_rew_mean": 123.4,
         "remaining_s": 75.0,
+        "where": "3",
     }
     return JobsTable(
         elapsed_s=60.0,
         counts=Counter(RUNNING=running, PENDING=pending, SUCCEEDED=ended),
         running=lines(
-            "live", running, "RUNNING", activity="training", cpu_share=0.98, attempts=2, **live
+            "live", running, "RUNNING", phase="training", cpu_share=0.98, attempts=2, **live
         ),
         next_up=lines("next", pending, "PENDING"),
-        ended=lines("over", ended, "SUCCEEDED", share=1.0, attempts=1),
+        ended=lines("over", ended, "SUCCEEDED", attempts=1),
         steps_to_go=1000,
         env_steps_per_s=10.0,
         **totals,
@@ -132,7 +133,7 @@ def test_on_80_columns_stays_what_is_of_use_and_on_160_everything() -> None:
     assert max(map(len, narrow)) <= 80
     for name in ("job", "state", "return", "done", "env_steps/s", "ETA", "attempts", "CPU"):
         assert name in narrow[3].split()
-    assert ("progress" in narrow[3].split(), "progress" in wide[3].split()) == (False, True)
+    assert ("on" in narrow[3].split(), "on" in wide[3].split()) == (False, True)
     for name in ("evaluated", "time", "wait"):
         assert name not in wide[3].split(), "it has no value here"
     assert "live-hopper-s0-0" in narrow[4]
@@ -166,13 +167,8 @@ def test_a_reading_of_the_files_as_a_screen() -> None:
     shown = jobs_table.of_snapshot(reading)
     last_launched, row = shown.running
     assert (last_launched["job_id"], row["job_id"]) == ("d", "a"), "in order of launch"
-    assert [row[key] for key in ("activity", "share", "remaining_s", "where", "attempts")] == [
-        "RUNNING",
-        0.25,
-        15.0,
-        "3",
-        2,
-    ]
+    assert [row[key] for key in ("remaining_s", "where", "attempts")] == [15.0, "3", 2]
+    assert (activity(row), share(row)) == ("RUNNING", 0.25)
     assert (
         [line["job_id"] for line in shown.ended],
         [line["job_id"] for line in shown.next_up],
@@ -187,7 +183,7 @@ def test_a_reading_of_the_files_as_a_screen() -> None:
         a={**running, **reported}, b={**running, **silent}, c={"waiting": "No space."}
     )
     shown = jobs_table.of_snapshot(reading)
-    assert [line["activity"] for line in shown.running] == ["evaluating", "training, silent 0:45"]
+    assert [activity(line) for line in shown.running] == ["evaluating", "training, silent 0:45"]
     assert (shown.cores_busy, shown.waiting) == (2.0, "No space."), "rank 0 tells of itself"
 
 
@@ -202,7 +198,7 @@ def test_the_first_measure_of_a_task_has_a_column_where_all_jobs_share_it() -> N
         jobs_table.jobs_table(jobs_table.of_rows(snapshot(a=done, b={}).rows), 120), 120
     )
     assert "distance_m" in head
-    assert " 1.23 " in line
+    assert " 1.234 " in line
     of_all = {**done, "measures": {"energy_j": 5.0, "mass_kg": 2.0}}
     (head, *_) = printed(
         jobs_table.jobs_table(jobs_table.of_rows(snapshot(a=done, b=of_all).rows), 120), 120
