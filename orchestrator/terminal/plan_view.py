@@ -5,8 +5,7 @@ trained with.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,11 @@ from orchestrator.core import job_parts
 from orchestrator.core.columns import NONE, Column, number_column
 from orchestrator.core.job import Cause, Failed, Job
 from orchestrator.core.numbers.changing_numbers import changing_numbers
-from orchestrator.core.numbers.evaluation_grid import number_of_points
-from orchestrator.core.text import count, cpu_text, duration, listed
+from orchestrator.core.text import count, cpu_text, listed
 from orchestrator.executors.start_choice import StartChoice
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.hyperparameters import DEFAULTS
-from orchestrator.jobfile.toml_models import FEATURE_TABLES, ResourcesTable, Settings
+from orchestrator.jobfile.toml_models import FEATURE_TABLES
 from orchestrator.server.decide import Fate
 from orchestrator.server.differences import by_difference
 from orchestrator.terminal import output
@@ -31,8 +29,6 @@ from orchestrator.terminal import output
 SHOWN = 10
 """Sets of hyperparameters or of model edits, and names of jobs, that are listed."""
 AFTER_SHOWN = 2
-FORKED = "forked from a process that imports their packages once"
-EXECED = "started as new Python processes"
 LEFT_AS_IT_IS = {
     "SUCCEEDED": "do nothing",
     "PAUSED": "do nothing; `resume` queues it",
@@ -53,38 +49,27 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
     source = experiment.job_source
     if source is not None:
         above += source.lines(experiment)
-    above += [*_starts(dry.starts), *_evaluation(dry)]
     below = [*dry.forecast.lines, *_batch_script(dry)]
     if experiment.makes_jobs:
         output.show(output.console(), *above, *below)
         return
     jobs = dry.jobs
-    about_jobs = [*_hyperparameters(jobs), *_changed_robots(jobs), *_changes(dry)]
-    output.show_table(_columns(dry), jobs, above=[*above, ""], below=[*about_jobs, *below])
+    below = [*_settings(jobs), *_changes(dry), *below]
+    output.show_table(_columns(dry), jobs, above=[*above, ""], below=below)
 
 
 def _heading(experiment: Experiment, dry: DryRun, run_dir: Path, *, is_refused: bool) -> str:
     """What would be trained, how many jobs at once, where, and into which directory."""
-    if (maker := experiment.job_maker) is not None:
-        what = f"a {maker.noun}"
-        order = ""
-    else:
-        what = _number_of_jobs(dry, is_refused=is_refused)
-        order = "in this order, "
     where = f"{dry.jobs_at_once} at once on {_where(dry)}"
-    return f"{experiment.name}: {what}, {where}, {order}into {run_dir}"
-
-
-def _number_of_jobs(dry: DryRun, *, is_refused: bool) -> str:
-    """How many jobs there are and, if not all of them, how many would be launched."""
-    jobs = dry.jobs
-    text = count(len(jobs), "job")
+    if (maker := experiment.job_maker) is not None:
+        return f"{experiment.name}: a {maker.noun}, {where}, into {run_dir}"
+    what = count(len(dry.jobs), "job")
     launched = sum(fate.is_launched for fate in dry.fates.values())
-    if launched == len(jobs) and not is_refused:
-        return text
-    if launched == 0 or is_refused:
-        return f"{text}, of which none would be launched"
-    return f"{text}, of which {launched:,} would be launched"
+    if is_refused:
+        launched = 0
+    if launched < len(dry.jobs):
+        what += f", of which {launched:,} would be launched"
+    return f"{experiment.name}: {what}, {where}, in this order, into {run_dir}"
 
 
 def _lines_of_tables(experiment: Experiment) -> list[str]:
@@ -103,32 +88,6 @@ def _facts_of_tables(experiment: Experiment) -> dict[str, Any]:
         if facts_of is not None:
             facts[name] = facts_of(meaning)
     return facts
-
-
-def _starts(starts: Mapping[str, StartChoice]) -> list[str]:
-    """How workers would be started, and why."""
-    ways = Counter((choice.is_forked, choice.why) for choice in starts.values())
-    texts = [
-        f"{count(number, 'worker')} {FORKED if is_forked else EXECED} ({why})"
-        for (is_forked, why), number in ways.most_common()
-    ]
-    return [f"start: {'; '.join(texts)}"] if texts else []
-
-
-def _evaluation(dry: DryRun) -> list[str]:
-    """Say which share of the env_steps is evaluation, for the job where it is largest."""
-    found: list[tuple[float, str]] = []
-    for job in dry.jobs:
-        spec = job.spec
-        longest = dry.verdicts[job.job_id].episode_steps
-        if longest is None:
-            continue
-        episodes = spec.eval_episodes * (1 + bool(spec.randomize) + number_of_points(spec.evaluate))
-        steps = episodes * longest
-        text = f"{count(episodes, 'episode')} of at most {longest:,} steps, {job.job_id}"
-        found.append((steps / (steps + spec.total_timesteps), text))
-    share, text = max(found, default=(0.0, ""))
-    return [f"evaluation: at most {share:.0%} of the env_steps of a job ({text})"] if share else []
 
 
 def _where(dry: DryRun) -> str:
@@ -177,55 +136,25 @@ def _changes(dry: DryRun) -> list[str]:
     return lines
 
 
-def _hyperparameters(jobs: Sequence[Job]) -> list[str]:
-    """What differs from the defaults of the jobs' algorithms."""
-    heading = "Hyperparameters that differ from Stable-Baselines3's defaults (--json shows all):"
-    return ["", heading, *_by_values({job.job_id: _set_values(job) for job in jobs})]
-
-
-def _changed_robots(jobs: Sequence[Job]) -> list[str]:
-    """Changes to the robots, what their episodes draw, and grids of evaluation, where any job has
-    some.
-    """
-    lines: list[str] = []
-    for heading, changes_of in (
-        ("Model edits:", lambda job: job.spec.model_edits),
-        ("Drawn anew for each episode:", lambda job: job.spec.randomize),
-        ("Evaluated at each combination of:", lambda job: job.spec.evaluate),
-        ("Changing over the training:", _changing_options),
-    ):
-        changes = {job.job_id: changes_of(job) for job in jobs}
-        if any(changes.values()):
-            lines += ["", heading, *_by_values(changes)]
-    return lines
-
-
-def _changing_options(job: Job) -> dict[str, Any]:
-    """The options of its task that change over the training, and what features do in it."""
-    changing = {
-        f"task_options.{name}": text for name, text in changing_numbers(job.spec.task_options)
-    }
-    return changing | job_parts.under_keys(job_parts.in_training(job.spec.parts))
-
-
-def _by_values(values: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Values, once for all jobs that have the same.
-
-    :param values: of each job, by its name.
-    """
+def _settings(jobs: Sequence[Job]) -> list[str]:
+    """What differs from the defaults, once for all jobs that have the same."""
     with_same: dict[str, list[str]] = {}
-    for job_id, of_job in values.items():
-        with_same.setdefault(_assignments(of_job), []).append(job_id)
+    for job in jobs:
+        texts = [f"{key} = {json.dumps(value)}" for key, value in _set_values(job).items()]
+        with_same.setdefault(", ".join(texts) or "none", []).append(job.job_id)
     lines = [
-        f"  {'all jobs' if len(with_same) == 1 else listed(names, 3)}: {text or 'none'}"
-        for text, names in with_same.items()
+        f"  {'all jobs' if len(with_same) == 1 else listed(job_ids, 3)}: {text}"
+        for text, job_ids in with_same.items()
     ]
     more = [f"  … and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
-    return [*lines[:SHOWN], *more]
+    heading = "Settings that differ from Stable-Baselines3's defaults (--json shows all):"
+    return ["", heading, *lines[:SHOWN], *more]
 
 
 def _set_values(job: Job) -> dict[str, Any]:
-    """The hyperparameters of a job that are not the defaults of its algorithm, by dotted key."""
+    """The hyperparameters of a job that are not the defaults of its algorithm, and what changes its
+    robot and its training, by dotted key.
+    """
     spec = job.spec
     defaults = DEFAULTS.get(spec.algo, {})
     values = {
@@ -233,20 +162,19 @@ def _set_values(job: Job) -> dict[str, Any]:
         for key, value in spec.hyperparameters.items()
         if key not in defaults or value != defaults[key]
     }
-    return values | {f"policy_kwargs.{key}": value for key, value in spec.policy_kwargs.items()}
-
-
-def _assignments(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} = {json.dumps(value)}" for key, value in values.items())
+    for table, settings in (
+        ("policy_kwargs", spec.policy_kwargs),
+        ("model", spec.model_edits),
+        ("randomize", spec.randomize),
+        ("evaluate", spec.evaluate),
+        ("task_options", dict(changing_numbers(spec.task_options))),
+    ):
+        values |= {f"{table}.{key}": value for key, value in settings.items()}
+    return values | job_parts.under_keys(job_parts.in_training(spec.parts))
 
 
 def _columns(dry: DryRun) -> list[Column[Job]]:
-    """In the order in which they stand. Some are there only where a job differs from the
-    default.
-    """
-    jobs = dry.jobs
-    resources = [job.resources for job in jobs]
-    defaults = ResourcesTable()
+    """In the order in which they stand; those of a rank only where a job has a value."""
     columns: list[Column[Job]] = [Column("job", lambda job: job.job_id)]
     if any(fate.shown_state or fate.action == "none" for fate in dry.fates.values()):
         columns += [
@@ -256,46 +184,27 @@ def _columns(dry: DryRun) -> list[Column[Job]]:
                 lambda job: _deed(dry.fates[job.job_id], dry.resumes_from.get(job.job_id, 0)),
             ),
         ]
-    columns.append(Column("robot", _robot, rank=1))
-    if any(job.spec.after for job in jobs):
-        columns.append(Column("after", lambda job: listed(job.spec.after, AFTER_SHOWN) or NONE))
-    columns += [
+    return [
+        *columns,
+        Column("robot", _robot, rank=1),
+        Column("after", lambda job: listed(job.spec.after, AFTER_SHOWN) or NONE, rank=1),
         Column("task", lambda job: job.spec.task or job.spec.env or job.spec.entry_point or ""),
         number_column("timesteps", lambda job: f"{job.spec.total_timesteps:,}"),
         number_column("n_envs", lambda job: str(job.spec.n_envs), rank=2),
-    ]
-    if any(one.ranks > 1 for one in resources):
-        columns.append(number_column("ranks", lambda job: str(job.resources.ranks)))
-    columns += [
+        number_column("ranks", lambda job: _unless(1, job.resources.ranks), rank=2),
         number_column("cores", lambda job: str(job.resources.cores), rank=2),
         number_column("threads", lambda job: str(job.resources.threads), rank=3),
         number_column("memory", lambda job: f"{job.resources.memory_mib:,} MiB", rank=4),
-        number_column("GPUs", lambda job: str(job.resources.gpus), rank=5),
+        number_column("GPUs", lambda job: _unless(0, job.resources.gpus), rank=5),
     ]
-    if any(one.nice for one in resources):
-        columns.append(number_column("nice", lambda job: str(job.resources.nice), rank=3))
-    if any(one.timeout_s != defaults.timeout for one in resources):
-        columns.append(
-            number_column("timeout", lambda job: duration(job.resources.timeout_s), rank=3)
-        )
-    if any(one.min_free_disk_mib != defaults.min_free_disk for one in resources):
-        columns.append(
-            number_column(
-                "free disk", lambda job: f"{job.resources.min_free_disk_mib:,} MiB", rank=4
-            )
-        )
-    if any(job.spec.checkpoint_every != Settings().checkpoint_every for job in jobs):
-        columns.append(number_column("checkpoint every", _checkpoint_every, rank=4))
-    return columns
+
+
+def _unless(usual: int, number: float) -> str:
+    return NONE if number == usual else f"{number:g}"
 
 
 def _robot(job: Job) -> str:
     return job.xml_source.name if job.xml_source else job.spec.robot_maker or NONE
-
-
-def _checkpoint_every(job: Job) -> str:
-    steps = job.spec.checkpoint_every
-    return duration(job.spec.checkpoint_every_s) if steps is None else f"{steps:,}"
 
 
 def _deed(fate: Fate, env_steps: int) -> str:

@@ -157,7 +157,6 @@ def test_hyperparameters_that_are_not_the_defaults_are_shown_once_for_all_jobs_t
         in below
     )
     assert "  d-s0: policy_kwargs.net_arch = [32]\n" in below
-    assert "Model edits" not in below
     whole = json.loads(invoke(*arguments, "--json", cwd=tmp_path).stdout)["jobs"]
     of_c = next(job for job in whole if job["name"] == "c")
     assert (of_c["hyperparameters"]["gae_lambda"], of_c["hyperparameters"]["n_steps"]) == (0.95, 64)

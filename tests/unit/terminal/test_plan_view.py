@@ -93,4 +93,3 @@ def test_the_forecast_of_a_source_that_lets_declared_jobs_go_on_is_below_them(
     plan_view.show(experiment, dry, Path("run"))
     shown = capsys.readouterr().out
     assert shown.index(job.job_id) < shown.index("one of two is drawn each hour")
-    assert "evaluation: at most 25% of the env_steps" in shown
