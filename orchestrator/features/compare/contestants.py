@@ -11,13 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.analysis.equal_trainings import (
-    identity_of_row,
-    start_policy,
-    training_but_for_seed,
-)
 from orchestrator.analysis.job_values import EVALUATION, TRAINING
-from orchestrator.analysis.sequential import LEAST_SEEDS
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
 from orchestrator.core.job import TERMINAL, Job
@@ -34,7 +28,13 @@ from orchestrator.features.compare import (
 )
 from orchestrator.features.compare.chosen_jobs import Chooser
 from orchestrator.features.compare.declared_settings import Difference
+from orchestrator.features.compare.equal_trainings import (
+    identity_of_row,
+    start_policy,
+    training_but_for_seed,
+)
 from orchestrator.features.compare.job_groups import Cases
+from orchestrator.features.compare.sequential import LEAST_SEEDS
 from orchestrator.jobfile.job_names import with_seed
 from orchestrator.ledger import JobRow, SummaryRow
 

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from orchestrator.analysis.equal_trainings import seeds_trained_otherwise
 from orchestrator.analysis.statistics import (
     Estimate,
     TwoGroups,
@@ -43,6 +42,7 @@ from orchestrator.features.compare.declared_settings import (
     jobs_of_cases,
     settings_of_cases,
 )
+from orchestrator.features.compare.equal_trainings import seeds_trained_otherwise
 from orchestrator.features.compare.paid_otherwise import other_tasks_remarks
 from orchestrator.features.compare.protocols import (
     Protocol,

@@ -3,7 +3,7 @@ higher.
 
 The seeds are trained in a run directory beside RUN, of which nothing is changed: an ordinary
 experiment, to which each round of the race adds jobs. So nothing is lost when it is killed, and the
-same command goes on. What the values say is decided by :mod:`orchestrator.analysis.sequential`.
+same command goes on. What the values say is decided by :mod:`orchestrator.features.compare.sequential`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from orchestrator.analysis.sequential import LEAST_SEEDS, Look
 from orchestrator.analysis.statistics_text import with_interval
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import count
@@ -27,6 +26,7 @@ from orchestrator.features.compare.paid_otherwise import other_tasks_remarks
 from orchestrator.features.compare.race_options import RaceOptions
 from orchestrator.features.compare.race_result import RaceResult, noted, numbers, result_of
 from orchestrator.features.compare.race_standing import Standing
+from orchestrator.features.compare.sequential import LEAST_SEEDS, Look
 from orchestrator.keys.names import safe_name
 from orchestrator.terminal.run_view import LineReporter
 

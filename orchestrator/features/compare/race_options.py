@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TextIO
 
-from orchestrator.analysis.sequential import LEAST_SEEDS, MOST_SEEDS, Rules
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
 from orchestrator.features.compare.contestants import Conditions
+from orchestrator.features.compare.sequential import LEAST_SEEDS, MOST_SEEDS, Rules
 from orchestrator.machine.slots import MaxParallel
 
 

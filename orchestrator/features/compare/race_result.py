@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.analysis import run_reader, sequential
-from orchestrator.analysis.sequential import Look, Outcome
+from orchestrator.analysis import run_reader
 from orchestrator.analysis.statistics import Estimate
 from orchestrator.analysis.statistics_text import difference_text, short_number
 from orchestrator.core.files.atomic_files import write_whole
@@ -20,11 +19,12 @@ from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.compare import race_notes
+from orchestrator.features.compare import race_notes, sequential
 from orchestrator.features.compare.contestants import Contestant
 from orchestrator.features.compare.declared_settings import Difference
 from orchestrator.features.compare.paid_otherwise import other_tasks_remarks
 from orchestrator.features.compare.race_standing import Standing
+from orchestrator.features.compare.sequential import Look, Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy
 
-from orchestrator.analysis.sequential import (
+from orchestrator.features.compare.sequential import (
     BOUNDS,
     ERROR,
     ERRORS,
