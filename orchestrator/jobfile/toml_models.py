@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from annotated_types import Predicate
 from pydantic import AfterValidator, Field, WithJsonSchema, create_model
@@ -34,7 +34,6 @@ from orchestrator.keys.feature_tables import FeatureTable, JobTable
 from orchestrator.keys.names import is_showable
 from orchestrator.keys.value_types import (
     MOST,
-    AnyKeys,
     Count,
     CountFromZero,
     Name,
@@ -438,6 +437,8 @@ TABLES = _tables_in(Settings)
 ALL_TABLES: Mapping[Any, type[TomlTable]] = _tables_below(JobFile)
 """Tables of the job file at any depth, by key."""
 FREE_TABLES = tuple(
-    name for name, info in Settings.model_fields.items() if AnyKeys() in info.metadata
+    name
+    for name, info in Settings.model_fields.items()
+    if get_origin(info.annotation) is dict and name != "matrix"
 )
 """Tables of a job with any keys."""

@@ -67,11 +67,6 @@ class TomlTable(BaseModel):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class AnyKeys:
-    """Annotation of a table in which the user may set any keys, also in a matrix."""
-
-
 class ExpectedError(ValueError):
     """States what a key accepts; the message for the user adds the value that was found."""
 
@@ -336,7 +331,6 @@ Options = Annotated[
     dict[str, JsonValue],
     Expected("a table of text, finite numbers, true, false, lists and tables"),
     WithJsonSchema({"type": "object"}),
-    AnyKeys(),
 ]
 Matrix = Annotated[
     dict[str, Any],

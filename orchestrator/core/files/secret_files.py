@@ -58,15 +58,11 @@ def read(path: Path, *, missing: str, exposed: str, anew: str) -> str:
         raise UsageError(f"{path}: there is no token. {missing}") from None
     except OSError as error:
         raise UsageError(f"{path}: the token cannot be read: {error.strerror}") from None
-    if status.st_uid not in (os.getuid(), 0):
+    if status.st_uid not in (os.getuid(), 0) or status.st_mode & 0o077:
         raise UsageError(
-            f"{path}: this token belongs to another user (uid {status.st_uid}), who could replace it"
-        )
-    if status.st_mode & 0o077:
-        raise UsageError(
-            f"{path}: others can read this token (mode {stat.S_IMODE(status.st_mode):04o}), and whoever has it can"
-            f" {exposed}. If nobody else can have seen it: `chmod 600 {path}`. Otherwise remove the file; {anew}"
-            " creates a new one"
+            f"{path}: others can read or replace this token (its owner has uid {status.st_uid}, its mode is "
+            f"{stat.S_IMODE(status.st_mode):04o}), and whoever has it can {exposed}. Remove the file; {anew} creates"
+            " a new one"
         )
     return check_token(content.decode("latin-1").strip(), str(path))
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import MinLen
 from pydantic import Field
 
-from orchestrator.keys.value_types import MOST, AboveZero, AnyKeys, Expected
+from orchestrator.keys.value_types import MOST, AboveZero, Expected
 
 _Joint = Annotated[str, MinLen(1)]
 _FromZero = Annotated[float, Field(ge=0, le=MOST)]
@@ -20,17 +20,14 @@ Frequency = Annotated[float, Field(ge=0.1, le=100)]
 AboveZeroByJoint = Annotated[
     AboveZero | dict[_Joint, AboveZero] | None,
     Expected(f"a number above 0, or a table of them by joint or pattern, such as {_EXAMPLE}"),
-    AnyKeys(),
 ]
 FromZeroByJoint = Annotated[
     _FromZero | dict[_Joint, _FromZero] | None,
     Expected(f"a number, 0 or more, or a table of them by joint or pattern, such as {_EXAMPLE}"),
-    AnyKeys(),
 ]
 Pose = Annotated[
     dict[_Joint, _Position],
     Expected('a table of positions by joint or pattern, such as { "*_calf_joint" = -1.5 }'),
-    AnyKeys(),
 ]
 Folders = Annotated[
     list[Annotated[str, MinLen(1)]], Expected('a list of folders in quotes, such as ["../robots"]')
