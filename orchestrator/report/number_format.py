@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestrator.analysis.statistics import EstimateFacts
 
 DASH = "–"
-
-
-def are_numbers(values: Iterable[Any]) -> bool:
-    """Whether all are finite numbers."""
-    return all(
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        for value in values
-    )
 
 
 def number(value: float | None) -> str:

@@ -31,9 +31,6 @@ and the cursor."""
 LONGEST_WORD = 10
 """What a wrapped line may leave free at its end."""
 NO_GOALS: Mapping[str, int] = MappingProxyType({})
-SHORT_S = 60.0
-"""Of jobs that take less on average, start and evaluation are a good part: their ends tell more
-than their speed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,24 +117,20 @@ def _is_done_since(line: JobLine, since: float) -> bool:
 def remaining_s(
     done: Sequence[JobLine], *, steps_to_go: int, env_steps_per_s: float, running: int
 ) -> float | None:
-    """Seconds until ``steps_to_go`` are done: by the speed that running workers report, or by what
-    has ended. None where nothing tells.
+    """Seconds until ``steps_to_go`` are done: by what has ended, start-up and evaluation included, or
+    by the speed that running workers report. None where nothing tells.
 
-    :param done: jobs that were trained from their start to their end, in one attempt each.
+    :param done: jobs that were trained from their start to their end, in one attempt each. They tell
+        if there are as many as run at once; otherwise the time until the first end would count for
+        one of them alone.
     :param env_steps_per_s: what running workers report together; 0 where none does.
     """
-    reported_s = steps_to_go / env_steps_per_s if env_steps_per_s > 0 else None
     env_steps = sum(line["env_steps"] for line in done)
-    # As many as run at once: otherwise the time until the first end would count for one of them
-    # alone.
-    if not env_steps or len(done) < max(1, running):
-        return reported_s
-    wall_s = sum(line["ended_at"] - line["started_at"] for line in done)
-    if reported_s is not None and wall_s >= SHORT_S * len(done):
-        return reported_s
-    begun = min(line["started_at"] for line in done)
-    took_s = max(line["ended_at"] for line in done) - begun
-    return float(steps_to_go * took_s / env_steps)
+    if env_steps and len(done) >= running:
+        begun = min(line["started_at"] for line in done)
+        took_s = max(line["ended_at"] for line in done) - begun
+        return float(steps_to_go * took_s / env_steps)
+    return steps_to_go / env_steps_per_s if env_steps_per_s > 0 else None
 
 
 def _since(snapshot: Snapshot) -> float | None:

@@ -9,7 +9,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from orchestrator.core.job import Cause
-from orchestrator.core.text import count, listed, plain
+from orchestrator.core.text import count, plain
 from orchestrator.experiment.directory import left_batch_jobs, resume_advice
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.ledger import SummaryRow
@@ -30,7 +30,6 @@ from orchestrator.terminal.run_view import json_line
 REASONS_SHOWN = 20
 MOST_ROWS = 1000
 """Jobs in the table at the end of a run: a table of 100,000 takes minutes."""
-PAUSED_SHOWN = 5
 
 
 def show(snapshots: Iterable[Snapshot], *, in_place: bool) -> Snapshot | None:
@@ -102,38 +101,22 @@ def show_end(
         commands = "    ".join(f"orchestrator {name} {shlex.quote(str(root))}" for name in names)
         play = f"orchestrator play {shlex.quote(str(root))} JOB shows what a job has learnt"
         parts.append(f"Next: {commands}    ({play})")
-    unsuccessful = {row["cause"] for row in rows if row["state"] in ("FAILED", "CANCELLED")}
     if is_stopped and exit_code != 0:
         parts.append(Text(f"Stopped. {how_to_resume}", style="yellow"))
-    elif exit_code == 1 and unsuccessful:
-        advice = _advice(root, unsuccessful)
-        parts.append(Text(f"Some jobs did not succeed. {advice}", style="red"))
+    elif exit_code == 1 and any(row["state"] in ("FAILED", "CANCELLED") for row in rows):
+        advice = (
+            f"Some jobs did not succeed. `logs {root} JOB` shows the output of one; `retry {root}` queues them"
+            " again, and running the job file examines invalid ones again."
+        )
+        parts.append(Text(advice, style="red"))
     paused = [
         row["job_id"] for row in rows if row["state"] == "PAUSED" and row["cause"] != Cause.RUNG
     ]
     if paused:
         jobs = count(len(paused), "job is", "jobs are")
-        advice = f"First, `resume {root}` queues what is paused again. {how_to_resume}"
-        text = f"{jobs} paused ({listed(paused, PAUSED_SHOWN)}). {advice}"
+        text = f"{jobs} paused. First, `resume {root}` queues them again. {how_to_resume}"
         parts.append(Text(text, style="yellow"))
     output.show(on, *parts)
-
-
-def _advice(root: Path, causes: Set[str | None]) -> str:
-    """What to do about jobs that did not succeed. :param causes: why they did not."""
-    others = causes - {Cause.TOO_LARGE}
-    sentences: list[str] = []
-    if others == {Cause.INVALID}:
-        sentences.append(
-            "Correct what is said above and run the job file, which examines them again."
-        )
-    elif others:
-        sentences.append(
-            f"`logs {root} JOB` shows the output of one; `retry {root}` queues them again."
-        )
-    if Cause.TOO_LARGE in causes:
-        sentences.append(f"Where there is room, `run {root}` trains those that are too large here.")
-    return " ".join(sentences)
 
 
 def counts(snapshot: Snapshot) -> str:

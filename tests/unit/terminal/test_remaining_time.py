@@ -29,7 +29,6 @@ LONG = two_at_once(600.0)
         pytest.param(SHORT, 0.0, 141 * 48 / 47, id="short jobs that report no speed"),
         pytest.param(SHORT, 640.0, 141 * 48 / 47, id="short jobs, of which one reports a speed"),
         pytest.param(LONG, 0.0, 141 * 300 * 48 / 47, id="long jobs before their first report"),
-        pytest.param(LONG, 64.0, 141.0, id="long jobs"),
         pytest.param(SHORT[:1], 0.0, None, id="fewer ends than run at once"),
     ],
 )
