@@ -189,11 +189,11 @@ class ExaminationAnswer(JsonLine):
     """Whether there was no answer within the time limit."""
     diverges: bool = False
     """Whether physics diverged in the stability test, which may be a problem or a warning."""
-    cause: Literal["robot", "code", "settings", "init"] = "robot"
+    cause: Literal["robot", "code", "settings", "init", "process"] = "robot"
     """What ``problem`` lies in. ``settings``: it cannot be the robot, it is in what is named for it
     (a task, its options). ``code``: it may be the robot or the user's own code, which a second
     robot shows. ``init``: the policy to start from has another network, or no names in common with
-    the job."""
+    the job. ``process``: the examining process has ended or hangs."""
     key: str | None = None
     """The key of the job that ``problem`` lies in; None: no single one."""
     errno: int | None = None

@@ -124,5 +124,5 @@ class Examiner:
 
     def _close_children(self) -> None:
         for child in self._kept:
-            child.__exit__()
+            child.close()
         self._kept.clear()

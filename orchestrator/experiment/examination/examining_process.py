@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from orchestrator.core.exit_codes import how_it_ended, is_killed_from_outside
+from orchestrator.core.exit_codes import how_it_ended
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.processes.child_process import (
@@ -33,10 +33,6 @@ class Child:
     """
 
     def __init__(self) -> None:
-        self.answered = 0
-        self.hung = False
-        self.was_killed = False
-        """Whether it has ended by a signal from outside."""
         self._deadline = math.inf
         self._limit_s = math.inf
         self._search_path: str | None = None
@@ -57,17 +53,16 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it. May be called again."""
         end_group(self._popen)
         for file in (self._popen.stdin, self._popen.stdout, self._err):
             if file is not None:
                 with contextlib.suppress(BrokenPipeError):  # what it has not read
                     file.close()
         self._folder.cleanup()
-
-    @property
-    def may_be_blameless(self) -> bool:
-        """Whether something else than the request that it has not answered may have ended it."""
-        return self.was_killed or (self.answered > 0 and not self.hung)
 
     def fileno(self) -> int:
         assert self._popen.stdout is not None
@@ -88,8 +83,10 @@ class Child:
             self._popen.stdin.write(request.to_line())
             self._popen.stdin.flush()
 
-    def answer(self, *, can_be_read: bool) -> ExaminationAnswer | str | None:
-        """The answer, or a text saying why there will be none; None while there is neither."""
+    def answer(self, *, can_be_read: bool) -> ExaminationAnswer | None:
+        """Return the answer, or one with the cause ``process`` if there will be none; None while
+        there is neither.
+        """
         ended = has_ended(self._popen.pid)
         if ended and not can_be_read:  # it may have answered and ended since
             can_be_read = bool(readable([self]))
@@ -98,20 +95,17 @@ class Child:
         line, newline, rest = self._text.partition(b"\n")
         if newline:
             self._text = rest
-            self.answered += 1
             return ExaminationAnswer.from_line(line)
-        if ended:
-            return self._why_it_ended()
-        if time.monotonic() > self._deadline:
-            self.hung = True
-            end_group(self._popen)
-            return f"examining it took more than {self._limit_s:g} s"
-        return None
-
-    def _why_it_ended(self) -> str:
+        is_late = time.monotonic() > self._deadline
+        if not (ended or is_late):
+            return None
         returncode = end_group(self._popen)
-        self.was_killed = is_killed_from_outside(returncode)
-        self._err.seek(0)
-        last = last_line(self._err.read()[-2000:].decode(errors="replace"), "")
-        reason = f": {last}" if last else ""
-        return f"examining it ended with {how_it_ended(returncode)}{reason}"
+        problem = f"examining it took more than {self._limit_s:g} s"
+        if ended:
+            self._err.seek(0)
+            last = last_line(self._err.read()[-2000:].decode(errors="replace"), "")
+            reason = f": {last}" if last else ""
+            problem = f"examining it ended with {how_it_ended(returncode)}{reason}"
+        return ExaminationAnswer(
+            problem=problem, cause="process", is_late=not ended, process_exits=True
+        )

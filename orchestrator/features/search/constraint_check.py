@@ -64,7 +64,7 @@ class PointMeasurer:
 
     def close(self) -> None:
         for child in self._children:
-            child.__exit__()
+            child.close()
 
     def check(
         self, points: Sequence[Mapping[str, Any]], turn: Callable[[], object] = lambda: None

@@ -24,7 +24,7 @@ class TrialExaminer:
 
     def close(self) -> None:
         for child in self._children:
-            child.__exit__()
+            child.close()
 
     def with_parent(self, jobs: Sequence[Job], parent: Trial) -> Sequence[Job] | None:
         """Return the jobs of a trial as they start from the policies of ``parent``, or None if one
