@@ -11,6 +11,7 @@ from unittest import mock
 
 import av
 import numpy as np
+import psutil
 from command_helpers import Experiment, invoke
 from PIL import Image
 
@@ -47,10 +48,10 @@ def size(png: Path) -> tuple[int, int]:
 
 
 def players_of(pid: int) -> list[int]:
-    """Children of ``pid`` that play a policy."""
+    """Processes below ``pid`` that play a policy."""
     players = []
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            if b"orchestrator.worker.rendering.play" in Path(f"/proc/{child}/cmdline").read_bytes():
-                players.append(int(child))
+    for child in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "orchestrator.worker.rendering.play" in child.cmdline():
+                players.append(child.pid)
     return players
