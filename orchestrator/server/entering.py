@@ -28,6 +28,7 @@ from orchestrator.core.job import (
     Job,
     Paused,
     Pending,
+    Running,
     Succeeded,
     lacked_room,
 )
@@ -435,21 +436,20 @@ class Entering:
     def _drop_undeclared(
         self, rows: Mapping[str, JobRow], positions: Mapping[str, int]
     ) -> list[str]:
-        """Remove jobs that are no longer declared if they never ran; otherwise cancel them. Return
-        their ids.
+        """Remove jobs that are no longer declared if they never ran; otherwise cancel them, unless they
+        are over. Return the ids of all that do not run: they are no jobs of this run.
         """
         dropped = []
         for job_id, row in rows.items():
-            if job_id in positions:
+            if job_id in positions or isinstance(row.state, Running):
                 continue
+            dropped.append(job_id)
             if not row.attempts:
                 self.ledger.delete_job(job_id)
-                dropped.append(job_id)
             elif isinstance(row.state, Pending | Paused):
                 text = f"{job_id} is no longer declared: it is CANCELLED until it is declared again"
                 self.report("warning", text, job_id=job_id)
                 self.ledger.set_state(job_id, Cancelled(is_undeclared=True))
-                dropped.append(job_id)
         return dropped
 
     # -- the jobs of the ledger

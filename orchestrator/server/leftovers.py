@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -98,7 +99,9 @@ def kill_leftover(pid: int, pid_start: float) -> None:
 
 def settle_left_attempts(paths: RunPaths, ledger: ServerLedger, report: Report) -> None:
     """Kill what a dead supervisor has left running, and record how these attempts ended."""
-    for row in ledger.jobs():
+    rows = ledger.jobs()
+    put_back_directories(paths, rows)
+    for row in rows:
         if isinstance(row.state, Running):
             _settle(row, row.state, paths, ledger, report)
 
@@ -193,6 +196,22 @@ def _end_attempt(
 
 
 # -- job directories
+
+
+def put_back_directories(paths: RunPaths, rows: Sequence[JobRow]) -> None:
+    """Put directories back that a supervisor had set aside for jobs to start over, if it died before
+    it recorded that.
+    """
+    for row in rows:
+        directory = paths.job(row.job_id)
+        if not row.attempts or directory.attempts.exists():
+            continue
+        training = Training(fingerprint=row.fingerprint, robot_hash=row.robot_hash)
+        for aside in paths.replaced.glob(f"{row.job_id}.*"):
+            if find(JobPaths(aside), None).training == training:
+                shutil.rmtree(directory.root, ignore_errors=True)
+                aside.rename(directory.root)
+                break
 
 
 def states_of_summary(paths: RunPaths) -> StatesOfSummary:
