@@ -4,7 +4,6 @@ python -m tests.simulation                         seeds 0 to 499, as the tests 
                            --seeds 1000 --seed 500 a thousand others, beginning with 500
                            --seeds 1 --seed 7 --trace
                                                    all that happens in one of them
-                           --scenario FILE         a scenario that was kept in a file
                            --plant N               with the N-th planted fault, until it is found
 
 Prints what does not hold, and the shortest scenario that shows it.
@@ -17,12 +16,10 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 from tests.simulation.drawing import made
 from tests.simulation.planted import FAULTS, first_seed
 from tests.simulation.play import play
-from tests.simulation.scenario import Scenario
 from tests.simulation.shrink import shrunk
 
 
@@ -34,7 +31,6 @@ def main() -> int:
     )
     parser.add_argument("--seeds", type=int, default=500, help="how many are played")
     parser.add_argument("--seed", type=int, default=0, help="the first of them")
-    parser.add_argument("--scenario", type=Path, help="play the scenario in this file instead")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
     parser.add_argument("--plant", type=int, help="plant a fault")
     arguments = parser.parse_args()
@@ -44,25 +40,19 @@ def main() -> int:
         seed, violation = first_seed(fault, seeds)
         print(f"{fault.name}: {'not found' if seed is None else f'seed {seed}: {violation}'}")
         return seed is None
-    if arguments.scenario is not None:
-        scenarios = {str(arguments.scenario): Scenario.from_json(arguments.scenario.read_text())}
-    else:
-        scenarios = {f"seed {seed}": made(seed) for seed in seeds}
     begun = time.perf_counter()
     counts: Counter[str] = Counter()
     failed = 0
     with ProcessPoolExecutor() as pool:
-        outcomes = pool.map(play, scenarios.values())
-        for (name, scenario), outcome in zip(scenarios.items(), outcomes, strict=True):
+        for seed, outcome in zip(seeds, pool.map(play, map(made, seeds)), strict=True):
             counts += outcome.counts
             if arguments.trace:
                 print("\n".join(outcome.trace))
             if outcome.violation:
                 failed += 1
-                shortest, _ = shrunk(scenario, outcome)
-                print(f"{name}: {outcome.violation}\n{shortest.to_json()}", flush=True)
-    elapsed_s = time.perf_counter() - begun
-    print(f"{len(scenarios):,} scenarios in {elapsed_s:.1f} s; {failed:,} failed")
+                shortest, _ = shrunk(made(seed), outcome)
+                print(f"seed {seed}: {outcome.violation}\n{shortest.to_json()}", flush=True)
+    print(f"{len(seeds):,} scenarios in {time.perf_counter() - begun:.1f} s; {failed:,} failed")
     print(", ".join(f"{name} {number:,}" for name, number in sorted(counts.items())))
     return bool(failed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +13,6 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.server import offline
 from orchestrator.server.declaration import job_values
-from orchestrator.server.entering import Addition, addition_args
 from orchestrator.server.requests import Request, RequestFolder, Verb
 from tests.simulation.machine import VERSION, Machine
 from tests.simulation.monitor import LeftRequest, Monitor
@@ -79,24 +79,24 @@ class Clients:
         jobs = [job for job in self.machine.jobs.values() if job.is_declared]
         return jobs or list(self.machine.jobs.values())[:1]
 
-    def _addition(self, on_change: Any) -> Mapping[str, Any]:
+    def _addition(self, on_change: str) -> Mapping[str, Any]:
+        """Return the arguments of a request to add the jobs of the job file."""
         if on_change == "directory":
-            return addition_args(Addition(as_it_is=True))
+            return {"as_it_is": True}
         names = {job.job_id for job in self.declared()}
-        jobs = [
-            _job(replace(job, after=tuple(name for name in job.after if name in names)), number)
-            for number, job in enumerate(self.declared())
-        ]
-        addition = Addition(
-            jobs=[job_values(job) for job in jobs],
-            whole=True,
-            on_change=on_change,
-            skip_invalid=self._skips_invalid,
-            order="as-listed",
-            source="jobs.toml",
-            text="jobs",
-        )
-        return addition_args(addition)
+        jobs = []
+        for number, job in enumerate(self.declared()):
+            after = tuple(name for name in job.after if name in names)
+            jobs.append(_values(replace(job, after=after), number))
+        return {
+            "jobs": jobs,
+            "whole": True,
+            "on_change": on_change,
+            "skip_invalid": self._skips_invalid,
+            "order": "as-listed",
+            "source": "jobs.toml",
+            "text": "jobs",
+        }
 
     # -- requests
 
@@ -112,12 +112,11 @@ class Clients:
         first = Request(verb="add", args=args, supervisor=holder)
         self._leave(first, Trouble(kind="add", what=how), is_first=True)
         if self.scenario.held_s:
-            release = Trouble(kind="release")
-            self.machine.world.after(self.scenario.held_s, lambda: self._release(holder, release))
+            self.machine.world.after(self.scenario.held_s, lambda: self._release(holder))
 
-    def _release(self, holder: str, trouble: Trouble) -> None:
+    def _release(self, holder: str) -> None:
         if self.holder == holder and self.machine.world.is_supervised:
-            self._leave(Request(verb="release", supervisor=holder), trouble)
+            self._leave(Request(verb="release", supervisor=holder), Trouble(kind="release"))
 
     def give(self, trouble: Trouble) -> None:
         """Give a command, to the supervisor or, if none runs, to the run directory."""
@@ -154,24 +153,21 @@ class Clients:
                 id_ = self._folder.leave(request)
             except OSError:  # the disk is full
                 world.log("a request cannot be left")
-                if is_first:
-                    self.is_starter_dead = True
-                elif request.verb == "release":
-                    world.after(1.0, lambda: self._release(self.holder, trouble))
+                self.is_starter_dead |= is_first or request.verb == "release"
                 return
         left = LeftRequest(
-            id=id_, request=request, client=trouble.client, holder=self.holder, left_at=world.now
+            id=id_,
+            request=request,
+            client=trouble.client,
+            holder=self.holder,
+            left_at=world.now,
+            is_first=is_first,
         )
-        left.is_first = is_first
         self.monitor.requests[id_] = left
         world.log(f"request {id_}: {trouble.kind} {trouble.what} {trouble.job}".rstrip())
         match trouble.client:
             case "withdraws":
                 world.after(0.1, lambda: self._withdraw(left))
-            case "repeats":
-                with world.own_work():
-                    content = self._file(id_).read_text()
-                world.after(LOOK_EVERY_S, lambda: self._repeat(left, content, 20))
             case "here" | "elsewhere":
                 world.after(LOOK_EVERY_S, lambda: self._look(left))
 
@@ -183,17 +179,6 @@ class Clients:
         with self.machine.world.other_process():
             left.is_withdrawn = True
             self._folder.remove(left.id)
-
-    def _repeat(self, left: LeftRequest, content: str, times: int) -> None:
-        if left.id in self.monitor.answers:
-            if self._folder_exists():
-                with self.machine.world.own_work():
-                    self._file(left.id).write_text(content)
-        elif times:
-            self.machine.world.after(LOOK_EVERY_S, lambda: self._repeat(left, content, times - 1))
-
-    def _folder_exists(self) -> bool:
-        return self.paths.requests.is_dir()
 
     def _look(self, left: LeftRequest) -> None:
         """Look whether the answer is there. If the supervisor has gone without one, the client acts
@@ -210,9 +195,9 @@ class Clients:
             else:
                 error = self.monitor.answers.get(left.id)
             if error is not None:
-                left.is_told = True
-                if left.is_first and error:
-                    self._first_refused()
+                if left.is_first and error:  # the user gives in
+                    self.on_change = "restart"
+                    self._skips_invalid = True
                 return
         if not is_gone:
             world.after(LOOK_EVERY_S, lambda: self._look(left))
@@ -222,11 +207,6 @@ class Clients:
         is_verb = left.request.verb in ("cancel", "pause", "resume", "retry")
         if is_open and is_verb and left.client == "here" and self.paths.ledger.exists():
             self._apply_offline(left.request, Trouble(kind=left.request.verb))
-
-    def _first_refused(self) -> None:
-        """The user lets changed jobs start over, and leaves invalid ones out."""
-        self.on_change = "restart"
-        self._skips_invalid = True
 
     def _apply_offline(self, request: Request, trouble: Trouble) -> None:
         world = self.machine.world
@@ -249,7 +229,7 @@ class Clients:
     def damage(self, trouble: Trouble) -> None:
         """Leave a file that is no request."""
         world = self.machine.world
-        if not self._folder_exists():
+        if not self.paths.requests.is_dir():
             return
         id_ = f"0-{trouble.number}-{len(self.monitor.damaged)}"
         with world.own_work():
@@ -257,7 +237,9 @@ class Clients:
         self.monitor.damaged[id_] = world.now
 
 
-def _job(job: SimulatedJob, number: int) -> Job:
+@functools.lru_cache(maxsize=64)
+def _values(job: SimulatedJob, number: int) -> Mapping[str, Any]:
+    """Return a job in the types of a request."""
     has_rung = 0 < job.rung < job.iterations
     has_ranks = any(behaviour.ending == "rank-fails" for behaviour in job.behaviours)
     spec = WorkerSpec(
@@ -287,11 +269,13 @@ def _job(job: SimulatedJob, number: int) -> Job:
         stall_timeout_s=job.stall_timeout_s,
         min_free_disk_mib=job.min_free_disk_mib,
     )
-    return Job(
-        job_id=job.job_id,
-        where=f"jobs[{number}]",
-        spec=spec,
-        resources=resources,
-        max_retries=job.max_retries,
-        xml_source=None,
+    return job_values(
+        Job(
+            job_id=job.job_id,
+            where=f"jobs[{number}]",
+            spec=spec,
+            resources=resources,
+            max_retries=job.max_retries,
+            xml_source=None,
+        )
     )

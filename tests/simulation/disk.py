@@ -18,7 +18,10 @@ import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 FORBIDDEN = (
@@ -46,17 +49,6 @@ class UnsimulatedError(BaseException):
     """The program did something that the simulated world does not have."""
 
 
-class Observer(Protocol):
-    """The world, as the disk knows it."""
-
-    def changes(self, what: str) -> None:
-        """A file is about to be changed. Raises what the change ends with, if it does."""
-
-    @property
-    def is_own_work(self) -> bool:
-        """Whether the simulation itself is at work."""
-
-
 class Disk:
     """Files below ``root``, and what of them a power cut may take away.
 
@@ -64,12 +56,12 @@ class Disk:
     folder is synchronised. The content of a file does when the file is.
     """
 
-    def __init__(self, root: Path, observer: Observer) -> None:
+    def __init__(self, root: Path, world: World) -> None:
         self.root = root
         self.run_dir = root / "run"
         self._saved = root / "saved"
         self._saved.mkdir()
-        self._observer = observer
+        self._world = world
         self._prefix = f"{root}/"
         self._run_prefix = f"{self.run_dir}/"
         self._names: list[tuple[str, str, str, str]] = []
@@ -85,7 +77,7 @@ class Disk:
     # -- what the program does
 
     def audited(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self._observer.is_own_work or self._is_saving:
+        if self._world.is_own_work or self._is_saving:
             return
         if event in FORBIDDEN:
             raise UnsimulatedError(f"{event} {arguments}")
@@ -98,7 +90,7 @@ class Disk:
         if name is None:
             return
         is_new = not os.path.lexists(name)
-        self._observer.changes(f"{'create' if is_new else 'open'} {self._shown(name)}")
+        self._world.changes(f"{'create' if is_new else 'open'} {self._shown(name)}")
         if is_new and flags & os.O_CREAT:
             self._names.append(("create", name, "", ""))
 
@@ -106,7 +98,7 @@ class Disk:
         before, after = self._named(source), self._named(target)
         assert before is not None
         assert after is not None
-        self._observer.changes(f"rename {self._shown(before)} to {self._shown(after)}")
+        self._world.changes(f"rename {self._shown(before)} to {self._shown(after)}")
         if os.path.lexists(before):
             saved = self._save(after) if os.path.isfile(after) else ""  # noqa: PTH113 - of texts
             self._names.append(("rename", after, before, saved))
@@ -115,7 +107,7 @@ class Disk:
         name = self._named(path, folder)
         if name is None or not os.path.lexists(name):
             return
-        self._observer.changes(f"remove {self._shown(name)}")
+        self._world.changes(f"remove {self._shown(name)}")
         if stat.S_ISREG(os.lstat(name).st_mode):
             self._names.append(("remove", name, "", self._save(name)))
 
@@ -123,14 +115,14 @@ class Disk:
         name = self._named(path, folder)
         if name is None or os.path.lexists(name):
             return
-        self._observer.changes(f"mkdir {self._shown(name)}")
+        self._world.changes(f"mkdir {self._shown(name)}")
         self._names.append(("mkdir", name, "", ""))
 
     def removed_folder(self, path: Any, folder: int = -1) -> None:
         name = self._named(path, folder)
         if name is None or not os.path.isdir(name):  # noqa: PTH112 - of texts
             return
-        self._observer.changes(f"rmdir {self._shown(name)}")
+        self._world.changes(f"rmdir {self._shown(name)}")
         self._names.append(("rmdir", name, "", ""))
 
     def touched(self, path: Any, *_: Any) -> None:
@@ -139,17 +131,17 @@ class Disk:
     def connected(self, database: Any) -> None:
         name = self._named(str(database).removeprefix("file://").partition("?")[0])
         if name is not None and not os.path.lexists(name):
-            self._observer.changes(f"create {self._shown(name)}")
+            self._world.changes(f"create {self._shown(name)}")
             self._names.append(("create", name, "", ""))
 
     def fsync(self, descriptor: int) -> None:
         """The content of the file, or all names until now, are on the disk."""
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
-            self._observer.changes("fsync names")
+            self._world.changes("fsync names")
             self._names.clear()
         else:
-            self._observer.changes("fsync content")
+            self._world.changes("fsync content")
         self._synced[status.st_ino] = (status.st_size, status.st_mtime_ns)
 
     def committed(self) -> None:

@@ -50,6 +50,8 @@ SEQUENCES = (
     ("lock", "pause", "kill"),
     ("pause", "pause", "stop", "resume"),
     ("promote", "kill"),
+    ("signal", "signal"),
+    ("stop", "stop-now"),
 )
 """Troubles that follow each other, about one job."""
 POINTS = (
@@ -68,7 +70,7 @@ DURATIONS: Mapping[str, Sequence[float]] = {
 }
 EDITS = ("longer", "longer", "other", "other", "undo", "retries", "remove", "add", "results")
 BEGINS = ("refuse", "restart", "restart", "extend", "extend", "directory")
-CLIENTS: Sequence[Any] = ("here", "here", "here", "elsewhere", "dies", "withdraws", "repeats")
+CLIENTS: Sequence[Any] = ("here", "here", "here", "elsewhere", "dies", "withdraws")
 
 
 def made(seed: int) -> Scenario:

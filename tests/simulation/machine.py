@@ -433,18 +433,15 @@ class SimulatedExecutor:
                     id_ = AttemptId(event.attempt.job_id, event.attempt.number + 7)
                     self._ready.append(Exited(attempt=id_, returncode=0))
                 case "odd" if isinstance(event, Progressed):
-                    self.monitor.excuse(event.attempt, "odd")
+                    self.monitor.odd.add(event.attempt)
                     odd: Any = OddProgress()
                     event = Progressed(attempt=event.attempt, progress=odd)
         for _ in range(copies):
             if delay_s:
                 self.monitor.late_s = max(self.monitor.late_s, delay_s)
-                world.after(delay_s, functools.partial(self._arrive, event))
+                world.after(delay_s, functools.partial(self._ready.append, event))
             else:
                 self._ready.append(event)
-
-    def _arrive(self, event: Event) -> None:
-        self._ready.append(event)
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         world = self.machine.world
@@ -454,7 +451,8 @@ class SimulatedExecutor:
             raise Violation(f"room is reserved for {list(self._reserved)}, which are not launched")
         self.monitor.turn(self)
         world.pass_time(timeout_s, until=lambda: bool(self._ready))
-        events, self._ready = self._ready, []
+        events = list(self._ready)
+        self._ready.clear()
         for event in events:
             if isinstance(event, Exited):
                 self._room_of.pop(event.attempt, None)

@@ -8,8 +8,6 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from orchestrator.core.job import Running
-from orchestrator.ledger import summary
 from orchestrator.server import decide, jobs, leftovers
 from orchestrator.server.attempts import Attempts
 from orchestrator.server.entering import Entering
@@ -74,11 +72,6 @@ def remove_before(original: Any, verbs: Any, received: Any) -> None:
     original(verbs, received)
 
 
-def unrecorded(original: Any, ledger: Any, job_id: str, state: Any) -> None:
-    if not isinstance(state, Running):
-        original(ledger, job_id, state)
-
-
 def one_more_retry(original: Any, outcome: Any, **options: Any) -> Any:
     return original(outcome, **{**options, "max_retries": options["max_retries"] + 1})
 
@@ -121,11 +114,9 @@ FAULTS = [
     Fault("a stop ends no attempt", Attempts, "stop_all", nothing),
     Fault("a second stop has no effect", Supervisor, "request_stop", stop_once),
     Fault("a pause waits for nothing", jobs, "wanted_state", pause_at_its_end),
-    Fault("a launch is not recorded", ServerLedger, "set_state", unrecorded),
     Fault("workers of a dead supervisor train on", leftovers, "kill_leftover", nothing),
     Fault("an old exit record stays", job_directory, "_remove", always(False)),
     Fault("jobs are launched on a full disk", Supervisor, "_has_disk", always(True)),
-    Fault("the summary is not written", summary, "write", nothing),
     Fault("jobs that are no longer declared stay", Entering, "_drop_undeclared", nothing),
     Fault("no job directory is adopted", leftovers, "find", find_no_training),
     Fault("changed jobs go on", decide, "differences", always([])),

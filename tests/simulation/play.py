@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import signal
 import sqlite3
 import tempfile
 import traceback
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.errors import DiskFullError, LedgerError, OrchestratorError, SupervisorError
+from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.server.ledger import ServerLedger
 from orchestrator.server.leftovers import settle_left_attempts
@@ -24,7 +25,7 @@ from tests.simulation.machine import Machine, SimulatedExecutor
 from tests.simulation.monitor import Monitor
 from tests.simulation.scenario import VERBS, Scenario, Trouble
 from tests.simulation.seams import SimulatedExaminer, SimulatedSqlite, installed
-from tests.simulation.world import FAILS, DeathError, Violation, World
+from tests.simulation.world import DeathError, Violation, World
 
 MOST_LIVES = 100
 COLLECT_EVERY = 20_000
@@ -52,7 +53,7 @@ def play(scenario: Scenario) -> Outcome:
         world = World(root=root, scenario=scenario)
         violation = ""
         try:
-            _Player(world).play()
+            Player(world).play()
         except Violation as error:
             violation = str(_first(error))
         except UnsimulatedError as error:
@@ -86,7 +87,7 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
-class _Player:
+class Player:
     def __init__(self, world: World) -> None:
         self.world = world
         self.scenario = world.scenario
@@ -127,6 +128,8 @@ class _Player:
             self.loses_ledger = False
             with self.world.own_work():
                 self.monitor.ledger_was_lost()
+                for worker in list(self.machine.alive):  # nobody would find it by its pid
+                    worker.exit(-signal.SIGKILL)
                 for path in self.paths.root.glob(f"{LEDGER}*"):
                     path.unlink()
 
@@ -162,7 +165,8 @@ class _Player:
         if has_died:
             self._bury()
             return False
-        self._look_at_error(error)
+        if error is not None and not world.has_erred:
+            raise Violation(f"the run has failed: {error!r}") from error
         with world.own_work():
             monitor.life_ended(exit_code, has_failed=error is not None)
         world.log(f"exit code {exit_code}")
@@ -212,25 +216,6 @@ class _Player:
             self.monitor.asked_to_stop()
         return CLIENT_GONE
 
-    def _look_at_error(self, error: Exception | None) -> None:
-        """Errors that end a run are those that the world has caused."""
-        if error is None:
-            return
-        counts = self.world.counts
-        text = str(error)
-        endings = {one.ending for job in self.scenario.jobs for one in job.behaviours}
-        is_full = counts["full"] > 0 or bool(endings & {"full", "refused-full"})
-        is_planted = "OddError" in text or FAILS in text or "locked" in text
-        match error:
-            case DiskFullError():
-                is_expected = is_full
-            case SupervisorError() | LedgerError():
-                is_expected = is_planted or (is_full and "No space" in text)
-            case _:
-                is_expected = is_full
-        if not is_expected:
-            raise Violation(f"the run has failed: {error!r}") from error
-
     def _bury(self) -> None:
         """Let happen what happens when a supervisor has died."""
         world = self.world
@@ -243,9 +228,8 @@ class _Player:
                 with contextlib.closing(connection):
                     self.monitor.power_failed(connection)
             elif is_power_cut:
-                self.monitor.clients_died()
-                self.monitor.forget()
-            recorded = self.monitor.recorded_pids()
+                self.monitor.power_failed(None)
+            recorded = self.monitor.recorded_pids
             self.machine.lose_supervisor(is_power_cut=is_power_cut, recorded=recorded)
 
     # -- what happens

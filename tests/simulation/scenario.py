@@ -102,9 +102,8 @@ class Trouble:
     number: int = 0
     """For ``set``: jobs at once. For ``promote``: iterations, 0: to the end. For ``power``: what is
     lost. For ``edit``: a value."""
-    client: Literal["here", "elsewhere", "dies", "withdraws", "repeats"] = "here"
-    """Where and how a request is made. ``dies``: nobody waits for the answer; ``repeats``: its file
-    comes back when it was applied."""
+    client: Literal["here", "elsewhere", "dies", "withdraws"] = "here"
+    """Where and how a request is made. ``dies``: nobody waits for the answer."""
     what: str = ""
     """What is edited in the job file, or how jobs that have changed are added."""
 
@@ -128,17 +127,6 @@ class Scenario:
         """Return it as text, without what has its default."""
         return json.dumps(_plain(self), indent=1)
 
-    @classmethod
-    def from_json(cls, text: str) -> Scenario:
-        values = json.loads(text)
-        jobs = []
-        for job in values.pop("jobs"):
-            behaviours = tuple(Behaviour(**values) for values in job.pop("behaviours", ()))
-            after = tuple(job.pop("after", ()))
-            jobs.append(SimulatedJob(**job, behaviours=behaviours, after=after))
-        troubles = tuple(Trouble(**trouble) for trouble in values.pop("troubles", ()))
-        return cls(jobs=tuple(jobs), troubles=troubles, **values)
-
     def shorter(self) -> Iterator[Scenario]:
         """Yield the same with one part left out, larger parts first."""
         size = len(self.troubles) // 2
@@ -150,11 +138,8 @@ class Scenario:
         for index, job in enumerate(self.jobs):
             before, after = self.jobs[:index], self.jobs[index + 1 :]
             if len(self.jobs) > 1:
-                yield replace(
-                    self,
-                    jobs=tuple(_without_parent(other, job) for other in (*before, *after)),
-                    troubles=tuple(one for one in self.troubles if one.job != job.job_id),
-                )
+                rest = tuple(one for one in self.troubles if one.job != job.job_id)
+                yield replace(self, jobs=before + after, troubles=rest)
             for simpler in _simpler(job):
                 yield replace(self, jobs=(*before, simpler, *after))
 
@@ -172,18 +157,10 @@ def _plain(value: Any) -> Any:
     }
 
 
-def _without_parent(job: SimulatedJob, parent: SimulatedJob) -> SimulatedJob:
-    return replace(job, after=tuple(name for name in job.after if name != parent.job_id))
-
-
 def _simpler(job: SimulatedJob) -> Iterator[SimulatedJob]:
-    plain = SimulatedJob(name=job.name)
-    for name in ("after", "min_free_disk_mib", "cores", "memory_mib", "rung", "is_declared"):
-        if getattr(job, name) != getattr(plain, name):
-            yield replace(job, **{name: getattr(plain, name)})
-    for index, behaviour in enumerate(job.behaviours):
-        before, after = job.behaviours[:index], job.behaviours[index + 1 :]
-        yield replace(job, behaviours=before + after)
-        simple = Behaviour(ending=behaviour.ending, after=behaviour.after)
-        if simple != behaviour:
-            yield replace(job, behaviours=(*before, simple, *after))
+    """Yield a job with one field that has its default, or without one of its behaviours."""
+    for field in fields(job):
+        if field.name != "name" and getattr(job, field.name) != field.default:
+            yield replace(job, **{field.name: field.default})
+    for index in range(len(job.behaviours)):
+        yield replace(job, behaviours=job.behaviours[:index] + job.behaviours[index + 1 :])

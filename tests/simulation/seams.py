@@ -5,7 +5,6 @@ supervisor with its jobs, attempts, requests and answers, the ledger, and what u
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import itertools
 import os
@@ -16,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from orchestrator.core.errors import Problem
@@ -23,6 +23,7 @@ from orchestrator.core.files import atomic_files
 from orchestrator.core.processes import procfs
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.features.search import begun_search  # noqa: F401 - otherwise imported too late
+from orchestrator.jobfile import job_table_rules, toml_models  # noqa: F401 - likewise
 from orchestrator.ledger import database_file
 from orchestrator.machine import process_identity, provenance
 from orchestrator.server import offline, requests
@@ -30,74 +31,51 @@ from orchestrator.server.examiner import AbortedExamination, Examination, Examin
 from tests.simulation import disk
 from tests.simulation.disk import UnsimulatedError
 from tests.simulation.machine import Machine
-from tests.simulation.world import FREE_MIB, World, add_names
+from tests.simulation.world import FREE_MIB, World
 
 os.environ.setdefault("ORCHESTRATOR_FEATURES", "")  # none of others takes part
-EXAMINATION_S = 0.4
+EXAMINATION_S = 0.15
 WRITES = ("INSERT", "UPDATE", "DELETE", "CREATE", "BEGIN")
 
 
-class SimulatedTime:
-    """In the place of the module ``time``."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        add_names(self, time)
-
-    def monotonic(self) -> float:
-        return self._world.monotonic
-
-    def time(self) -> float:
-        return self._world.wall
-
-    def time_ns(self) -> int:
-        return int(self._world.wall * 1e9)
-
-    def sleep(self, seconds: float) -> None:
-        self._world.sleep(seconds)
+def changed(module: ModuleType, **names: Any) -> SimpleNamespace:
+    """Return what stands in the place of a module: the same, but for some names."""
+    return SimpleNamespace(**{**vars(module), **names})
 
 
-class SimulatedOs:
-    """In the place of the module ``os``."""
+def changed_time(world: World) -> SimpleNamespace:
+    def strftime(form: str, moment: time.struct_time | None = None) -> str:
+        return time.strftime(form, moment or time.gmtime(world.wall))
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self._world = machine.world
-        add_names(self, os)
+    return changed(
+        time,
+        monotonic=lambda: world.monotonic,
+        time=lambda: world.wall,
+        time_ns=lambda: int(world.wall * 1e9),
+        sleep=world.sleep,
+        strftime=strftime,
+    )
 
-    def getpid(self) -> int:
-        return 1
 
-    def fsync(self, descriptor: int) -> None:
-        self._world.disk.fsync(descriptor)
+def changed_os(machine: Machine) -> SimpleNamespace:
+    world = machine.world
 
-    def killpg(self, pid: int, _signal: int) -> None:
-        self._world.point(f"kill what is left of {pid}")
-        if pid not in self._world.lives:
+    def killpg(pid: int, _signal: int) -> None:
+        world.point(f"kill what is left of {pid}")
+        if pid not in world.lives:
             raise ProcessLookupError
-        self._machine.kill(pid)
+        machine.kill(pid)
 
-    def statvfs(self, _path: Any) -> os.statvfs_result:
-        free = self._world.free_mib
-        if free is None:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+    def statvfs(_path: Any) -> os.statvfs_result:
+        free = world.free_mib
         mib = 1 << 20
         return os.statvfs_result((mib, mib, 2 * FREE_MIB, free, free, 0, 0, 0, 0, 255))
 
-
-class SimulatedSocket:
-    """In the place of the module ``socket``."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        add_names(self, socket)
-
-    def gethostname(self) -> str:
-        return self._world.host
+    return changed(os, getpid=lambda: 1, fsync=world.disk.fsync, killpg=killpg, statvfs=statvfs)
 
 
 class SimulatedSqlite:
-    """In the place of the module ``sqlite3`` where ledgers are opened."""
+    """Opens the connections to ledgers, and closes those that a dead process leaves open."""
 
     def __init__(self, world: World) -> None:
         class Connection(sqlite3.Connection):
@@ -146,7 +124,6 @@ class SimulatedSqlite:
 
         self._factory = Connection
         self._opened: list[sqlite3.Connection] = []
-        add_names(self, sqlite3)
 
     def connect(self, *arguments: Any, **options: Any) -> sqlite3.Connection:
         waits = {**options, "timeout": 0.0}
@@ -225,9 +202,9 @@ def installed(machine: Machine) -> Iterator[SimulatedSqlite]:
             atomic_files._sync_tree(folder)
 
     replacements: Mapping[Any, Any] = {
-        time: SimulatedTime(world),
-        os: SimulatedOs(machine),
-        socket: SimulatedSocket(world),
+        time: changed_time(world),
+        os: changed_os(machine),
+        socket: changed(socket, gethostname=lambda: world.host),
         process_identity.process_start: process_start,
         process_identity.same_process: same_process,
         procfs.is_zombie: lambda pid: False,
@@ -237,7 +214,7 @@ def installed(machine: Machine) -> Iterator[SimulatedSqlite]:
         replaced = functools.partial(replace, stack)
         for module, name, original in _uses(tuple(replacements), len(sys.modules)):
             replaced(module, name, replacements[original])
-        replaced(database_file, "sqlite3", sqlite)
+        replaced(database_file, "sqlite3", changed(sqlite3, connect=sqlite.connect))
         replaced(offline, "Examiner", SimulatedExaminer)
         replaced(requests, "_numbers", itertools.count())
         before = set(sys.modules)

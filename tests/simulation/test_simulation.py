@@ -18,9 +18,8 @@ from tests.simulation.drawing import made
 from tests.simulation.machine import Machine
 from tests.simulation.planted import FAULTS, Fault, first_seed
 from tests.simulation.play import play
-from tests.simulation.scenario import Behaviour, Scenario, SimulatedJob, Trouble
+from tests.simulation.scenario import Scenario
 from tests.simulation.seams import installed
-from tests.simulation.shrink import kind_of, shrunk
 from tests.simulation.world import World
 
 ROOT = Path(__file__).parents[2]
@@ -46,34 +45,11 @@ def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
     assert there.splitlines() == "\n".join(here).splitlines()
 
 
-def test_a_scenario_is_read_as_it_was_written() -> None:
-    for scenario in map(made, range(100)):
-        assert Scenario.from_json(scenario.to_json()) == scenario
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_planted_fault_is_found(fault: Fault) -> None:
     seed, _ = first_seed(fault, range(2000))
     assert seed is not None
-
-
-def test_the_shortest_scenario_still_fails_and_has_nothing_else() -> None:
-    needed = Trouble(kind="pause", at_s=2.0, job="j0-s0")
-    slow = Behaviour(iteration_s=1.0)
-    scenario = Scenario(
-        jobs=(SimulatedJob(name="j0", behaviours=(slow,)), SimulatedJob(name="j1")),
-        troubles=(Trouble(kind="jump", at_s=1.0, for_s=60.0), needed),
-    )
-    assert play(scenario).violation == ""
-    (fault,) = (fault for fault in FAULTS if fault.name == "no grace time")
-    with fault.planted():
-        outcome = play(scenario)
-        shortest, again = shrunk(scenario, outcome)
-    assert "is killed without its grace time" in outcome.violation
-    assert kind_of(again) == kind_of(outcome)
-    assert shortest.troubles == (needed,)
-    assert [job.name for job in shortest.jobs] == ["j0"]
 
 
 # -- the disk

@@ -14,17 +14,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from tests.simulation.disk import Disk, full_error, sqlite_error
 from tests.simulation.scenario import Scenario, Trouble
+
+if TYPE_CHECKING:
+    from tests.simulation.play import Player
 
 BEGAN = 1_800_000_000.0
 """Seconds since the epoch when the world begins."""
 BOOTED = 5_000.0
 """What the monotonic clock says then."""
 HERE = "here"
-FAILS = "disk I/O error"
 MOST_POLLS = 4000
 """Of one supervisor. One that needs more is stuck."""
 MOST_SLEEPS = 1000
@@ -40,14 +42,6 @@ class DeathError(BaseException):
 
 class Violation(BaseException):
     """Something that must hold does not."""
-
-
-class Player(Protocol):
-    """Does what is not the world's own: see :mod:`tests.simulation.play`."""
-
-    def happens(self, trouble: Trouble) -> None: ...
-
-    def committed(self, connection: sqlite3.Connection) -> None: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,8 +61,7 @@ class World:
     is_full: bool = False
     is_failing: bool = False
     """Whether the file system fails to write the ledger."""
-    free_mib: int | None = FREE_MIB
-    """None while that cannot be found out."""
+    free_mib: int = FREE_MIB
     short_since: float = -math.inf
     short_until: float = -math.inf
     """Since and until when the disk has less space than jobs ask for."""
@@ -83,6 +76,7 @@ class World:
     trace: list[str] = field(default_factory=list)
     disk: Disk = field(init=False)
     player: Player = field(init=False)
+    """Does what is not the world's own."""
     lives: dict[int, float] = field(default_factory=dict)
     """Processes, with their start."""
     points: int = 0
@@ -205,7 +199,7 @@ class World:
                 self.happens(trouble)
 
     def changes(self, what: str) -> None:
-        """See :class:`.disk.Observer`."""
+        """A file is about to be changed. Raises what the change ends with, if it does."""
         self.point(what)
         if self.is_full and not what.startswith(("remove", "rmdir", "rename", "open")):
             self._disturb()
@@ -231,7 +225,7 @@ class World:
             raise sqlite_error(sqlite3.SQLITE_BUSY, "database is locked")
         if self.is_failing:
             self._disturb()
-            raise sqlite_error(sqlite3.SQLITE_IOERR, FAILS)
+            raise sqlite_error(sqlite3.SQLITE_IOERR, "disk I/O error")
 
     def _disturb(self) -> None:
         """The supervisor meets an error."""
@@ -337,11 +331,3 @@ class World:
 
     def log(self, text: str) -> None:
         self.trace.append(f"{self.now:.3f} {text}".replace(str(self.root), ""))
-
-
-def add_names(replacement: object, module: Any) -> None:
-    """Give what stands in the place of a module the names that it does not define itself."""
-    defined = vars(type(replacement))
-    for name, value in vars(module).items():
-        if name not in defined and not name.startswith("__"):
-            setattr(replacement, name, value)
