@@ -31,6 +31,9 @@ class NoChild:
     def __exit__(self, *_: object) -> None:
         """Nothing is open."""
 
+    def close(self) -> None:
+        """Nothing is open."""
+
 
 def kill_at(number: int) -> None:
     """Kill this process at one of the statements and commits that follow."""

@@ -14,6 +14,7 @@ from typing import IO
 from orchestrator.core.exit_codes import how_it_ended
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.processes.address_space import with_address_limit
 from orchestrator.core.processes.child_process import (
     child_environment,
     end_group,
@@ -105,7 +106,8 @@ class Child:
             self._err.seek(0)
             last = last_line(self._err.read()[-2000:].decode(errors="replace"), "")
             reason = f": {last}" if last else ""
-            problem = f"examining it ended with {how_it_ended(returncode)}{reason}"
+            ended_with = f"examining it ended with {how_it_ended(returncode)}{reason}"
+            problem = with_address_limit(ended_with)
         return ExaminationAnswer(
             problem=problem, cause="process", is_late=not ended, process_exits=True
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import mujoco
 
+from orchestrator.core.processes.address_space import with_address_limit
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.robots.bundle import Bundle
 from orchestrator.worker.robots.unfit import UnfitError
@@ -62,7 +63,7 @@ def guard_compiler(xml: Path, memory_mib: int | None) -> Iterator[None]:
         with memory_limit(memory_mib):
             yield
     except mujoco.FatalError as error:
-        problem = f"MuJoCo cannot simulate it: {error}"
+        problem = with_address_limit(f"MuJoCo cannot simulate it: {error}")
     except MemoryError:
         problem = too_large(memory_mib)
     except RuntimeError as error:

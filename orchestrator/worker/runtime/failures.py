@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from orchestrator.core.errors import UsageError, is_disk_full
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.processes.address_space import with_address_limit
 from orchestrator.core.text import shortened
 
 _TRACEBACK_LINES = 40
@@ -88,7 +89,10 @@ def describe(error: BaseException) -> str:
         return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
     # Torch prints whole tensors; the traceback has all of it.
     text = " ".join(shortened(str(error)).split())[:_LONGEST_MESSAGE]
-    return f"{type(error).__name__}: {text} ({_place(error)})"
+    # Libraries hide the error of a memory limit behind their own.
+    return with_address_limit(
+        f"{type(error).__name__}: {text} ({_place(error)})", [str(cause) for cause in _chain(error)]
+    )
 
 
 def _chain(error: BaseException) -> list[BaseException]:

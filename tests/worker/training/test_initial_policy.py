@@ -346,7 +346,7 @@ def refusals() -> dict[str, tuple[dict[str, Any], list[str]]]:
             {"source": "../.."},
             ["this is a run directory, with the jobs parent-s3"],
         ),
-        "a folder": ({"source": "robot"}, ["no spec.json in it"]),
+        "a folder": ({"source": "robot"}, ["spec.json"]),
         "no model": (
             {"source": "robot/body.xml"},
             ["cannot be read", "expected a job's directory"],
