@@ -48,8 +48,8 @@ from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine import topology
 from orchestrator.server.examiner import Examiner
 from orchestrator.server.ledger import ServerLedger
+from orchestrator.server.start_policies import NoPolicies
 from orchestrator.server.supervisor import Supervisor
-from orchestrator.supervisor.start_policies import NoPolicies
 
 TINY = Resources(cores=1, threads=1, memory_mib=1, gpus=0, timeout_s=60, stall_timeout_s=60)
 START_LIMITS: Mapping[str, tuple[float, float | None]] = {"fast": (1.1, 280), "sb3": (1.9, None)}

@@ -12,7 +12,7 @@ from orchestrator.analysis import run_reader
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import joined, listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT, WorkerSpec
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.jobfile.job_names import without_seed
 
 MEASURES = {
@@ -93,7 +93,7 @@ def read(run_dir: Path) -> Side:
 
 
 def _work(spec: WorkerSpec) -> dict[str, Any]:
-    values = spec.flat()
+    values = spec.values()
     return {
         key: value for key, value in values.items() if key not in {*NOT_IN_FINGERPRINT, "learner"}
     }

@@ -22,6 +22,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+from orchestrator.client import end_time
 from orchestrator.client import run as client
 from orchestrator.client.options import RunOptions, with_on_change
 from orchestrator.client.start import SupervisorProcess
@@ -32,8 +33,7 @@ from orchestrator.core.paths import RunPaths, absolute, current_directory
 from orchestrator.core.text import count, duration, plain
 from orchestrator.core.worker_spec import INIT_JOB
 from orchestrator.executors.kinds import executor_options
-from orchestrator.experiment.planning import end_time
-from orchestrator.experiment.planning.start_conditions import GRACE_S
+from orchestrator.experiment.start_conditions import GRACE_S
 from orchestrator.jobfile import Experiment, from_mapping, load
 from orchestrator.jobfile.robot_arguments import (
     NO_FUNCTIONS,

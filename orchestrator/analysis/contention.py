@@ -20,7 +20,7 @@ from orchestrator.core.messages import HIGH_RUN_DELAY_SHARE
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, cpu_text, listed
 from orchestrator.core.timing_columns import Iteration
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.ledger import AttemptRow, JobRow
 
 THROTTLED = 0.02

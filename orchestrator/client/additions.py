@@ -8,9 +8,9 @@ from pathlib import Path
 
 from orchestrator.core.errors import ChangedError, SpecError
 from orchestrator.core.paths import RunPaths
+from orchestrator.examination import side_by_side
+from orchestrator.experiment import run_directory
 from orchestrator.experiment.begun_source import begun_source
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.examination import side_by_side
 from orchestrator.jobfile import Experiment
 from orchestrator.server.declaration import job_values
 from orchestrator.server.differences import OnChange

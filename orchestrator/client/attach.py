@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.client import run_snapshot
 from orchestrator.client.follow import Display, Follower, end_of
+from orchestrator.client.run_follower import RunFollower
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory, run_end
-from orchestrator.experiment.directory.run_directory import LockHolder
-from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.experiment.from_outside.run_follower import RunFollower
+from orchestrator.experiment import run_directory, run_end
+from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.ledger import SummaryRow
 from orchestrator.server.ledger import INTERNAL
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from orchestrator.client import run_snapshot
 from orchestrator.client.requests import ask, ask_supervisor, raise_refusal
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
+from orchestrator.experiment import left_batch_jobs, resume_advice, run_directory
 from orchestrator.experiment.begun_source import begun_source
-from orchestrator.experiment.directory import left_batch_jobs, resume_advice, run_directory
-from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.machine import provenance
 from orchestrator.server.requests import Request
 

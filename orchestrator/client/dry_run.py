@@ -14,28 +14,27 @@ from orchestrator.core.errors import ChangedError, SpecError
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.job import Job, Pending, Running
 from orchestrator.core.paths import RunPaths
-from orchestrator.executors import start_choice
-from orchestrator.executors.executor import ExecutorSettings
-from orchestrator.executors.start_choice import StartChoice
-from orchestrator.experiment.begun_source import begun_source
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.examination import (
+from orchestrator.examination import (
     examining_process,
     preflight,
     side_by_side,
     training_time,
 )
-from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.examination.preflight import JobVerdict
+from orchestrator.executors import start_choice
+from orchestrator.executors.executor import ExecutorSettings
+from orchestrator.executors.start_choice import StartChoice
+from orchestrator.experiment import run_directory
+from orchestrator.experiment.begun_source import begun_source
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine import topology
 from orchestrator.machine.topology import Machine
-from orchestrator.server import leftovers, start
+from orchestrator.server import disk_admission, job_directory, launch_order, leftovers, start
 from orchestrator.server.decide import Decision, Fate, KnownJob, continued, decide
 from orchestrator.server.ledger import wanted
 from orchestrator.server.verdicts import examined_job, judged, refuse_invalid, remarks
-from orchestrator.supervisor import disk_admission, job_directory, launch_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

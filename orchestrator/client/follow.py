@@ -9,7 +9,7 @@ from typing import Protocol
 
 from orchestrator.core.errors import UNAVAILABLE
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import left_batch_jobs, resume_advice, run_directory, run_end
+from orchestrator.experiment import left_batch_jobs, resume_advice, run_directory, run_end
 from orchestrator.server.ledger import EventRow, ServerLedger
 from orchestrator.server.requests import Answer
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.experiment.planning.start_conditions import GRACE_S
+from orchestrator.experiment.start_conditions import GRACE_S
 from orchestrator.jobfile import Experiment
 from orchestrator.machine.slots import MaxParallel
 from orchestrator.server.differences import OnChange

@@ -16,9 +16,9 @@ from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.job import Cancelled, Failed, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
+from orchestrator.examination.preflight import JobVerdict
+from orchestrator.experiment import resume_advice, run_directory
 from orchestrator.experiment.begun_source import begun_source
-from orchestrator.experiment.directory import resume_advice, run_directory
-from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.jobfile import Experiment, Order
 from orchestrator.jobfile.toml_models import FEATURE_TABLES, JobFile
 from orchestrator.keys.feature_tables import read_kept_tables

@@ -18,8 +18,8 @@ from orchestrator.core.errors import (
     UsageError,
 )
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import left_batch_jobs, run_directory
-from orchestrator.experiment.directory.run_directory import LockHolder
+from orchestrator.experiment import left_batch_jobs, run_directory
+from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.server.requests import Answer, Request, RequestFolder, Verb
 
 LOOK_EVERY_S = 0.05

@@ -21,9 +21,9 @@ from orchestrator.core.errors import RunDirError
 from orchestrator.core.job import Cause
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.environment_variables import THREAD_VARIABLES
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.directory.run_directory import LockHolder
-from orchestrator.experiment.directory.run_end import RunEnd
+from orchestrator.experiment import run_directory
+from orchestrator.experiment.run_directory import LockHolder
+from orchestrator.experiment.run_end import RunEnd
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.toml_models import FEATURE_TABLES
 from orchestrator.jobfile.validation import as_plain

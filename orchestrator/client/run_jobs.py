@@ -13,8 +13,8 @@ from orchestrator.client import session
 from orchestrator.client.follow import LOOK_EVERY_S
 from orchestrator.client.start import SupervisorProcess
 from orchestrator.core.job import Job
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.examination.preflight import JobVerdict
+from orchestrator.experiment import run_directory
 from orchestrator.server.declaration import job_values
 from orchestrator.server.entering import Addition
 from orchestrator.server.ledger import EventRow

@@ -16,7 +16,7 @@ from orchestrator.client.start import SupervisorProcess
 from orchestrator.core.errors import UNAVAILABLE, LedgerError, SupervisorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.process_setup import CHECKPOINT_SIGNAL, STOP_SIGNALS
-from orchestrator.experiment.directory.run_end import RunEnd
+from orchestrator.experiment.run_end import RunEnd
 from orchestrator.server.entering import Addition, addition_args
 from orchestrator.server.ledger import EventRow
 from orchestrator.server.requests import Request, RequestFolder

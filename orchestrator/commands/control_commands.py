@@ -28,8 +28,8 @@ from orchestrator.core.feature import features
 from orchestrator.core.text import plain
 
 if TYPE_CHECKING:
-    from orchestrator.experiment.from_outside.run_snapshot import Snapshot
-    from orchestrator.experiment.processes.policy_process import PlayRequest
+    from orchestrator.client.run_snapshot import Snapshot
+    from orchestrator.experiment.policy_process import PlayRequest
 
 WATCH_EVERY_S = 1.0
 NAMES = "names, beginnings of names, or patterns in quotes such as 'cart-s1*'"
@@ -72,7 +72,7 @@ def status(
     found = _find_or_list(run_dir, "status", needs_one=watch or with_exit_code, as_json=as_json)
     if found is None:
         return
-    from orchestrator.experiment.from_outside import run_snapshot
+    from orchestrator.client import run_snapshot
 
     last: Snapshot | None = None
     snapshots = _snapshots(found, watch=watch)
@@ -96,7 +96,7 @@ def _find_or_list(
     """``run_dir``, or the only one here. Where there is not exactly one, print the list of the
     user's experiments; return None.
     """
-    from orchestrator.experiment.directory import run_directory
+    from orchestrator.experiment import run_directory
 
     found = run_dir or run_directory.only_one()
     if found is None and needs_one:
@@ -110,9 +110,9 @@ def _find_or_list(
 
 def _snapshots(run_dir: Path, *, watch: bool) -> Iterator[Snapshot]:
     """The state of a run directory; where it is watched, every second until nothing goes on."""
+    from orchestrator.client import run_snapshot
+    from orchestrator.client.run_watch import RunWatches, with_notes
     from orchestrator.core.paths import RunPaths
-    from orchestrator.experiment.from_outside import run_snapshot
-    from orchestrator.experiment.from_outside.run_watch import RunWatches, with_notes
 
     watches = RunWatches(RunPaths(run_dir))
     while True:
@@ -154,7 +154,7 @@ def logs(
     found = _find_or_list(run_dir, "logs", needs_one=follow or attempt is not None)
     if found is None:
         return
-    from orchestrator.experiment.from_outside import worker_logs
+    from orchestrator.client import worker_logs
 
     if job is None:
         from orchestrator.terminal import logs_view
@@ -275,7 +275,7 @@ def _resume_all(*, as_json: bool) -> int:
     """Resume what was interrupted, and say what has become of each experiment. Returns the exit
     code.
     """
-    from orchestrator.experiment.from_outside import resume_all
+    from orchestrator.client import resume_all
     from orchestrator.terminal import resume_view
 
     with shared.interruptible("stopped; what was resumed goes on"):
@@ -383,7 +383,7 @@ def play(
     """Show a trained policy: in a window where there is a display, otherwise as video and preview
     image.
     """
-    from orchestrator.experiment.processes.policy_process import PlayRequest
+    from orchestrator.experiment.policy_process import PlayRequest
 
     if policy is not None and checkpoint is not None:
         raise UsageError("play: the policy in a file has no checkpoints; leave out --checkpoint")
@@ -419,8 +419,8 @@ def play(
 
 def _play(run_dir: Path, job: str, request: PlayRequest, *, as_gif: bool) -> list[Path]:
     """Show the policy of a job. Returns the files that this process has written: the GIF."""
-    from orchestrator.experiment.from_outside import run_snapshot
-    from orchestrator.experiment.processes import policy_process
+    from orchestrator.client import run_snapshot
+    from orchestrator.experiment import policy_process
 
     paths = run_snapshot.find(run_dir, job)
     if (warning := policy_process.robot_warning(paths)) is not None:

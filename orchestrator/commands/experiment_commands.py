@@ -49,8 +49,8 @@ def attach(run_dir: RunDir, as_json: AsJson = False) -> None:
     Ctrl-C ends this command alone: the experiment continues.
     """
     from orchestrator.client import attach as client
-    from orchestrator.experiment.directory import resume_advice
-    from orchestrator.experiment.from_outside import run_snapshot
+    from orchestrator.client import run_snapshot
+    from orchestrator.experiment import resume_advice
     from orchestrator.terminal import run_view, status_view
 
     commands = f"`attach {run_dir}` follows it again, `stop {run_dir}` stops it"
@@ -105,8 +105,8 @@ def wait(
     experiment continues.
     """
     from orchestrator.client import attach as client
-    from orchestrator.experiment.from_outside import run_snapshot
-    from orchestrator.experiment.from_outside.run_watch import with_notes
+    from orchestrator.client import run_snapshot
+    from orchestrator.client.run_watch import with_notes
     from orchestrator.terminal import jobs_table
 
     limit_s = math.inf if timeout is None else _timeout_s(timeout)
@@ -155,7 +155,7 @@ def clean(
     checkpoints, logs of attempts before the last one, and the older checkpoints of jobs that
     succeeded. Use --dry-run first.
     """
-    from orchestrator.experiment.from_outside import cleaning
+    from orchestrator.client import cleaning
     from orchestrator.terminal import clean_view
 
     cleaned = cleaning.clean(run_dir, dry_run=dry_run)
@@ -187,7 +187,7 @@ def list_experiments(
     if all_users:
         _list_all_users(as_json=as_json)
         return
-    from orchestrator.experiment.directory import run_index
+    from orchestrator.experiment import run_index
     from orchestrator.terminal import list_view
 
     runs = run_index.listed_runs()

@@ -32,8 +32,8 @@ def check(
     """Show which robots can be trained, how fast they simulate, and what is wrong with the
     others.
     """
-    from orchestrator.experiment.examination import robot_check, side_by_side
-    from orchestrator.supervisor.stop_signals import StopRequests
+    from orchestrator.client.stop_signals import StopRequests
+    from orchestrator.examination import robot_check, side_by_side
     from orchestrator.terminal import check_view, output
 
     stops = StopRequests()

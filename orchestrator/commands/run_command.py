@@ -33,8 +33,8 @@ from orchestrator.executors.kinds import ExecutorOption, executor_kinds, executo
 if TYPE_CHECKING:
     from orchestrator.client.options import RunOptions
     from orchestrator.client.start import SupervisorProcess
-    from orchestrator.experiment.examination.examining_process import Child
-    from orchestrator.experiment.examination.preflight import JobVerdict
+    from orchestrator.examination.examining_process import Child
+    from orchestrator.examination.preflight import JobVerdict
     from orchestrator.jobfile import Experiment
 
 app = typer.Typer()
@@ -181,8 +181,8 @@ def run(
         )
 
     def declared() -> tuple[Experiment, RunOptions, Mapping[str, JobVerdict] | None]:
+        from orchestrator.client import end_time
         from orchestrator.client.options import RunOptions, with_on_change
-        from orchestrator.experiment.planning import end_time
 
         changes = overrides(set_, learner)
         if jobs.is_dir() and (run_dir is not None or changes or fresh):
@@ -207,7 +207,7 @@ def run(
 
     with interruptible("stopped; nothing was launched"):
         if dry_run:
-            from orchestrator.experiment.examination.examining_process import Child
+            from orchestrator.examination.examining_process import Child
 
             with Child() as warm:  # it imports MuJoCo while the job file is read
                 experiment, options, verdicts = declared()
@@ -274,8 +274,8 @@ def _max_parallel(text: str) -> int | Literal["auto", "idle"]:
 def _refuse_robots(folder: Path) -> None:
     """:raises UsageError: it is no run directory, and has robots."""
     from orchestrator.core.paths import RunPaths
-    from orchestrator.experiment.directory import run_directory
-    from orchestrator.experiment.examination import robot_check
+    from orchestrator.examination import robot_check
+    from orchestrator.experiment import run_directory
 
     if run_directory.is_run_directory(RunPaths(folder)):
         return

@@ -28,13 +28,13 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.processes.environment_variables import FEATURES_VARIABLE
 
 if TYPE_CHECKING:  # each of them belongs to the package that asks
+    from orchestrator.client.run_watch import RunWatch
     from orchestrator.core.job_parts import JobPart
     from orchestrator.core.paths import RunPaths
     from orchestrator.core.robot_sources import RobotSource
     from orchestrator.executors.kinds import ExecutorKind
     from orchestrator.experiment.begun_source import BegunSource
-    from orchestrator.experiment.from_outside.run_watch import RunWatch
-    from orchestrator.experiment.processes.policy_process import PlayRequest
+    from orchestrator.experiment.policy_process import PlayRequest
     from orchestrator.keys.feature_tables import FeatureTable, JobTable
     from orchestrator.ledger import Ledger
     from orchestrator.machine.doctor import Finding

@@ -1,3 +1,1 @@
-"""One experiment in one run directory: plan, reconcile, supervise, finish, and what others do
-with it.
-"""
+"""The run directory of an experiment: made, locked, listed, how it goes on, and processes for it."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import Problem
     from orchestrator.core.job import Job
     from orchestrator.core.paths import RunPaths
-    from orchestrator.experiment.examination.preflight import JobVerdict
+    from orchestrator.examination.preflight import JobVerdict
     from orchestrator.jobfile import Experiment
     from orchestrator.jobfile.expand import JobTemplate
     from orchestrator.jobfile.matrix import Choice

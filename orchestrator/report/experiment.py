@@ -19,7 +19,7 @@ from orchestrator.analysis.statistics import EstimateFacts, known_estimate
 from orchestrator.core.files.file_status import status_of
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import PHASES, SUMMABLE, Iteration
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import AttemptRow, JobRow, SummaryRow
 from orchestrator.ledger.lineage import env_steps_before

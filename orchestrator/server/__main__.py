@@ -17,8 +17,8 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.files.atomic_files import opened_log
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.process_setup import set_up_process
-from orchestrator.experiment.directory.run_end import exit_code_of
-from orchestrator.experiment.examination.examining_process import Child
+from orchestrator.examination.examining_process import Child
+from orchestrator.experiment.run_end import exit_code_of
 from orchestrator.server.settings import CLIENT_VARIABLE, ReadyLine, RunSettings
 
 

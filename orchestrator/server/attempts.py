@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from orchestrator.core.job import AttemptOutcome, Cause, Job
 from orchestrator.core.messages import Progress
 from orchestrator.executors.executor import AttemptId, Executor
+from orchestrator.server import retry_policy
 from orchestrator.server.jobs import JobEntry, Report
-from orchestrator.supervisor import retry_policy
 
 AWAY_S = 30.0
 """A longer pause between two looks at the limits means that the machine or this process was

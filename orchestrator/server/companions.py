@@ -17,10 +17,10 @@ from orchestrator.core.feature import answers
 from orchestrator.core.files.file_status import status_of
 from orchestrator.core.job import State
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.processes.side_process import SideProcess
+from orchestrator.experiment.side_process import SideProcess
 from orchestrator.server.jobs import Report
 from orchestrator.server.ledger import ServerLedger
-from orchestrator.supervisor.retry_policy import backoff_s
+from orchestrator.server.retry_policy import backoff_s
 
 if TYPE_CHECKING:  # which reads job files
     from orchestrator.experiment.begun_source import BegunSource

@@ -24,7 +24,7 @@ from orchestrator.core.job import (
     lacked_room,
 )
 from orchestrator.core.text import count
-from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.examination.preflight import JobVerdict
 from orchestrator.ledger import JobRow
 from orchestrator.server.differences import (
     Difference,

@@ -15,7 +15,7 @@ from orchestrator.core.paths import REPLAY
 from orchestrator.core.task_names import AUTO
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT, WorkerSpec
-from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.examination.preflight import JobVerdict
 from orchestrator.ledger import JobRow
 
 OnChange: TypeAlias = Literal["refuse", "restart", "extend"]

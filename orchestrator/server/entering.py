@@ -35,14 +35,14 @@ from orchestrator.core.job import (
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_sources import converter_of
 from orchestrator.core.text import count, listed
+from orchestrator.examination import training_time
+from orchestrator.examination.preflight import JobVerdict
 from orchestrator.executors.executor import Executor
+from orchestrator.experiment import run_directory
 from orchestrator.experiment.begun_source import begun_source
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.examination import training_time
-from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.ledger import JobRow
 from orchestrator.ledger.rows import DeclaredJob
-from orchestrator.server import leftovers
+from orchestrator.server import error_log, job_directory, leftovers
 from orchestrator.server.decide import Decision, Fate, KnownJob, continued, decide
 from orchestrator.server.declaration import job_from_values
 from orchestrator.server.differences import (
@@ -53,6 +53,7 @@ from orchestrator.server.differences import (
 )
 from orchestrator.server.examiner import AbortedExamination, Examination, Examiner
 from orchestrator.server.jobs import JobTable, Report
+from orchestrator.server.launch_order import launch_order
 from orchestrator.server.ledger import ServerLedger
 from orchestrator.server.requests import Answer, Request
 from orchestrator.server.verdicts import (
@@ -64,8 +65,6 @@ from orchestrator.server.verdicts import (
     verdict_from_values,
     verdicts_of_finished,
 )
-from orchestrator.supervisor import error_log, job_directory
-from orchestrator.supervisor.launch_order import launch_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

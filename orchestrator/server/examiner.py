@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.job import Job
-from orchestrator.experiment.examination import preflight
-from orchestrator.experiment.examination.examining_process import Child
-from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.examination import preflight
+from orchestrator.examination.examining_process import Child
+from orchestrator.examination.preflight import JobVerdict
 
 
 class AbortedExamination(Exception):

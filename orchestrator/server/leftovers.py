@@ -34,14 +34,14 @@ from orchestrator.core.job import (
 from orchestrator.core.paths import AttemptPaths, JobPaths, RunPaths
 from orchestrator.core.processes.procfs import is_zombie
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.examination.preflight import JobVerdict
+from orchestrator.experiment import run_directory
 from orchestrator.ledger import JobRow, summary
 from orchestrator.machine.process_identity import same_process
+from orchestrator.server import job_directory, retry_policy
 from orchestrator.server.decide import FoundDirectory, KnownJob, Training
 from orchestrator.server.jobs import Report
 from orchestrator.server.ledger import ServerLedger, Wanted
-from orchestrator.supervisor import job_directory, retry_policy
 
 StatesOfSummary: TypeAlias = Mapping[str, Paused | Cancelled | Failed]
 """By ``job_id``."""

@@ -21,9 +21,9 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.executors.executor import Moved, Placed
 from orchestrator.machine.slots import part_of_rank
+from orchestrator.server import job_directory
 from orchestrator.server.attempts import RunningAttempt
 from orchestrator.server.jobs import Report
-from orchestrator.supervisor import job_directory
 
 MOST_OTHERS = 2
 """Of those who use the CPUs of a job, in a message."""

@@ -9,14 +9,14 @@ from pathlib import Path
 from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job
 from orchestrator.executors.executor import AttemptId, Event, Shortage
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.server.examiner import Examiner
 from orchestrator.server.ledger import ServerLedger
 from orchestrator.server.leftovers import settle_left_attempts
 from orchestrator.server.requests import Answer, ReceivedRequest, Request
+from orchestrator.server.start_policies import NoPolicies
 from orchestrator.server.supervisor import Supervisor
 from orchestrator.server.verbs import STATES
-from orchestrator.supervisor.start_policies import NoPolicies
 
 OFFLINE = "offline"
 """Id of the request that is applied."""

@@ -15,12 +15,11 @@ from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.process_setup import CHECKPOINT_SIGNAL
+from orchestrator.examination.examining_process import Child
 from orchestrator.executors.executor import ExecutorSettings
+from orchestrator.experiment import run_directory, run_index
 from orchestrator.experiment.begun_source import begun_source
-from orchestrator.experiment.directory import run_directory, run_index
-from orchestrator.experiment.directory.run_end import RunEnd, exit_code_of
-from orchestrator.experiment.examination.examining_process import Child
-from orchestrator.experiment.start_policy_fetcher import StartPolicyFetcher
+from orchestrator.experiment.run_end import RunEnd, exit_code_of
 from orchestrator.keys.names import safe_name
 from orchestrator.machine import provenance, topology
 from orchestrator.machine.process_identity import boot_id
@@ -32,6 +31,7 @@ from orchestrator.server.examiner import Examiner
 from orchestrator.server.ledger import ServerLedger
 from orchestrator.server.leftovers import kill_leftovers, settle_left_attempts
 from orchestrator.server.settings import RunSettings
+from orchestrator.server.start_policy_fetcher import StartPolicyFetcher
 from orchestrator.server.supervisor import Supervisor
 
 

@@ -22,8 +22,8 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import joined
 from orchestrator.executors.executor import OpenedExecutor
 from orchestrator.executors.kinds import ExecutorKind, LeftBatchJobs, executor_kinds, kind_named
-from orchestrator.experiment.directory import left_batch_jobs, run_directory
-from orchestrator.experiment.planning.start_conditions import StartConditions
+from orchestrator.experiment import left_batch_jobs, run_directory
+from orchestrator.experiment.start_conditions import StartConditions
 from orchestrator.ledger import JobRow
 from orchestrator.machine import imported_code, provenance, topology
 from orchestrator.machine.gpu import detect_gpus

@@ -52,28 +52,28 @@ from orchestrator.executors.executor import (
 )
 from orchestrator.ledger import summary
 from orchestrator.ledger.rows import LatestFigures, LiveReport
-from orchestrator.server import messages
+from orchestrator.server import (
+    disk_admission,
+    error_log,
+    job_directory,
+    messages,
+    retry_policy,
+)
 from orchestrator.server.attempts import Attempts, RunningAttempt
 from orchestrator.server.companions import Companions
 from orchestrator.server.entering import Entering
 from orchestrator.server.examiner import Examiner
+from orchestrator.server.job_directory import RobotAlteredError
 from orchestrator.server.jobs import PATIENCE, JobEntry, JobTable
 from orchestrator.server.ledger import ServerLedger
 from orchestrator.server.requests import Answer, Request, RequestFolder
-from orchestrator.server.verbs import STATES, Verbs
-from orchestrator.supervisor import (
-    disk_admission,
-    error_log,
-    job_directory,
-    retry_policy,
-)
-from orchestrator.supervisor.job_directory import RobotAlteredError
-from orchestrator.supervisor.start_policies import (
+from orchestrator.server.start_policies import (
     FailedFetch,
     FetchedPolicy,
     StartPolicies,
     UnfitPolicy,
 )
+from orchestrator.server.verbs import STATES, Verbs
 
 IDLE_S = 0.25
 """How late a request, a signal or a limit may be noticed."""

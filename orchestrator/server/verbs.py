@@ -10,10 +10,10 @@ from orchestrator.core import job_patterns
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Paused
 from orchestrator.core.text import count, listed
+from orchestrator.server import error_log
 from orchestrator.server.jobs import JobEntry
 from orchestrator.server.ledger import INTERNAL
 from orchestrator.server.requests import Answer, ReceivedRequest, Request
-from orchestrator.supervisor import error_log
 
 if TYPE_CHECKING:
     from orchestrator.server.supervisor import Supervisor

@@ -17,7 +17,7 @@ from orchestrator.core.job import Job, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_hash import main_file, robot_hash
 from orchestrator.core.text import listed
-from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.examination.preflight import JobVerdict
 from orchestrator.ledger import JobRow
 
 

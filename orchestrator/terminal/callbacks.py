@@ -12,11 +12,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.client.run_snapshot import Snapshot
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside.run_snapshot import Snapshot
+from orchestrator.experiment import run_directory
 from orchestrator.ledger import Ledger, SummaryRow
 from orchestrator.server.ledger import EventRow
 from orchestrator.terminal import jobs_table

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from orchestrator.core.columns import NONE, Column, number_column
 from orchestrator.core.text import number_or_dash
-from orchestrator.experiment.examination.robot_check import CheckVerdict, RobotCheck
+from orchestrator.examination.robot_check import CheckVerdict, RobotCheck
 from orchestrator.terminal.output import show_table
 
 STYLE: Mapping[CheckVerdict, str] = {

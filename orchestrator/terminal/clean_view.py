@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from orchestrator.client.cleaning import KINDS, Cleaned
 from orchestrator.core.columns import Column, number_column
 from orchestrator.core.text import count
-from orchestrator.experiment.from_outside.cleaning import KINDS, Cleaned
 from orchestrator.terminal.output import bytes_text, show_table
 
 

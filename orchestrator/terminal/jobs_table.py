@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from orchestrator.experiment.from_outside.run_snapshot import Snapshot
+    from orchestrator.client.events import Note
+    from orchestrator.client.run_snapshot import Snapshot
     from orchestrator.ledger import SummaryRow
-    from orchestrator.supervisor.events import Note
 
 LINES_AROUND = 6
 """Lines of a screen for anything but jobs: a blank one, totals, names of columns, what is left out,

@@ -12,8 +12,8 @@ from rich.text import Text
 from orchestrator.core.columns import NONE, Column
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
-from orchestrator.experiment.directory import resume_advice, run_index
-from orchestrator.experiment.directory.run_index import FINISHED, ListedRun
+from orchestrator.experiment import resume_advice, run_index
+from orchestrator.experiment.run_index import FINISHED, ListedRun
 from orchestrator.terminal.jobs_table import counts_text
 from orchestrator.terminal.output import show_table
 

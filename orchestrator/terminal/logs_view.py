@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.analysis.job_columns import STATE_STYLE
+from orchestrator.client.worker_logs import WorkerLog
 from orchestrator.core.columns import NONE, Column, number_column
-from orchestrator.experiment.from_outside.worker_logs import WorkerLog
 from orchestrator.terminal.output import bytes_text, console, show_table
 
 LEAST_LINE = 20

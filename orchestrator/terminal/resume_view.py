@@ -7,8 +7,8 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from orchestrator.client.resume_all import Resumption
 from orchestrator.core.text import plain
-from orchestrator.experiment.from_outside.resume_all import Resumption
 
 
 def show(resumptions: Iterable[Resumption], *, as_json: bool) -> Sequence[Resumption]:

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from orchestrator.client import run_snapshot
+from orchestrator.client.events import Note
+from orchestrator.client.run_follower import RunFollower
+from orchestrator.client.run_snapshot import Snapshot
+from orchestrator.client.run_watch import RunWatches
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, plain
-from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.experiment.from_outside.run_follower import RunFollower
-from orchestrator.experiment.from_outside.run_snapshot import Snapshot
-from orchestrator.experiment.from_outside.run_watch import RunWatches
 from orchestrator.server.ledger import EventRow
-from orchestrator.supervisor.events import Note
 from orchestrator.terminal import jobs_table
 from orchestrator.terminal.jobs_table import JobsTable
 from orchestrator.terminal.output import console, mute, writable

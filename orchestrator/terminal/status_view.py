@@ -16,13 +16,13 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from orchestrator.client.events import Note
+from orchestrator.client.run_snapshot import Snapshot
 from orchestrator.core.job import Cause
 from orchestrator.core.text import count, plain
-from orchestrator.experiment.directory import left_batch_jobs, resume_advice
-from orchestrator.experiment.from_outside.run_snapshot import Snapshot
+from orchestrator.experiment import left_batch_jobs, resume_advice
 from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.summary import learner_summary
-from orchestrator.supervisor.events import Note
 from orchestrator.terminal import jobs_table, output
 from orchestrator.terminal.output import console
 from orchestrator.terminal.run_view import json_line

@@ -25,12 +25,12 @@ from command_helpers import (
 )
 
 from orchestrator.core.messages import ExaminationRequest
-from orchestrator.experiment.examination import (
+from orchestrator.examination import (
     examination_requests,
     examining_process,
     side_by_side,
 )
-from orchestrator.experiment.examination.robot_check import FIGURES
+from orchestrator.examination.robot_check import FIGURES
 
 REPOSITORY = Path(__file__).parents[2]
 HOPPER = REPOSITORY / "mjcf" / "hopper.xml"

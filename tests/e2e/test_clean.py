@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from command_helpers import Experiment, invoke
 
+from orchestrator.client import cleaning
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside import cleaning
+from orchestrator.experiment import run_directory
 from orchestrator.ledger import Ledger
 
 TIME = "20260101T000000"

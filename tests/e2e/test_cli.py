@@ -29,7 +29,7 @@ from command_helpers import (
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.environment_variables import THREAD_VARIABLES
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.jobfile import json_schema
 
 RUN_OPTIONS = (

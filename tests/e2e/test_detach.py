@@ -19,15 +19,15 @@ from command_helpers import EXAMINE_NOTHING, invoke, odd, stubbed, with_server, 
 
 from orchestrator.client import attach
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.directory.run_directory import LockHolder
+from orchestrator.experiment import run_directory
+from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.server.ledger import ServerLedger
 from orchestrator.terminal.run_view import LineReporter, RunDisplay
 
 EXAMINE_FOR_EVER = """
 import time
 from pathlib import Path
-from orchestrator.experiment.examination import preflight
+from orchestrator.examination import preflight
 def examine(jobs, *, watch, **_):
     Path("examining").touch()
     while True:

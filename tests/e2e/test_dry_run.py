@@ -14,7 +14,7 @@ import command_helpers as commands
 import pytest
 from command_helpers import invoke, succeed, write_experiment
 
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 
 NAMES = ("done", "begun", "fresh", "failed", "waits", "changed", "gone")
 

@@ -11,7 +11,7 @@ from command_helpers import odd, write_experiment
 import orchestrator
 from orchestrator.core.job import Paused
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.ledger import Ledger, job_figures
 
 

@@ -17,7 +17,7 @@ from kill_helpers import killable
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.supervisor import job_directory
+from orchestrator.server import job_directory
 from orchestrator.worker.training import start_policy
 
 STEPS = 6144

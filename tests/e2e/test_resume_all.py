@@ -19,9 +19,8 @@ from supervisor_helpers import Run, make_job
 
 from orchestrator.core.job import State
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory, run_end, run_index
-from orchestrator.experiment.planning import start_conditions
-from orchestrator.experiment.planning.start_conditions import StartConditions
+from orchestrator.experiment import run_directory, run_end, run_index, start_conditions
+from orchestrator.experiment.start_conditions import StartConditions
 from orchestrator.ledger import Ledger
 from orchestrator.machine.process_identity import boot_id
 from orchestrator.machine.topology import online_cpus

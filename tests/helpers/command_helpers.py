@@ -23,8 +23,8 @@ from orchestrator import cli
 from orchestrator.client import start as client_start
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.examination import preflight
+from orchestrator.examination import preflight
+from orchestrator.experiment import run_directory
 
 REPOSITORY = Path(__file__).parents[2]
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
@@ -262,7 +262,7 @@ end(0)
 """
 EXAMINE_NOTHING = """
 import contextlib, sys
-from orchestrator.experiment.examination import examining_process, preflight
+from orchestrator.examination import examining_process, preflight
 preflight.examine = lambda jobs, **_: {job.job_id: preflight.JobVerdict() for job in jobs}
 examining_process.Child = contextlib.nullcontext
 """
@@ -427,10 +427,8 @@ def examine_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def examine(jobs: Sequence[Job], **_: Any) -> dict[str, preflight.JobVerdict]:
         return {job.job_id: preflight.JobVerdict() for job in jobs}
 
-    monkeypatch.setattr("orchestrator.experiment.examination.preflight.examine", examine)
-    monkeypatch.setattr(
-        "orchestrator.experiment.examination.examining_process.Child", contextlib.nullcontext
-    )
+    monkeypatch.setattr("orchestrator.examination.preflight.examine", examine)
+    monkeypatch.setattr("orchestrator.examination.examining_process.Child", contextlib.nullcontext)
 
 
 def add_to_server(monkeypatch: pytest.MonkeyPatch, code: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 
 
 def killable(folder: Path) -> dict[str, int]:

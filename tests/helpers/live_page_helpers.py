@@ -20,11 +20,8 @@ import uvicorn
 from command_helpers import wait_until
 from supervisor_helpers import make_job
 
-from orchestrator.core.feature import Feature
-from orchestrator.core.job import Attempt, Running
-from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside.run_watch import (
+from orchestrator.client.events import News
+from orchestrator.client.run_watch import (
     Cell,
     LiveChart,
     LiveColumn,
@@ -33,11 +30,14 @@ from orchestrator.experiment.from_outside.run_watch import (
     LiveTable,
     RunWatch,
 )
+from orchestrator.core.feature import Feature
+from orchestrator.core.job import Attempt, Running
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import run_directory
 from orchestrator.features.live_page import live_server
 from orchestrator.features.live_page.job_row import FIELDS
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import DeclaredJob, LiveReport
-from orchestrator.supervisor.events import News
 
 FIRST_STATE = re.compile(r'<script id="first" type="application/json">(.*?)</script', re.DOTALL)
 KERNEL_BYTES = 8 << 10
@@ -262,6 +262,4 @@ class Gardener(RunWatch):
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a :class:`Gardener` be all that features say of run directories."""
     garden = Feature(name="garden", about="Fruits.", watch=lambda _: Gardener())
-    monkeypatch.setattr(
-        "orchestrator.experiment.from_outside.run_watch.features", lambda: (garden,)
-    )
+    monkeypatch.setattr("orchestrator.client.run_watch.features", lambda: (garden,))

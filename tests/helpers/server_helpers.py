@@ -19,7 +19,7 @@ from supervisor_helpers import make_job
 
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.server.entering import Addition, addition_args
 from orchestrator.server.ledger import ServerLedger

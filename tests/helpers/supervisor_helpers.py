@@ -16,8 +16,8 @@ from orchestrator.core.job import Attempt, Job, Paused, Resources, Running, Stat
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_hash import hash_of_copy
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.examination.preflight import JobVerdict
 from orchestrator.executors.launcher import Launch
-from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine.gpu import Gpu
@@ -29,8 +29,8 @@ from orchestrator.server.examiner import AbortedExamination, Examination, Examin
 from orchestrator.server.ledger import EventRow, ServerLedger
 from orchestrator.server.leftovers import settle_left_attempts
 from orchestrator.server.requests import Answer, Request
+from orchestrator.server.start_policies import NoPolicies
 from orchestrator.server.supervisor import Supervisor
-from orchestrator.supervisor.start_policies import NoPolicies
 
 HOLDER = "this supervisor"
 """The key of the simulated supervisor."""

@@ -113,7 +113,7 @@ def test_help_loads_nothing_that_it_does_not_need() -> None:
 def test_who_looks_at_a_run_loads_nothing_that_reads_job_files(tmp_path: Path) -> None:
     run_dir = make_run_dir(tmp_path / "run", [Trained()]).root
     loaded = loaded_by("-m", "orchestrator", "status", str(run_dir))
-    assert "orchestrator.experiment.from_outside.run_snapshot" in loaded
+    assert "orchestrator.client.run_snapshot" in loaded
     assert not loaded & {*HEAVY, "numpy", "matplotlib", "orchestrator.jobfile"}
 
 

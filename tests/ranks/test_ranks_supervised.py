@@ -22,6 +22,7 @@ from supervisor_helpers import (
     make_machine,
 )
 
+from orchestrator.client import worker_logs
 from orchestrator.core.errors import ChangedError, UsageError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
@@ -30,7 +31,6 @@ from orchestrator.core.paths import AttemptPaths, RunPaths
 from orchestrator.executors.executor import ExecutorSettings
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.executors.processes import Processes
-from orchestrator.experiment.from_outside import worker_logs
 from orchestrator.server import leftovers
 
 REPOSITORY = Path(__file__).parents[2]

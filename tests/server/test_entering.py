@@ -24,7 +24,7 @@ from orchestrator.core.errors import DiskFullError, Problem
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import Job
 from orchestrator.core.robot_hash import hash_of_copy
-from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.examination.preflight import JobVerdict
 from orchestrator.server import entering
 
 INVALID = JobVerdict(problem=Problem(where="jobs[0].xml", message="no joints"))

@@ -28,13 +28,12 @@ from orchestrator.core.messages import Progress
 from orchestrator.executors.launcher import Launch
 from orchestrator.executors.slotted import SlottedExecutor
 from orchestrator.ledger import Ledger
-from orchestrator.server import messages
+from orchestrator.server import job_directory, messages
 from orchestrator.server.attempts import Attempts
 from orchestrator.server.entering import Entering
 from orchestrator.server.jobs import JobTable
 from orchestrator.server.ledger import ServerLedger
 from orchestrator.server.requests import RequestFolder
-from orchestrator.supervisor import job_directory
 
 
 def raise_at(

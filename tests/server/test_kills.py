@@ -24,7 +24,7 @@ from server_helpers import (
     workers,
 )
 
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.server.ledger import ServerLedger
 
 

@@ -27,7 +27,7 @@ from orchestrator.core.robot_hash import hash_of_copy
 from orchestrator.executors.launcher import Launch
 from orchestrator.ledger import summary
 from orchestrator.ledger.rows import DeclaredJob
-from orchestrator.supervisor.start_policies import (
+from orchestrator.server.start_policies import (
     FailedFetch,
     Fetch,
     FetchedPolicy,
@@ -247,7 +247,7 @@ def test_workers_that_find_the_disk_full_together_are_all_recorded(tmp_path: Pat
 def test_a_disk_with_too_little_space_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.supervisor import disk_admission
+    from orchestrator.server import disk_admission
 
     monkeypatch.setattr(disk_admission, "free_mib", lambda _: 100 if run.fake.now() < 50 else 900)
     jobs = [make_job("a", min_free_disk_mib=500), make_job("b", min_free_disk_mib=50)]

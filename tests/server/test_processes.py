@@ -35,7 +35,7 @@ from orchestrator.client import requests
 from orchestrator.client.follow import Follower
 from orchestrator.core.errors import RunDirError, SupervisorError
 from orchestrator.core.job import Attempt, Running
-from orchestrator.experiment.directory import run_directory, run_end
+from orchestrator.experiment import run_directory, run_end
 from orchestrator.machine import process_identity
 from orchestrator.machine.process_identity import process_start
 

@@ -18,7 +18,7 @@ from orchestrator.core.errors import RunDirError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import Attempt, Cause, Paused, Running
 from orchestrator.executors.launcher import Launch
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.ledger import summary
 from orchestrator.server import offline
 from orchestrator.server.ledger import ServerLedger

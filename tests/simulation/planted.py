@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from orchestrator.server import decide, jobs, leftovers
+from orchestrator.server import decide, job_directory, jobs, leftovers, retry_policy
 from orchestrator.server.attempts import Attempts
 from orchestrator.server.entering import Entering
 from orchestrator.server.jobs import JobTable
@@ -16,7 +16,6 @@ from orchestrator.server.ledger import ServerLedger
 from orchestrator.server.requests import RequestFolder
 from orchestrator.server.supervisor import Supervisor
 from orchestrator.server.verbs import Verbs
-from orchestrator.supervisor import job_directory, retry_policy
 from tests.simulation.drawing import made
 from tests.simulation.play import play
 

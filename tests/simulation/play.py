@@ -17,8 +17,8 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.server.ledger import ServerLedger
 from orchestrator.server.leftovers import settle_left_attempts
+from orchestrator.server.start_policies import NoPolicies
 from orchestrator.server.supervisor import Supervisor
-from orchestrator.supervisor.start_policies import NoPolicies
 from tests.simulation.clients import Clients
 from tests.simulation.disk import LEDGER, UnsimulatedError
 from tests.simulation.machine import Machine, SimulatedExecutor

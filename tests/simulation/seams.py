@@ -21,7 +21,7 @@ from typing import Any
 from orchestrator.core.errors import Problem
 from orchestrator.core.files import atomic_files
 from orchestrator.core.processes import procfs
-from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.examination.preflight import JobVerdict
 from orchestrator.features.search import begun_search  # noqa: F401 - otherwise imported too late
 from orchestrator.jobfile import job_table_rules, toml_models  # noqa: F401 - likewise
 from orchestrator.ledger import database_file

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.ledger import SummaryRow
 
 COMPARED = ("state", "weights_sha256", "env_steps", "eval_mean")

@@ -13,7 +13,7 @@ from orchestrator.core.job_parts import JobPart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalmSettings:
-    calm_above: float | None = None
+    above: float | None = None
     """Mean return above which the bonus for entropy ends; None: it never does."""
 
 
@@ -26,7 +26,6 @@ class CalmFacts:
 PART = JobPart(
     name="calm",
     settings=CalmSettings,
-    keys={"calm_above": "above"},
     facts=CalmFacts,
     loop="prefixed.calm_loop",
     columns={"calm since": lambda facts: facts.calm_since},

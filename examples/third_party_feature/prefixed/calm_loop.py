@@ -15,7 +15,7 @@ def loop_part(context: LoopContext) -> LoopPart:
 
 class Calm(LoopPart):
     def __init__(self, context: LoopContext) -> None:
-        self._above = context.settings.calm_above
+        self._above = context.settings.above
         self._model = cast(Any, context.model)
         self._facts: CalmFacts = context.facts
         if self._facts.calm_since is not None:  # by an earlier attempt

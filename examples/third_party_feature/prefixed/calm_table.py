@@ -25,7 +25,7 @@ class CalmTable(TomlTable):
 
 
 def _settings(merged: Mapping[str, Any]) -> CalmSettings:
-    return CalmSettings(calm_above=merged["calm"]["above"])
+    return CalmSettings(above=merged["calm"]["above"])
 
 
 def _check(job: MergedJob) -> None:

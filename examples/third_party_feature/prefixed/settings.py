@@ -11,13 +11,13 @@ from typing import Any
 
 from orchestrator.keys.feature_tables import FeatureTable
 from orchestrator.keys.problems import Problems
-from orchestrator.keys.value_types import Command, TomlTable, key
+from orchestrator.keys.value_types import TomlTable, key
 
 
 class PrefixedTable(TomlTable):
     """What starts the workers of --executor prefixed."""
 
-    command: Command = key(
+    command: list[str] | None = key(
         None, "Program and arguments, before those of the worker.", ["nice", "-n", "5"]
     )
     events: bool = key(False, "Write what happens to RUN_DIR/events.jsonl, a line each.", True)

@@ -57,11 +57,11 @@ def init(
     The task is the one that `auto` chooses. What is guessed of a URDF, such as a floating base for
     one with legs, is in the file, with the reason; so are the robots that cannot be trained.
     """
-    from orchestrator.experiment.examination import robot_check, side_by_side
+    from orchestrator.client.stop_signals import StopRequests
+    from orchestrator.examination import robot_check, side_by_side
     from orchestrator.features.authoring import init_selection, init_settings, written_view
     from orchestrator.jobfile import job_file_text
     from orchestrator.machine import topology
-    from orchestrator.supervisor.stop_signals import StopRequests
     from orchestrator.terminal import output as terminal
 
     env_steps = None if timesteps is None else init_selection.parse_timesteps(timesteps)

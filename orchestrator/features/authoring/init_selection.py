@@ -14,8 +14,8 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import absolute
 from orchestrator.core.robot_sources import format_of
 from orchestrator.core.text import count, joined, plain, rough_duration
-from orchestrator.experiment.examination.robot_check import RobotCheck
-from orchestrator.experiment.examination.training_time import TrainingTime, estimate
+from orchestrator.examination.robot_check import RobotCheck
+from orchestrator.examination.training_time import TrainingTime, estimate
 from orchestrator.features.authoring.robot_entries import RobotEntry, entries
 from orchestrator.jobfile.job_file_text import LeftOut, aligned_lines, comment
 from orchestrator.jobfile.presets import PRESETS

@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.client.stop_signals import StopRequests
 from orchestrator.core.errors import UsageError, disk_full_explained
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.features.bench import (
     plan,
     rank_benchmark,
@@ -29,7 +30,6 @@ from orchestrator.features.bench.workload import Work
 from orchestrator.jobfile import Experiment
 from orchestrator.machine import topology
 from orchestrator.machine.topology import Machine, available_memory_mib
-from orchestrator.supervisor.stop_signals import StopRequests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

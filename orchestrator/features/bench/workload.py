@@ -11,7 +11,7 @@ from orchestrator.core.files.atomic_files import clone_tree
 from orchestrator.core.job import Job
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import FROM_NOTHING, Mode, WorkerSpec
-from orchestrator.experiment.examination import preflight
+from orchestrator.examination import preflight
 from orchestrator.jobfile import Experiment
 from orchestrator.machine.topology import available_memory_mib
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from orchestrator.core.front_end import option
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
+from orchestrator.experiment import run_directory
 from orchestrator.experiment.begun_source import Direction, begun_source
-from orchestrator.experiment.directory import run_directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from orchestrator.analysis import run_reader
 from orchestrator.analysis.run_reader import LearningCurve
 from orchestrator.analysis.statistics import INTERVALS
+from orchestrator.client import run_snapshot
 from orchestrator.core.errors import UsageError
 from orchestrator.core.files.atomic_files import refuse_special_file, write_whole
-from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.features.compare.comparison import (
     LETTERS,
     Comparison,

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis.job_values import EVALUATION, TRAINING
+from orchestrator.client import run_snapshot
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
 from orchestrator.core.job import TERMINAL, Job
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import FROM_NOTHING, WorkerSpec
-from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.from_outside import run_snapshot
+from orchestrator.examination.preflight import JobVerdict
 from orchestrator.features.compare import (
     chosen_jobs,
     compared_figure,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from orchestrator.core.job import META
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import JobRow

@@ -28,10 +28,10 @@ from orchestrator.analysis.statistics_text import (
     difference_text,
     short_number,
 )
+from orchestrator.client import run_snapshot
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
 from orchestrator.core.text import count, listed
-from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.features.compare import chosen_jobs, compared_figure
 from orchestrator.features.compare.chosen_jobs import Chooser
 from orchestrator.features.compare.compared_figure import checked_figure, default_figure, value_of

@@ -18,7 +18,7 @@ from orchestrator.core.front_end import option
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.features.compare import race_notes, sequential
 from orchestrator.features.compare.contestants import Contestant
 from orchestrator.features.compare.declared_settings import Difference

@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.client import run_snapshot
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import TERMINAL, Job
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside import run_snapshot
+from orchestrator.experiment import run_directory
 from orchestrator.features.compare import compared_figure, declared_settings, race_notes, sequential
 from orchestrator.features.compare.contestants import Contestant, Field
 from orchestrator.features.compare.sequential import LEAST_SEEDS, Look, Rules

@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 from orchestrator.analysis import contention, run_reader
 from orchestrator.analysis.job_values import EVALUATION, TRAINING
+from orchestrator.client import run_snapshot
+from orchestrator.client.run_snapshot import Snapshot
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import UsageError
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.front_end import option
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.features.compare import chosen_jobs
 from orchestrator.features.compare.chosen_jobs import Chooser
 from orchestrator.features.compare.compared_figure import checked_figure, value_of, without_value

@@ -61,8 +61,8 @@ def export(
     Normalisation of observations is part of the file, and so are names, units and the control
     period.
     """
-    from orchestrator.experiment.from_outside import run_snapshot
-    from orchestrator.experiment.processes import policy_process
+    from orchestrator.client import run_snapshot
+    from orchestrator.experiment import policy_process
 
     if check and to.suffix == ".h":
         raise UsageError(

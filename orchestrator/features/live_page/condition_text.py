@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.experiment.from_outside.run_follower import RunLook
-from orchestrator.experiment.from_outside.run_snapshot import Snapshot
+from orchestrator.client.run_follower import RunLook
+from orchestrator.client.run_snapshot import Snapshot
 
 WITHOUT_SUPERVISOR = {
     "missing": "There is no such run directory. It has been removed, or the run has not begun; this"

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from orchestrator.client.run_follower import marks
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory, run_index
-from orchestrator.experiment.directory.run_index import ListedRun, RunEntry
-from orchestrator.experiment.from_outside.run_follower import marks
+from orchestrator.experiment import run_directory, run_index
+from orchestrator.experiment.run_index import ListedRun, RunEntry
 from orchestrator.features.live_page.board import Changes
 from orchestrator.features.live_page.job_row import safe_text, tenths
 from orchestrator.features.live_page.run_source import LONGEST_TEXT, page_kind

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis import run_reader
+from orchestrator.client.run_follower import Mark, mark
 from orchestrator.core import job_parts
 from orchestrator.core.errors import UNAVAILABLE, OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import Iteration
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside.run_follower import Mark, mark
+from orchestrator.experiment import run_directory
 from orchestrator.features.live_page.job_row import brief, safe_text
 from orchestrator.features.live_page.run_source import LONGEST_TEXT, attempt_values
 from orchestrator.ledger import AttemptRow, SummaryRow, job_figures, summary

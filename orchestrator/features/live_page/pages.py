@@ -22,11 +22,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from orchestrator.client.worker_logs import LogReader
 from orchestrator.core.errors import UNAVAILABLE, OrchestratorError
 from orchestrator.core.files.regular_files import open_below
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import plain, storable
-from orchestrator.experiment.from_outside.worker_logs import LogReader
 from orchestrator.features.live_page import job_details
 from orchestrator.features.live_page.access import AccessRules, Guard, is_of_another_site
 from orchestrator.features.live_page.board import to_json

@@ -12,15 +12,15 @@ from typing import Any, Literal
 from orchestrator.analysis import contention
 from orchestrator.analysis.contention import ContentionFinding
 from orchestrator.analysis.job_columns import activity
+from orchestrator.client.run_follower import Mark, RunFollower, RunLook, mark
+from orchestrator.client.run_snapshot import Snapshot
+from orchestrator.client.run_watch import LiveSection, RunWatches
 from orchestrator.core.errors import OrchestratorError, may_pass
 from orchestrator.core.files.file_status import status_of
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import left_batch_jobs, resume_advice, run_directory
-from orchestrator.experiment.from_outside.run_follower import Mark, RunFollower, RunLook, mark
-from orchestrator.experiment.from_outside.run_snapshot import Snapshot
-from orchestrator.experiment.from_outside.run_watch import LiveSection, RunWatches
+from orchestrator.experiment import left_batch_jobs, resume_advice, run_directory
 from orchestrator.features.live_page.board import Changes
 from orchestrator.features.live_page.condition_text import condition_text
 from orchestrator.features.live_page.curve_reader import CurveReader

@@ -32,7 +32,7 @@ from orchestrator.core.job import Cause
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.child_process import end_group, has_ended, spawn
 from orchestrator.core.text import plain, shortened
-from orchestrator.experiment.directory import run_directory, run_end
+from orchestrator.experiment import run_directory, run_end
 from orchestrator.features.notifications.notify_table import Notify
 from orchestrator.server.companions import ALL_ENDED, DONE, Companion, RunFacts
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from orchestrator.core.feature import Feature
 
 if TYPE_CHECKING:
-    from orchestrator.experiment.processes.policy_process import PlayRequest
+    from orchestrator.experiment.policy_process import PlayRequest
     from orchestrator.server.companions import Companion, RunFacts
 
 

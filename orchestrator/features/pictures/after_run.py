@@ -21,8 +21,7 @@ from orchestrator.core.job import Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, joined
 from orchestrator.executors.executor import ExecutorSettings
-from orchestrator.experiment import begun_source
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import begun_source, run_directory
 from orchestrator.features.pictures import drawing_processes, previews, video_processes
 from orchestrator.features.pictures.drawing_processes import Drawing
 from orchestrator.features.pictures.ended_jobs import EndedJobs

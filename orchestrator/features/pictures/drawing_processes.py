@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from orchestrator.core.processes.child_process import has_ended
-from orchestrator.experiment.processes.policy_process import PolicyProcess
+from orchestrator.experiment.policy_process import PolicyProcess
 from orchestrator.machine.slots import Slot, SlotPool
 
 POLL_INTERVAL_S = 0.1

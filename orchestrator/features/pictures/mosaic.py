@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.client import run_snapshot
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.files.video_file import GIF_FPS, as_video, frames, video_as_gif
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.experiment.processes.policy_process import PlayRequest, PolicyProcess
+from orchestrator.experiment.policy_process import PlayRequest, PolicyProcess
 from orchestrator.features.pictures import drawing_processes
 from orchestrator.features.pictures.drawing_processes import Drawing
 from orchestrator.jobfile.job_names import without_seed

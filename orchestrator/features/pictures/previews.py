@@ -18,7 +18,7 @@ from orchestrator.core.exit_codes import CANNOT_RENDER
 from orchestrator.core.job import Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
-from orchestrator.experiment.processes.policy_process import PolicyProcess
+from orchestrator.experiment.policy_process import PolicyProcess
 from orchestrator.features.pictures.ended_jobs import EndedJobs, Report
 
 MOST_DRAWN = 500

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator.core.files.file_status import status_of
 from orchestrator.core.paths import JobPaths
-from orchestrator.experiment.processes.policy_process import (
+from orchestrator.experiment.policy_process import (
     PlayRequest,
     PolicyProcess,
     robot_warning,

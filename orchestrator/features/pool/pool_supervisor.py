@@ -13,8 +13,8 @@ from orchestrator.client.start import SupervisorProcess
 from orchestrator.core.errors import OrchestratorError, RunDirError, SupervisorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import plain
+from orchestrator.experiment import run_directory, run_end
 from orchestrator.experiment.begun_source import begun_source
-from orchestrator.experiment.directory import run_directory, run_end
 from orchestrator.machine.slots import MaxParallel
 from orchestrator.server.requests import Request, RequestFolder
 from orchestrator.server.settings import RunSettings

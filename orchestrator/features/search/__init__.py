@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.feature import Feature
 
 if TYPE_CHECKING:
+    from orchestrator.client.run_watch import RunWatch
     from orchestrator.core.paths import RunPaths
     from orchestrator.experiment.begun_source import BegunSource
-    from orchestrator.experiment.from_outside.run_watch import RunWatch
     from orchestrator.keys.feature_tables import FeatureTable
     from orchestrator.ledger import Ledger
     from orchestrator.report.document import Section

@@ -20,7 +20,7 @@ from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import RunPaths, absolute, current_directory
 from orchestrator.core.robot_sources import collection_of
 from orchestrator.core.text import plain
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.features.search import ranking
 from orchestrator.features.search.declaration.tables import SearchTable
 from orchestrator.features.search.estimates import Estimate

@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.core.errors import Problem, SpecError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
-from orchestrator.experiment.examination import (
+from orchestrator.examination import (
     examination_requests,
     examining_process,
     side_by_side,

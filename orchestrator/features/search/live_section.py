@@ -10,7 +10,7 @@ from functools import partial
 from statistics import median
 from typing import NamedTuple
 
-from orchestrator.experiment.from_outside.run_watch import (
+from orchestrator.client.run_watch import (
     Cell,
     LiveChart,
     LiveColumn,

@@ -14,7 +14,7 @@ from orchestrator.core.front_end import option
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import decimal
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.features.search import against_reference, copied_trials, estimates, trials
 from orchestrator.features.search.declaration.spec import (
     Direction,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.features.search import report_data, report_page
 from orchestrator.features.search.report_data import SearchFacts
 from orchestrator.features.search.search_paths import SearchPaths

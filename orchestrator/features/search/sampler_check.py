@@ -12,7 +12,7 @@ from orchestrator.core.errors import Problem
 from orchestrator.core.exit_codes import is_killed_from_outside
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.processes.side_process import SideProcess
+from orchestrator.experiment.side_process import SideProcess
 from orchestrator.features.search.declaration import written
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.declaration.rules import missing_package

@@ -13,8 +13,8 @@ from typing import Any
 
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.front_end import repeat_call
-from orchestrator.experiment.examination import preflight
-from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.examination import preflight
+from orchestrator.examination.preflight import JobVerdict
 from orchestrator.features.search.declaration.written import start_over_by
 from orchestrator.jobfile import Experiment
 from orchestrator.server.decide import on_change_option

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.examination.preflight import JobVerdict
 from orchestrator.features.search import (
     changed_search,
     constraint_check,

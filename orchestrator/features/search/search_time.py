@@ -13,8 +13,8 @@ from typing import Any
 from orchestrator.core.job import Job, Paused, Pending, Running
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, joined, rough_duration
-from orchestrator.experiment.examination import training_time
-from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.examination import training_time
+from orchestrator.examination.preflight import JobVerdict
 from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration.declared_search import SearchDeclaration
 from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
+from orchestrator.client.events import News, Note
+from orchestrator.client.run_watch import LiveSection, RunWatch
 from orchestrator.core.errors import LedgerError, LedgerUnavailableError
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, decimal, duration, joined
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside.run_watch import LiveSection, RunWatch
+from orchestrator.experiment import run_directory
 from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration.spec import SearchSpec
 from orchestrator.features.search.history import History, Trial, commonest, costs
@@ -25,7 +26,6 @@ from orchestrator.features.search.trials import (
     lineage_env_steps,
 )
 from orchestrator.ledger import Ledger
-from orchestrator.supervisor.events import News, Note
 
 FAILURES_READ = 100
 """So many of the last failed trials are looked at for their commonest reason."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.core.errors import Problem
 from orchestrator.core.files.temporary_folder import TemporaryFolder
-from orchestrator.experiment.examination import preflight
+from orchestrator.examination import preflight
 from orchestrator.features.search.declaration import rules
 from orchestrator.features.search.declaration.declared_search import (
     declaration_of,

@@ -18,7 +18,7 @@ from orchestrator.core.errors import LedgerBusyError, OrchestratorError
 from orchestrator.core.pacer import Pace
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, joined
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.features.tracking.process_arguments import TIME_LIMIT_S
 from orchestrator.features.tracking.publisher import Publisher
 from orchestrator.ledger import SummaryRow

@@ -18,10 +18,10 @@ from orchestrator.core.job_patterns import matching_jobs
 from orchestrator.core.robot_hash import alteration
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import OFF_POLICY
+from orchestrator.examination import preflight
+from orchestrator.examination.preflight import JobVerdict
 from orchestrator.executors.local import problems_on
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.examination import preflight
-from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment import run_directory
 from orchestrator.machine import topology
 from orchestrator.server.verdicts import examined_job, judged, refuse_invalid
 

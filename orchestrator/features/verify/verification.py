@@ -26,7 +26,7 @@ from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.features.verify import verification_runs
 from orchestrator.features.verify.cases import (
     Case,

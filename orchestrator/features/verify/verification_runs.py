@@ -17,7 +17,7 @@ from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.job import Failed, Job
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.processes.child_process import kill_group
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.features.verify.cases import Case
 from orchestrator.ledger import JobRow
 from orchestrator.server.ledger import EventRow

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.messages import RobotSetting
-from orchestrator.experiment.examination import training_time
-from orchestrator.experiment.examination.robot_check import RobotCheck
+from orchestrator.examination import training_time
+from orchestrator.examination.robot_check import RobotCheck
 from orchestrator.features.authoring import init_selection
 from orchestrator.jobfile import Experiment, from_mapping, job_file_text
 

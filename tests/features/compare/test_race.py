@@ -24,8 +24,8 @@ import orchestrator
 from orchestrator.core.errors import LedgerError, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.experiment import run_directory
 from orchestrator.experiment.begun_source import BegunSource, Direction
-from orchestrator.experiment.directory import run_directory
 from orchestrator.features.compare import chosen_jobs, contestants, race_round
 from orchestrator.features.compare.contestants import Conditions
 from orchestrator.features.compare.race_notes import BUDGETS, RESULTS

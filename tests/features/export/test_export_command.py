@@ -12,10 +12,10 @@ from supervisor_helpers import edit_robot, staged_robot, with_robots
 
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.robot_hash import hash_of_copy
-from orchestrator.experiment.processes import policy_process
-from orchestrator.experiment.processes.policy_process import PolicyRequest
+from orchestrator.experiment import policy_process
+from orchestrator.experiment.policy_process import PolicyRequest
 from orchestrator.features.export.worker import job_export, numpy_policy
-from orchestrator.supervisor import job_directory
+from orchestrator.server import job_directory
 
 
 def test_export_writes_the_policy_of_a_finished_job(

@@ -10,7 +10,7 @@ import pytest
 from report_helpers import Trained, make_run_dir
 
 from orchestrator.analysis import run_reader
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.features.live_page import job_details
 from orchestrator.features.live_page.board import Board, Changes
 

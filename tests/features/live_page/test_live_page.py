@@ -29,9 +29,9 @@ from live_page_helpers import (
 )
 from report_helpers import Trained, make_run_dir
 
+from orchestrator.client import run_snapshot
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside import run_snapshot
+from orchestrator.experiment import run_directory
 from orchestrator.features.live_page import feed, folder_source, request_timeout
 from orchestrator.features.live_page.run_source import RunSource
 
@@ -244,7 +244,7 @@ def test_a_folder_has_all_experiments_below_it_also_those_to_come(
 def test_without_a_folder_it_has_the_experiments_of_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.experiment.directory import run_index
+    from orchestrator.experiment import run_index
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run_index.note(make_run_dir(tmp_path / "anywhere", [Trained()]).root, "noted")

@@ -15,7 +15,7 @@ from PIL import Image
 from report_helpers import Trained, film_strip, make_run_dir
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 
 pytest.importorskip("selenium", reason="selenium is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")

@@ -15,7 +15,7 @@ from live_page_helpers import Viewer, serving
 from report_helpers import Trained, make_run_dir
 
 from orchestrator.core.errors import LedgerBusyError, LedgerFailingError, LedgerUnavailableError
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.features.live_page import feed
 
 

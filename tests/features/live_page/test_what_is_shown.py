@@ -9,13 +9,13 @@ import pytest
 from host_helpers import on_another_host
 from supervisor_helpers import Run, make_job
 
+from orchestrator.client.events import News
+from orchestrator.client.run_watch import LiveSection, RunWatch
 from orchestrator.core.feature import Feature
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside.run_watch import LiveSection, RunWatch
+from orchestrator.experiment import run_directory
 from orchestrator.features.live_page.folder_source import FolderSource
 from orchestrator.features.live_page.run_source import RunSource
 from orchestrator.ledger import summary
-from orchestrator.supervisor.events import News
 
 
 def test_an_experiment_has_the_name_that_was_recorded_last_or_that_of_its_folder(
@@ -49,9 +49,7 @@ def test_features_are_not_asked_while_the_supervisor_runs_on_another_host(
             return LiveSection(title="Looks", text=str(len(looks)))
 
     watching = Feature(name="watching", about="x.", watch=lambda paths: Watch())
-    monkeypatch.setattr(
-        "orchestrator.experiment.from_outside.run_watch.features", lambda: (watching,)
-    )
+    monkeypatch.setattr("orchestrator.client.run_watch.features", lambda: (watching,))
     with run_directory.claim(tmp_path / "run") as paths:
         ledger = Run(paths.root, [make_job("j0")]).ledger
         summary.write(paths, ledger)

@@ -11,7 +11,7 @@ import pytest
 from command_helpers import invoke, odd, write_experiment
 
 from orchestrator.core.processes.procfs import is_running
-from orchestrator.experiment.directory import run_index
+from orchestrator.experiment import run_index
 from orchestrator.features.notifications import notify_programs as notifications
 from orchestrator.features.notifications.notify_programs import NotifyPrograms, Settings
 from orchestrator.server.requests import RequestFolder

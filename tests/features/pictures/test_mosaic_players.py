@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.child_process import end_group
-from orchestrator.experiment.processes.policy_process import PlayRequest, PolicyProcess
+from orchestrator.experiment.policy_process import PlayRequest, PolicyProcess
 from orchestrator.features.pictures import mosaic
 
 

@@ -28,7 +28,7 @@ from orchestrator import report
 from orchestrator.core.errors import SupervisorError, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment.directory import run_end, run_index
+from orchestrator.experiment import run_end, run_index
 from orchestrator.features.pool import pool_supervisor
 from orchestrator.features.pool.pool_jobs import TrainingFuture
 from orchestrator.machine import provenance
@@ -38,8 +38,8 @@ NEARNESS = "-abs(json.loads((job / 'spec.json').read_text())['hyperparameters'][
 EXAMINATION = """
 import contextlib
 from orchestrator.core.errors import Problem
-from orchestrator.experiment.examination import examining_process, preflight
-from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.examination import examining_process, preflight
+from orchestrator.examination.preflight import JobVerdict
 
 problem = Problem(where="jobs[0]", message="has no legs")
 refused = {
@@ -489,8 +489,8 @@ pool.submit({str(HOPPER)!r}, name="deaf").result()
 LOST = """
 import contextlib
 from orchestrator.core.errors import Problem
-from orchestrator.experiment.examination import examining_process, preflight
-from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.examination import examining_process, preflight
+from orchestrator.examination.preflight import JobVerdict
 
 lost = Problem(where="jobs[0]", message="no such file")
 preflight.examine = lambda jobs, **_: {

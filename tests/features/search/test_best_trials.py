@@ -17,7 +17,7 @@ from trial_helpers import SPACE, Told, point_of, search_run
 from orchestrator import Search, UsageError
 from orchestrator.core.job import Job, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.features.search import (
     search_events,
     trials,

@@ -9,7 +9,7 @@ from parent_death_helpers import assert_all_end_with
 SUPERVISOR = """
 import os, sys, time
 from pathlib import Path
-from orchestrator.experiment.processes.side_process import SideProcess
+from orchestrator.experiment.side_process import SideProcess
 
 folder = Path(sys.argv[1])
 os.environ["PYTHONPATH"] = sys.argv[1]

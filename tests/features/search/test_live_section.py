@@ -10,8 +10,8 @@ from typing import Any
 from search_helpers import RUNGS, make_search_dir
 from trial_helpers import Told, search_run
 
+from orchestrator.client.run_watch import LiveSection, LiveTable, RunWatches
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.from_outside.run_watch import LiveSection, LiveTable, RunWatches
 from orchestrator.features.search import live_section
 from orchestrator.features.search.search_paths import SearchPaths
 

@@ -18,7 +18,7 @@ from orchestrator.analysis import statistics
 from orchestrator.core.errors import SpecError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.features.search import (
     ranking,
     report_data,

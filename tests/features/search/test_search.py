@@ -23,7 +23,7 @@ from searcher_helpers import examine_here
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.search_events import SearchEvent

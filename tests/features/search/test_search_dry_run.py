@@ -13,8 +13,8 @@ from command_helpers import invoke, toml_tables
 from trial_helpers import Told, search_run
 
 from orchestrator.core.job import Job
-from orchestrator.experiment.examination import preflight
-from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.examination import preflight
+from orchestrator.examination.preflight import JobVerdict
 
 
 def test_of_a_search_that_has_begun_the_time_of_what_remains_is_estimated(

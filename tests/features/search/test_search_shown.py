@@ -11,12 +11,11 @@ import command_helpers as commands
 import pytest
 from trial_helpers import Told, search_run
 
-from orchestrator.client import recorded_run
+from orchestrator.client import recorded_run, run_snapshot
 from orchestrator.core.job import Cause, Failed, Paused, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory, run_end, run_index
-from orchestrator.experiment.directory.run_end import RunEnd
-from orchestrator.experiment.from_outside import run_snapshot
+from orchestrator.experiment import run_directory, run_end, run_index
+from orchestrator.experiment.run_end import RunEnd
 from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.search_events import SearchEvent

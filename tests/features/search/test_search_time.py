@@ -8,7 +8,7 @@ import pytest
 from supervisor_helpers import make_job
 
 from orchestrator.core.job import Job
-from orchestrator.experiment.examination import training_time
+from orchestrator.examination import training_time
 from orchestrator.features.search import search_time
 from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
 from orchestrator.features.search.declaration.summary import limits

@@ -12,7 +12,7 @@ from jobfile_helpers import HOPPER
 from trial_helpers import Told, search_run
 
 from orchestrator.core.errors import SpecError
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.features.search import search_time
 from orchestrator.features.search.declaration import written
 from orchestrator.features.search.declaration.declared_search import declaration_of

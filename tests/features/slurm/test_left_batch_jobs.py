@@ -13,7 +13,7 @@ from slurm_helpers import FakeSlurm
 from supervisor_helpers import Run, make_job
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_index
+from orchestrator.experiment import run_index
 from orchestrator.features.slurm import handover
 from orchestrator.features.slurm.session_file import FOLDER, Session, write_session
 from orchestrator.features.slurm.submission import BatchQueue

@@ -9,7 +9,7 @@ import pytest
 from command_helpers import wait_until
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.processes.side_process import SideProcess
+from orchestrator.experiment.side_process import SideProcess
 from orchestrator.features.tracking import files, process_arguments
 from orchestrator.features.tracking.sending import JobRows
 from orchestrator.ledger import Ledger

@@ -13,7 +13,7 @@ from jobfile_helpers import resolve
 from orchestrator.core import robot_sources
 from orchestrator.core.job import Job
 from orchestrator.core.robot_sources import NamedRobot, RobotCollection
-from orchestrator.experiment.examination.examination_requests import requests_of
+from orchestrator.examination.examination_requests import requests_of
 from orchestrator.features.urdf.settings import UrdfSettings
 from orchestrator.jobfile import load
 from orchestrator.server.differences import changed_values

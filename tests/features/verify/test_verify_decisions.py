@@ -20,7 +20,7 @@ from orchestrator.features.verify.certificate import Evidence, judge
 from orchestrator.features.verify.verification import VerifyOptions, verify
 from orchestrator.features.verify.verification_runs import Kill, ShortTraining
 from orchestrator.ledger import Ledger
-from orchestrator.supervisor import job_directory
+from orchestrator.server import job_directory
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ import command_helpers as commands
 import pytest
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 
 HOLDS = """
 import os, pathlib, signal
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 
 with run_directory.claim(pathlib.Path("run")):
     pathlib.Path("run/jobs").mkdir()

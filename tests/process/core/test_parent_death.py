@@ -17,9 +17,9 @@ import os, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 from orchestrator.core.paths import JobPaths
-from orchestrator.experiment.processes.policy_process import PolicyProcess
-from orchestrator.experiment.examination.examining_process import Child
-from orchestrator.experiment.processes.side_process import SideProcess
+from orchestrator.experiment.policy_process import PolicyProcess
+from orchestrator.examination.examining_process import Child
+from orchestrator.experiment.side_process import SideProcess
 
 folder = Path(sys.argv[1])
 os.environ["PYTHONPATH"] = sys.argv[1]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.messages import ExaminationRequest
-from orchestrator.experiment.examination import (
+from orchestrator.examination import (
     examination_requests,
     side_by_side,
 )

@@ -14,7 +14,7 @@ from command_helpers import invoke, succeed
 from supervisor_helpers import Run, make_job
 
 from orchestrator.core.job import Cause, Failed, Paused, State, Succeeded
-from orchestrator.experiment.directory import run_directory, run_index
+from orchestrator.experiment import run_directory, run_index
 from orchestrator.machine.cpu_locks import CpuLocks
 from orchestrator.machine.users import user_name
 from orchestrator.terminal import list_view

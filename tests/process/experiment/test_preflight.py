@@ -20,9 +20,9 @@ from orchestrator.client import dry_run
 from orchestrator.client.options import RunOptions
 from orchestrator.core.errors import DiskFullError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.examination import side_by_side
+from orchestrator.examination.preflight import JobVerdict, examine
 from orchestrator.executors.local import problems_on
-from orchestrator.experiment.examination import side_by_side
-from orchestrator.experiment.examination.preflight import JobVerdict, examine
 from orchestrator.jobfile import from_mapping
 from orchestrator.machine import topology
 from orchestrator.server.verdicts import examined_job, judged

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.core.messages import ExaminationRequest
-from orchestrator.experiment.examination.examination_requests import requests_of
-from orchestrator.experiment.examination.preflight import examine
+from orchestrator.examination.examination_requests import requests_of
+from orchestrator.examination.preflight import examine
 from orchestrator.jobfile import from_mapping
 from orchestrator.worker.robots.preflight_child import check
 

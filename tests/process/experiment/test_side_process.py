@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from orchestrator.experiment.processes.side_process import SideProcess
+from orchestrator.experiment.side_process import SideProcess
 
 ENDS = ("platform",)
 """A module that prints a line and ends."""

@@ -25,12 +25,12 @@ from supervisor_helpers import ledgers_closed, make_job  # noqa: F401 - a fixtur
 
 from orchestrator.client import control, requests
 from orchestrator.core.errors import RunDirError, UsageError
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 
 EXAMINE_SLOWLY = """
 import time
 from pathlib import Path
-from orchestrator.experiment.examination import preflight
+from orchestrator.examination import preflight
 def examine(jobs, *, watch, **_):
     Path("examining").touch()
     while True:

@@ -18,7 +18,7 @@ from command_helpers import DOCTOR, HOPPER, INSTANT, invoke, summary, write_expe
 from stable_baselines3 import PPO
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -190,8 +190,8 @@ def test_its_table_of_jobs_acts_in_the_training_and_has_a_column_of_status(
     assert "calm since" in header
     assert "calm since" in orchestrator(packages, "status", "run", cwd=calmed).stdout
     paths = RunPaths(calmed / "run").job("hopper-s0")
-    assert json.loads(paths.spec.read_text())["parts"]["calm"]["calm_above"] == -1e9
-    assert json.loads(paths.attempt(0).exit.read_text())["calm_since"] == since
+    assert json.loads(paths.spec.read_text())["parts"]["calm"]["above"] == -1e9
+    assert json.loads(paths.attempt(0).exit.read_text())["parts"]["calm"]["calm_since"] == since
     policy = PPO.load(paths.model, device="cpu")
     assert policy.ent_coef == 0.0
 

@@ -23,7 +23,7 @@ from orchestrator.core.robot_sources import (
     format_of,
     robot_suffixes,
 )
-from orchestrator.experiment.examination.robot_check import robot_files
+from orchestrator.examination.robot_check import robot_files
 from orchestrator.jobfile import load
 from orchestrator.keys.value_types import is_maker
 

@@ -9,11 +9,11 @@ import pytest
 from begun_helpers import Begun, answering
 from supervisor_helpers import make_job
 
+from orchestrator.client import run_snapshot
 from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.job import Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import begun_source
-from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import DeclaredJob
 

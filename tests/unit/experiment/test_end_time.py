@@ -15,8 +15,8 @@ from supervisor_helpers import (
     names,
 )
 
+from orchestrator.client import end_time
 from orchestrator.core.errors import UsageError
-from orchestrator.experiment.planning import end_time
 
 
 @pytest.mark.parametrize(

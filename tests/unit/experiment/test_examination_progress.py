@@ -14,7 +14,7 @@ from rich.console import Console
 from supervisor_helpers import make_job
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
-from orchestrator.experiment.examination import (
+from orchestrator.examination import (
     examination_requests,
     preflight,
     side_by_side,

@@ -23,7 +23,7 @@ from orchestrator.core.job import (
     State,
     Succeeded,
 )
-from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.examination.preflight import JobVerdict
 from orchestrator.ledger import JobRow
 from orchestrator.server.differences import OnChange
 

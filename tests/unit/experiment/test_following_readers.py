@@ -9,11 +9,11 @@ import pytest
 from report_helpers import Trained, make_run_dir
 from supervisor_helpers import make_job
 
+from orchestrator.client.run_follower import RunFollower
 from orchestrator.core.errors import LedgerError, LedgerFailingError
 from orchestrator.core.job import Cancelled, Paused, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside.run_follower import RunFollower
+from orchestrator.experiment import run_directory
 from orchestrator.features.live_page.curve_reader import CurveReader
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.row_reader import RowReader

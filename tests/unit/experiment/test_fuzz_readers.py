@@ -31,14 +31,13 @@ from report_helpers import Trained, make_run_dir
 from supervisor_helpers import Run, ledgers_closed, make_job, make_spec  # noqa: F401
 
 from orchestrator.analysis import contention, run_reader
-from orchestrator.client import recorded_run
+from orchestrator.client import recorded_run, run_snapshot, worker_logs
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import COLUMNS
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside import run_snapshot, worker_logs
+from orchestrator.experiment import run_directory
 from orchestrator.machine import provenance
 from orchestrator.report import compose
 from orchestrator.server.ledger import ServerLedger

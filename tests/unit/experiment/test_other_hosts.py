@@ -13,10 +13,9 @@ import pytest
 from host_helpers import on_another_host
 from supervisor_helpers import Run, make_job
 
-from orchestrator.client import attach, control, recorded_run
+from orchestrator.client import attach, cleaning, control, recorded_run, run_snapshot, worker_logs
 from orchestrator.core.errors import LedgerError, RunDirError
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside import cleaning, run_snapshot, worker_logs
+from orchestrator.experiment import run_directory
 from orchestrator.features.verify import cases
 from orchestrator.report import experiment as report_experiment
 from orchestrator.terminal import status_view

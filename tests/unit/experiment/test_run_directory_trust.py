@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from supervisor_helpers import Run, make_job
 
-from orchestrator.client import control
+from orchestrator.client import control, run_snapshot, worker_logs
 from orchestrator.core.errors import LedgerError, RunDirError
 from orchestrator.core.files.atomic_files import write_whole
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside import run_snapshot, worker_logs
+from orchestrator.experiment import run_directory
 from orchestrator.ledger import Ledger
 from orchestrator.report import experiment as report_experiment
 

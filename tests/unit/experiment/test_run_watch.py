@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.errors import LedgerBusyError
-from orchestrator.core.feature import Feature
-from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.from_outside import run_watch
-from orchestrator.experiment.from_outside.run_snapshot import Snapshot
-from orchestrator.experiment.from_outside.run_watch import (
+from orchestrator.client import run_watch
+from orchestrator.client.events import News, Note
+from orchestrator.client.run_snapshot import Snapshot
+from orchestrator.client.run_watch import (
     LiveSection,
     RunWatch,
     RunWatches,
     with_notes,
 )
-from orchestrator.supervisor.events import News, Note
+from orchestrator.core.errors import LedgerBusyError
+from orchestrator.core.feature import Feature
+from orchestrator.core.paths import RunPaths
 
 
 class Counter(RunWatch):

@@ -16,14 +16,14 @@ from orchestrator.core.errors import DiskFullError
 from orchestrator.core.job import Job
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.examination import examination_requests, side_by_side
-from orchestrator.experiment.start_policy_fetcher import StartPolicyFetcher
-from orchestrator.supervisor.start_policies import (
+from orchestrator.examination import examination_requests, side_by_side
+from orchestrator.server.start_policies import (
     FailedFetch,
     Fetch,
     FetchedPolicy,
     UnfitPolicy,
 )
+from orchestrator.server.start_policy_fetcher import StartPolicyFetcher
 
 READY = ExaminationAnswer(init_sha256="ab")
 

@@ -6,7 +6,7 @@ import pytest
 from supervisor_helpers import make_job
 
 from orchestrator.core.job import Job
-from orchestrator.experiment.examination import training_time
+from orchestrator.examination import training_time
 
 STEPS = 1_000_000
 

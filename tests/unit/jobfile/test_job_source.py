@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from supervisor_helpers import make_job
 
-from orchestrator.client import recorded_run
+from orchestrator.client import recorded_run, run_snapshot
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.job import Job, Paused, Pending, State, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.jobfile.job_source import JobSource
 from orchestrator.keys.feature_tables import FeatureTable, read_job_source
 from orchestrator.keys.problems import Problems

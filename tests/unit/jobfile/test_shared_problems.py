@@ -16,7 +16,7 @@ from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job, Paused, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_hash import robot_hash
-from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.examination.preflight import JobVerdict
 from orchestrator.ledger import JobRow
 from orchestrator.server.verdicts import shared_problems, verdicts_of_finished
 

@@ -17,12 +17,12 @@ from supervisor_helpers import (
     make_job,
 )
 
+from orchestrator.client import run_snapshot
+from orchestrator.client.run_snapshot import Snapshot
 from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Job, Paused, Succeeded
 from orchestrator.core.messages import Progress
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.experiment.from_outside.run_snapshot import Snapshot
-from orchestrator.supervisor import disk_admission
+from orchestrator.experiment import run_directory
+from orchestrator.server import disk_admission
 
 LONGEST_S = 10_000.0
 """Simulated time after which what is awaited has not come."""

@@ -26,10 +26,10 @@ from orchestrator.core.files import atomic_files
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.robot_hash import hash_of_copy
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.examination.preflight import JobVerdict
 from orchestrator.executors.launcher import Launch
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.supervisor import job_directory
+from orchestrator.experiment import run_directory
+from orchestrator.server import job_directory
 
 
 def test_what_an_earlier_launch_of_the_same_number_left_is_gone(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from orchestrator.core.job import (
     Succeeded,
 )
 from orchestrator.executors import local
-from orchestrator.supervisor import launch_order, retry_policy
-from orchestrator.supervisor.retry_policy import AttemptUsage
+from orchestrator.server import launch_order, retry_policy
+from orchestrator.server.retry_policy import AttemptUsage
 
 STOP = AttemptOutcome(cause=Cause.INTERRUPTED, message="SIGINT")
 LATE = AttemptOutcome(cause=Cause.TIMEOUT, message="late")

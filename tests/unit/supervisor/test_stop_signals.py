@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.supervisor.stop_signals import StopRequests
+from orchestrator.client.stop_signals import StopRequests
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from orchestrator.analysis.job_columns import JobLine, activity, share
+from orchestrator.client.run_snapshot import Snapshot
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.terminal import jobs_table
 from orchestrator.terminal.jobs_table import JobsTable
 

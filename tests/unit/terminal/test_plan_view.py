@@ -10,7 +10,7 @@ from supervisor_helpers import make_job, make_machine
 
 from orchestrator.client.dry_run import DryRun
 from orchestrator.core.job import Pending
-from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.examination.preflight import JobVerdict
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast, JobSource
 from orchestrator.keys.feature_tables import FeatureTable, read_tables

@@ -13,7 +13,7 @@ import mujoco
 import pytest
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
-from orchestrator.experiment.examination import examination_requests, side_by_side
+from orchestrator.examination import examination_requests, side_by_side
 from orchestrator.jobfile import from_mapping
 from orchestrator.worker.robots.preflight_child import check
 

@@ -19,7 +19,7 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment.examination import preflight
+from orchestrator.examination import preflight
 from orchestrator.jobfile import Experiment, from_mapping
 
 MODULE = """

@@ -22,7 +22,7 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.progress_columns import progress_columns
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment.examination.examination_requests import requests_of
+from orchestrator.examination.examination_requests import requests_of
 from orchestrator.jobfile import from_mapping
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.robots.preflight_child import check

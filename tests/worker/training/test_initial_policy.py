@@ -24,7 +24,7 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment.examination.examination_requests import requests_of
+from orchestrator.examination.examination_requests import requests_of
 from orchestrator.jobfile import from_mapping
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.simulation import Simulation

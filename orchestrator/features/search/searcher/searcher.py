@@ -32,7 +32,7 @@ from orchestrator.core.job import TERMINAL, Cause, Job
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import shortened
-from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment import run_directory
 from orchestrator.features.search import (
     changed_search,
     search_events,

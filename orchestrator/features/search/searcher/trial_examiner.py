@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.examination import examining_process, preflight
+from orchestrator.examination import examining_process, preflight
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.searcher.watchdog import Watchdog
 

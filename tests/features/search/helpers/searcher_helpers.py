@@ -19,8 +19,8 @@ from orchestrator.server.declaration import job_from_values
 from orchestrator.server.ledger import ServerLedger
 from orchestrator.server.offline import NoExecutor
 from orchestrator.server.requests import Answer, ReceivedRequest, Request
+from orchestrator.server.start_policies import NoPolicies
 from orchestrator.server.supervisor import Supervisor
-from orchestrator.supervisor.start_policies import NoPolicies
 from orchestrator.worker.robots.preflight_child import check
 
 
@@ -87,7 +87,5 @@ def examine_here(monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(requests: Sequence[ExaminationRequest], **_: Any) -> list[ExaminationAnswer]:
         return [check(request) for request in requests]
 
-    monkeypatch.setattr("orchestrator.experiment.examination.side_by_side.ask", ask)
-    monkeypatch.setattr(
-        "orchestrator.experiment.examination.examining_process.Child", contextlib.nullcontext
-    )
+    monkeypatch.setattr("orchestrator.examination.side_by_side.ask", ask)
+    monkeypatch.setattr("orchestrator.examination.examining_process.Child", contextlib.nullcontext)

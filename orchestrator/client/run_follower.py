@@ -1,7 +1,7 @@
 """Looks at a run directory again and again, at little cost: nothing is read of it while nothing has
 changed.
 
-As :func:`orchestrator.experiment.from_outside.run_snapshot.status`, which reads everything each
+As :func:`orchestrator.client.run_snapshot.status`, which reads everything each
 time. No file stays open, and the supervisor is never made to wait.
 """
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from orchestrator.client import run_snapshot
+from orchestrator.client.run_snapshot import Snapshot
 from orchestrator.core.errors import LedgerBusyError, OrchestratorError, may_pass
 from orchestrator.core.files.file_status import status_of
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.directory.run_directory import LockHolder
-from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.experiment.from_outside.run_snapshot import Snapshot
+from orchestrator.experiment import run_directory
+from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.row_reader import RowReader
 

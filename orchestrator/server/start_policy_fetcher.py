@@ -18,10 +18,10 @@ from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.front_end import repeat_call
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.examination import examination_requests, preflight, side_by_side
-from orchestrator.experiment.examination.examining_process import Child
-from orchestrator.supervisor import job_directory
-from orchestrator.supervisor.start_policies import (
+from orchestrator.examination import examination_requests, preflight, side_by_side
+from orchestrator.examination.examining_process import Child
+from orchestrator.server import job_directory
+from orchestrator.server.start_policies import (
     FailedFetch,
     Fetch,
     FetchedPolicy,
@@ -30,7 +30,7 @@ from orchestrator.supervisor.start_policies import (
 
 
 class StartPolicyFetcher:
-    """A :class:`~orchestrator.supervisor.start_policies.StartPolicies`; a context manager, which ends
+    """A :class:`~orchestrator.server.start_policies.StartPolicies`; a context manager, which ends
     what it has begun.
     """
 

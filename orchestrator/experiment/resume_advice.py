@@ -9,8 +9,8 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import plain
 from orchestrator.executors.kinds import LeftBatchJobs
+from orchestrator.experiment import run_directory
 from orchestrator.experiment.begun_source import begun_source
-from orchestrator.experiment.directory import run_directory
 from orchestrator.machine import provenance
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.job import Succeeded
 from orchestrator.core.paths import CHECKPOINT, DAMAGED, JobPaths, RunPaths
-from orchestrator.experiment.directory import left_batch_jobs, run_directory
+from orchestrator.experiment import left_batch_jobs, run_directory
 
 _ASIDE = re.compile(rf".+{run_directory.TIME}")
 _LOG = re.compile(r"worker\.log|rank-\d+\.log")

@@ -10,9 +10,9 @@ from typing import TypeAlias
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.processes.readable import readable
-from orchestrator.experiment.examination import examining_process
-from orchestrator.experiment.examination.examination_requests import memory_mib
-from orchestrator.experiment.examination.examining_process import Child
+from orchestrator.examination import examining_process
+from orchestrator.examination.examination_requests import memory_mib
+from orchestrator.examination.examining_process import Child
 
 TIME_LIMIT_S = 60.0
 ROBOTS_A_CHILD = 3

@@ -25,9 +25,8 @@ from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.files.record_file import read_record
 from orchestrator.core.messages import JsonLine
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import begun_source
-from orchestrator.experiment.directory import left_batch_jobs, run_directory
-from orchestrator.experiment.directory.run_directory import LockHolder
+from orchestrator.experiment import begun_source, left_batch_jobs, run_directory
+from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.ledger import job_figures, summary
 from orchestrator.machine import provenance
 

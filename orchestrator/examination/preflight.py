@@ -20,14 +20,14 @@ from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.front_end import repeat_call
 from orchestrator.core.job import Job
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
-from orchestrator.experiment.examination import side_by_side, training_time
-from orchestrator.experiment.examination.examination_requests import (
+from orchestrator.examination import side_by_side, training_time
+from orchestrator.examination.examination_requests import (
     LEAST_SIMULATE_S,
     requests_of,
     staged_policy,
 )
-from orchestrator.experiment.examination.examining_process import Child
-from orchestrator.experiment.examination.side_by_side import Watch
+from orchestrator.examination.examining_process import Child
+from orchestrator.examination.side_by_side import Watch
 
 SIMULATE_S = 0.25
 """CPU seconds of the stability test of one robot, where there are few."""

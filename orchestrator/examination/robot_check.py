@@ -17,9 +17,9 @@ from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, Ro
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_sources import format_of, how_made, mjcf_format, robot_suffixes
 from orchestrator.core.text import alternatives, count, storable
-from orchestrator.experiment.directory.run_directory import is_run_directory
-from orchestrator.experiment.examination import side_by_side
-from orchestrator.experiment.examination.examination_requests import requests_of
+from orchestrator.examination import side_by_side
+from orchestrator.examination.examination_requests import requests_of
+from orchestrator.experiment.run_directory import is_run_directory
 from orchestrator.machine import topology
 
 CheckVerdict: TypeAlias = Literal["ok", "warning", "error", "fragment"]

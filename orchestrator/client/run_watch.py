@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from orchestrator.client.events import News, Note
+from orchestrator.client.run_snapshot import Snapshot
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.feature import Feature, features
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.from_outside.run_snapshot import Snapshot
-from orchestrator.supervisor.events import News, Note
 
 Cell: TypeAlias = str | float | Sequence[str] | None
 """Text, a number, or ids of jobs; None: there is no value."""

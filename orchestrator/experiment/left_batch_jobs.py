@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.kinds import BatchJobs, LeftBatchJobs, executor_kinds
-from orchestrator.experiment.directory.resume_advice import how_to_resume
+from orchestrator.experiment.resume_advice import how_to_resume
 
 
 def of(paths: RunPaths) -> LeftBatchJobs | None:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from orchestrator.client import run_snapshot
 from orchestrator.core.errors import UsageError
 from orchestrator.core.files import log_limit
 from orchestrator.core.files.regular_files import open_below, open_regular
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.text import count, last_line
-from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.ledger import SummaryRow
 
 CHUNK = 1 << 16

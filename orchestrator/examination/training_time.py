@@ -17,7 +17,7 @@ from orchestrator.core.numbers.evaluation_grid import number_of_points
 from orchestrator.core.worker_spec import WorkerSpec
 
 if TYPE_CHECKING:
-    from orchestrator.experiment.examination.robot_check import RobotCheck
+    from orchestrator.examination.robot_check import RobotCheck
 
 STEP_S = 18e-6
 """Seconds per env_step outside of physics with the fast learner: what remains of the speeds in

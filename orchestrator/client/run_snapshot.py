@@ -8,17 +8,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
+from orchestrator.client.events import Note
 from orchestrator.core import job_patterns
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import TERMINAL, Cause
 from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.experiment import begun_source
+from orchestrator.experiment import begun_source, run_directory, run_end
 from orchestrator.experiment.begun_source import Standing
-from orchestrator.experiment.directory import run_directory, run_end
-from orchestrator.experiment.directory.run_directory import LockHolder
+from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.ledger import Ledger, SummaryRow, job_figures, summary
 from orchestrator.ledger.rows import OF_RUNNING
-from orchestrator.supervisor.events import Note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,9 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.child_process import package_path, spawn
 from orchestrator.core.text import shortened
-from orchestrator.experiment.directory import resume_advice, run_directory, run_end, run_index
-from orchestrator.experiment.directory.run_index import FINISHED, ListedRun
-from orchestrator.experiment.planning.start_conditions import StartConditions
+from orchestrator.experiment import resume_advice, run_directory, run_end, run_index
+from orchestrator.experiment.run_index import FINISHED, ListedRun
+from orchestrator.experiment.start_conditions import StartConditions
 
 Fate: TypeAlias = Literal["resumed", "left", "failed"]
 """``left``: there is nothing to resume, or the user decides that; ``failed``: it was interrupted, and

@@ -1,1 +1,0 @@
-"""The run directory: made, locked, listed, and how it goes on that no supervisor holds."""

@@ -1,1 +1,0 @@
-"""Processes beside a supervisor, and the command that becomes one."""

@@ -1,1 +1,0 @@
-"""The loop that launches, watches and retries jobs, and its decisions."""
