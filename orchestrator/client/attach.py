@@ -73,6 +73,9 @@ def follow(paths: RunPaths, holder: LockHolder | None, display: Display) -> run_
 
     One on another host is shown by its files: what happens to single jobs is not told.
     """
+    follower = None
+    if holder is not None and not holder.is_elsewhere:
+        follower = _follower(paths, holder)  # before it is shown: no event in between is missed
     display.begin(paths, lambda _: None)
     display.added()
     display.tick()
@@ -81,8 +84,8 @@ def follow(paths: RunPaths, holder: LockHolder | None, display: Display) -> run_
             display.tick()
             time.sleep(LOOK_EVERY_S)
         display.tick()
-    elif holder is not None and (opened := _follower(paths, holder)) is not None:
-        with contextlib.closing(opened) as follower:
+    elif holder is not None and follower is not None:
+        with contextlib.closing(follower):
             for event in follower.to_end(holder.key):
                 if event is None:
                     display.tick()

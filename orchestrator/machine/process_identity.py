@@ -5,6 +5,7 @@ which machine.
 from __future__ import annotations
 
 import functools
+import os
 import zlib
 from pathlib import Path
 
@@ -29,6 +30,16 @@ def same_process(pid: int, start: float) -> bool:
     zombie).
     """
     return process_start(pid) == start
+
+
+def writes_elsewhere(pid: int, log: Path) -> bool:
+    """Whether the standard output of a process is another file than ``log``; False if that cannot be
+    seen.
+    """
+    try:
+        return not os.path.samestat(Path(f"/proc/{pid}/fd/1").stat(), log.stat())
+    except OSError:
+        return False
 
 
 @functools.cache

@@ -37,7 +37,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.examination.preflight import JobVerdict
 from orchestrator.experiment import run_directory
 from orchestrator.ledger import JobRow, summary
-from orchestrator.machine.process_identity import same_process
+from orchestrator.machine.process_identity import same_process, writes_elsewhere
 from orchestrator.server import job_directory, retry_policy
 from orchestrator.server.decide import FoundDirectory, KnownJob, Training
 from orchestrator.server.jobs import Report
@@ -62,25 +62,28 @@ def kill_leftovers(paths: RunPaths) -> None:
         with run_directory.opened_ledger(paths, read_only=True) as old:
             for row in old.jobs():
                 if isinstance(row.state, Running):
-                    _kill_attempt(row.state.attempt)
+                    _kill_attempt(row.state.attempt, paths.job(row.job_id))
     except LedgerUnavailableError:
         raise
     except LedgerError:
         return
 
 
-def _kill_attempt(attempt: Attempt) -> None:
+def _kill_attempt(attempt: Attempt, directory: JobPaths) -> None:
     if attempt.node is not None or attempt.pid is None or attempt.pid_start is None:
         return
     # Where the system does not identify its boots, the pid may be a stranger's after a reboot.
     if not attempt.pid_start.is_integer():
-        kill_leftover(attempt.pid, attempt.pid_start)
+        log = directory.attempt(attempt.number).worker_log
+        kill_leftover(attempt.pid, attempt.pid_start, log)
 
 
-def kill_leftover(pid: int, pid_start: float) -> None:
+def kill_leftover(pid: int, pid_start: float, log: Path) -> None:
     """Kill the process group of rank 0, which alone writes the job's files; other ranks end when it
-    is gone.
+    is gone. In a copy of a run directory it is left alone: it writes to the log of the original.
     """
+    if writes_elsewhere(pid, log):
+        return
     deadline = time.monotonic() + KILL_S
     while same_process(pid, pid_start) and time.monotonic() < deadline:
         try:
@@ -111,7 +114,7 @@ def _settle(
 ) -> None:
     attempt = state.attempt
     directory = paths.job(row.job_id)
-    _kill_attempt(attempt)
+    _kill_attempt(attempt, directory)
     of_attempt = directory.attempt(attempt.number)
     warn = functools.partial(report, "warning", job_id=row.job_id)
     rank, record = decisive_record(of_attempt, row.job.resources.ranks, warn)

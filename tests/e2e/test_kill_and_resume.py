@@ -221,17 +221,22 @@ def test_what_was_asked_of_a_supervisor_that_was_killed_does_not_stop_the_next(
     assert states == {"hopper-s0": "SUCCEEDED", "walker-s0": "CANCELLED"}
 
 
-def leftover() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(["sleep", "600"], start_new_session=True)
-
-
-def test_a_worker_left_behind_is_ended_but_nobody_else_with_its_number() -> None:
-    with leftover() as process:
+def test_a_worker_left_behind_is_ended_but_nobody_else_with_its_number_and_not_that_of_a_copy(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "worker.log"
+    copy = tmp_path / "copy.log"
+    copy.touch()
+    with (
+        log.open("wb") as file,
+        subprocess.Popen(["sleep", "600"], stdout=file, start_new_session=True) as process,
+    ):
         start = process_start(process.pid)
         assert start is not None
-        leftovers.kill_leftover(process.pid, start + 1)
+        leftovers.kill_leftover(process.pid, start + 1, log)
+        leftovers.kill_leftover(process.pid, start, copy)
         assert process.poll() is None
-        leftovers.kill_leftover(process.pid, start)
+        leftovers.kill_leftover(process.pid, start, log)
         assert process.wait() == -signal.SIGKILL
 
 

@@ -207,6 +207,7 @@ def installed(machine: Machine) -> Iterator[SimulatedSqlite]:
         socket: changed(socket, gethostname=lambda: world.host),
         process_identity.process_start: process_start,
         process_identity.same_process: same_process,
+        process_identity.writes_elsewhere: lambda _pid, _log: False,
         procfs.is_zombie: lambda pid: False,
         atomic_files.sync_trees: sync_trees,
     }
