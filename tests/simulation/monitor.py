@@ -183,7 +183,11 @@ class Monitor:
             directory = self.paths.job(job_id)
             is_known = row["state"] == "SUCCEEDED" and directory.model.exists()
             is_known |= row["state"] in ("PAUSED", "CANCELLED") and row["cause"] is None
-            if is_known and directory.spec.exists() and summary.get(job_id) == row["state"]:
+            if not is_known or not directory.spec.exists():
+                continue
+            launched = spec_of({"spec": directory.spec.read_text()})
+            is_same = launched["total_timesteps"] == spec_of(row)["total_timesteps"]
+            if is_same and summary.get(job_id) == row["state"]:
                 self.to_adopt[job_id] = (row["fingerprint"], row["state"])
         self._forget()
 
