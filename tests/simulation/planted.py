@@ -75,11 +75,6 @@ def one_more_retry(original: Any, outcome: Any, **options: Any) -> Any:
     return original(outcome, **{**options, "max_retries": options["max_retries"] + 1})
 
 
-def stop_once(original: Any, supervisor: Any, reason: str) -> None:
-    if not supervisor.stop_stage:
-        original(supervisor, reason)
-
-
 def pause_at_its_end(original: Any, state: Any, wanted: str) -> Any:
     return state if wanted == "pause" else original(state, wanted)
 
@@ -111,7 +106,6 @@ FAULTS = [
     Fault("no grace time", Attempts, "ask_to_end", kill_at_once),
     Fault("limits count the time of a suspended machine", Attempts, "_leave_out", nothing),
     Fault("a stop ends no attempt", Attempts, "stop_all", nothing),
-    Fault("a second stop has no effect", Supervisor, "request_stop", stop_once),
     Fault("a pause waits for nothing", jobs, "wanted_state", pause_at_its_end),
     Fault("workers of a dead supervisor train on", leftovers, "kill_leftover", nothing),
     Fault("an old exit record stays", job_directory, "_remove", always(False)),
